@@ -1,14 +1,14 @@
-"""The commit at which an agent stopped doing what a recording says.
+"""Find the commit at which an agent stopped matching a recording.
 
-1. The bad commit is replayed and has to part from the recording; the good one has to do the same as it.
-2. As long as commits lie between: the one that halves them best is replayed. One that parts is the new bad one, one
-   that does the same another good one. One that cannot be replayed (it does not import, it hangs, it has no such
-   function) is passed over, and the next best taken.
-3. What is left is the first bad commit; or, where those before it could not be replayed, one of several.
+1. The bad commit is replayed and must differ from the recording; the good one must match it.
+2. While commits lie between, the one that halves them best is replayed. A commit that differs is the new bad one, a
+   commit that matches another good one. A commit that cannot be replayed (it does not import, it hangs, it lacks the
+   function) is skipped, and the next best is used.
+3. The result is the first bad commit; or, if those before it could not be replayed, one of several.
 
-Each commit is checked out into a temporary work tree and replayed in a process of its own (probe.py), from that tree:
-modules of one commit cannot stand in for those of another. The replay has no network and no log; where that is asked
-for, the kernel confines its process.
+Each commit is checked out into a temporary work tree and replayed in a separate process (probe.py), from that tree: so
+modules of one commit are never used for another. The replay has no network and no log; on request, the kernel confines
+its process.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ Tested = Callable[[Commit, BisectResult], None]
 
 
 class Bisected(NamedTuple):
-    """What was found. suspects: the first bad commit, or several where those between could not be replayed.
+    """The result. suspects: the first bad commit, or several if those between could not be replayed.
 
-    finding: how the last known bad one of them, the first in the list, parts. tested: every commit replayed, in order.
+    finding: how the last known bad one of them, the first in the list, differs. tested: every replayed commit, in
+    order.
     """
 
     suspects: tuple[Commit, ...]
@@ -49,7 +50,7 @@ class Bisected(NamedTuple):
 
     @property
     def first_bad(self) -> Commit | None:
-        """The commit at which it parts; None where it is one of several."""
+        """The commit at which it first differs; None if it is one of several."""
         return self.suspects[0] if len(self.suspects) == 1 else None
 
 
@@ -58,12 +59,12 @@ def bisect(
     settings: Mapping[str, str] = MappingProxyType({}),
     timeout_s: float = TIMEOUT_S, tested: Tested = lambda commit, finding: None, confined: bool = False,
 ) -> Bisected:  # fmt: skip
-    """The first commit after `good`, up to `bad`, whose agent parts from the recording.
+    """Return the first commit after `good`, up to `bad`, whose agent differs from the recording.
 
-    recording: with the values of what was read (recordings/values.py). entry: the agent, as module:function; redactor:
-    what the recording went through, likewise. settings: for the environment of the agents. tested: told of every
-    commit that was replayed. confined: the kernel confines each process. InputError where good and bad are not that;
-    NotConfinable where the kernel refuses.
+    recording: with the values of its reads (recordings/values.py). entry: the agent, as module:function; redactor: of
+    the recording, likewise. settings: for the environment of the agents. tested: called for every replayed commit.
+    confined: the kernel confines each process. InputError if good or bad are not that; NotConfinable if the kernel
+    refuses.
     """
     search = _Search(recording, entry, redactor, repository, settings, timeout_s, tested, is_confined=confined)
     return search.run(repository.commit(good), repository.commit(bad))
@@ -156,7 +157,7 @@ class _Search:
         return found
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        """This process's, in which nothing is imported from the user's own work tree."""
+        """Return this process's environment, without the user's own work tree in the import path."""
         top, kept = self._repository.top.resolve(), []
         for each in os.environ.get("PYTHONPATH", "").split(os.pathsep):
             place = Path(each).resolve()

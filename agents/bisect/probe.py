@@ -1,11 +1,11 @@
-"""One commit's agent, replayed against a recording, in a process of its own:
+"""Replay one commit's agent against a recording, in a separate process:
 
     python -P -m refold.agents.bisect.probe RECORDING ENTRY REDACTOR FOLDER ANSWER [TRACE]
 
-FOLDER is the commit's; what is imported comes from there first (and from FOLDER/src), refold itself from where this
-process has it. ANSWER is the file that the finding is written to, for the agent may print what it likes. With TRACE the
-process is confined before anything of the commit's is imported: the kernel lets it write in ANSWER's folder alone, and
-TRACE is where it writes what it ended the process for (agents/confined/kernel.py).
+FOLDER is the commit's folder; imports search it first (and FOLDER/src); refold itself is imported as in this process.
+ANSWER is the file for the result, because the agent may print anything. With TRACE the process is confined before any
+of the commit's code is imported: the kernel lets it write only in ANSWER's folder, and TRACE is the file for the reason
+why the kernel ended the process (agents/confined/kernel.py).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from refold.agents.replay.unrecorded import Unrecorded
 
 
 class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. lines: for people; step: where it parts, None where it did at the end, or did not.
+    """The result. lines: for people; step: where it differs, None if at the end, or nowhere.
 
-    same: the code did what was recorded. parted: it did not. unusable: nothing can be said of this commit.
-    refused: why the process could not be confined; then no code was run.
+    same: the code did what was recorded. parted: it did not. unusable: this commit cannot be judged. refused: why the
+    process could not be confined; then no code was run.
     """
 
     status: Literal["same", "parted", "unusable"]
@@ -46,14 +46,14 @@ class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *, confined_to: str = "") -> BisectResult:
-    """Replay the agent that stands in a folder; redactor: the function that the recording went through, likewise.
+    """Replay the agent in a folder; redactor: the function that the recording used, likewise.
 
-    confined_to: the kernel confines this process, which may write files in that folder alone.
+    confined_to: the kernel confines this process, which may write files only in that folder.
     """
     try:
         agent = _found(entry, folder, "agent")
         redact = for_run(_found(redactor, folder, "redactor"), _redaction_key) if redactor else None
-    except Exception as error:  # whatever a half-finished commit raises when it is imported
+    except Exception as error:  # a half-finished commit may raise anything when it is imported
         return BisectResult(status="unusable", lines=(f"{type(error).__name__}: {error}",))
     try:
         done = replayed(agent, recording, redact=redact, confined_to=confined_to)
@@ -69,7 +69,7 @@ def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *,
 
 
 def _departed(recording: Recording, departure: Departure) -> BisectResult:
-    """The code asked for what is not recorded, or did what it may not; it may have parted before that already."""
+    """The code made an unrecorded request, or a forbidden operation; it may have differed before that already."""
     last = departure.left_in
     if departure.so_far is not None:
         steps = (*departure.so_far.steps, *([last] if last is not None else []))
@@ -84,7 +84,7 @@ def _departed(recording: Recording, departure: Departure) -> BisectResult:
 
 
 def _first_alone(found: Divergence) -> Divergence:
-    """Without what differs besides, there and in the run within where they part."""
+    """Return it without further differences, there and in the nested run where they differ."""
     within = None if found.within is None else _first_alone(found.within)
     return msgspec.structs.replace(found, also=(), later=(), within=within)
 
@@ -107,7 +107,7 @@ def _found(entry: str, folder: Path, what: str) -> Agent:
 
 
 def _redaction_key() -> bytes:
-    """The log's, which whoever started this had: tokens are to be those that were recorded."""
+    """Return the log's key, from the starter of this process: tokens must equal the recorded ones."""
     return kept_key(None, os.environ)
 
 

@@ -1,7 +1,7 @@
-"""A git repository whose history is searched: its commits, and each of them in a work tree of its own.
+"""A git repository whose history is searched: its commits, each in a separate work tree.
 
-Nothing but `git worktree add`, `remove` and `prune` changes anything in it, and these only what git keeps about linked
-work trees: no branch, no index and no file of the user's own work tree. Hooks do not run.
+Only `git worktree add`, `remove` and `prune` change anything in it, and these only git's records of linked work trees:
+no branch, no index and no file of the user's own work tree. Hooks do not run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Repository:
         self.inside = self._git("rev-parse", "--show-prefix").strip()
 
     def commit(self, revision: str) -> Commit:
-        """The commit behind a revision; InputError where there is none."""
+        """Return the commit of a revision; InputError if there is none."""
         try:
             found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
         except InputError:
@@ -61,7 +61,7 @@ class Repository:
                 yield tree / self.inside
             finally:
                 self._run("worktree", "remove", "--force", str(tree))
-                # Also what git keeps about those that killed processes left.
+                # Also git's records of those that killed processes left.
                 self._run("worktree", "prune")
 
     def _git(self, *arguments: str) -> str:

@@ -3,8 +3,8 @@
     python -P -m refold.agents.confined.child QUESTION ANSWER TRACE
 
 All three are open descriptors. A question with a parent is a fork, else it is a replay. The process is confined before
-anything of the user's is imported, so that what a module does while it is imported is held, too. It ends without the
-interpreter's own end: what the code registered for that is not run.
+any of the user's code is imported, so that import-time code is confined too. It exits without the interpreter's
+shutdown: exit handlers of the code do not run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from refold.avro.errors import NotAnswerable
 
 
 def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
-    """Confine this process, then do the replay, or the fork; what a fork does is written to `out`."""
+    """Confine this process, then do the replay or the fork; a fork's actions are written to `out`."""
     try:
         unheld = confine(trace, question.folder)
     except NotConfined as refused:
@@ -57,7 +57,7 @@ def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
     try:
         agent = agent_of(question.entry, base)
         redact = _redactor(question, base)
-    except Exception as error:  # whatever a user's module raises when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         return ChildReply(error=ErrorReply.of(error))
     try:
         if question.parent is not None:
@@ -80,7 +80,7 @@ def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replay
 
 
 def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | None, out: FileIO) -> None:
-    """Drive the fork. What its code raises itself is how its run ended, and is no answer of its own."""
+    """Drive the fork. An exception of its code is how its run ended, and is not an error of this process."""
     head = question.recording
     answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
     sink = JournalSink(lambda line: _say(out, line))
@@ -109,13 +109,13 @@ def _redactor(question: Question, base: Path) -> Redact | None:
 
 
 class _Values:
-    """What was read, looked up before the process was confined."""
+    """The read values, looked up before the process was confined."""
 
     def __init__(self, reads: list[ReadReply]) -> None:
         self._reads = {_key(each.entity, each.answer): each for each in reads}
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """The values behind a recorded read, or the error that looking them up gave."""
+        """Return the values of a recorded read, or raise the error of looking them up."""
         read = self._reads.get(_key(entity, answer))
         if read is None:
             raise NotAnswerable(f"{entity}: this read is not in the recording")

@@ -1,4 +1,5 @@
-"""Runs within a confined fork: their code runs in the confined process, and what they did is written outside of it."""
+"""Nested runs of a confined fork: their code runs in the confined process, and their record is written outside of
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from refold.agents.replay.memory_runs import Fields, Reading, in_memory
 
 
 class JournalChildren:
-    """Makes the runs within one run of a confined fork. See recorder/children.py."""
+    """Creates the nested runs of one run of a confined fork. See recorder/children.py."""
 
     def __init__(
         self, head: Recording, say: Callable[[Line], None], fields: Fields, redact: Redact, chance: Nondeterminism

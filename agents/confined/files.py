@@ -1,13 +1,13 @@
-"""Files of a confined process: it writes only where it is told it may (Linux, Landlock).
+"""Files of a confined process: it writes only in a given folder (Linux, Landlock).
 
 `hold_files` restricts the calling thread, and every thread and process that it starts, for good:
 
-1. Making, writing, truncating, renaming and removing files is denied (EACCES) outside of the given folder, of a few
-   devices and of /dev/shm, where semaphores are made.
-2. Signals to processes outside are denied where the kernel can (Landlock ABI 6, Linux 6.12).
-3. Reading is not held, nor are modes, owners and times of files. Descriptors that are open stay as they are.
+1. Creating, writing, truncating, renaming and removing files is denied (EACCES) outside the given folder, a few devices
+   and /dev/shm, where semaphores are created.
+2. Signals to processes outside are denied if the kernel can (Landlock ABI 6, Linux 6.12).
+3. Reading is not restricted, nor are modes, owners and times of files. Open descriptors are not affected.
 
-`is_held` answers the same question for a path, so that the guard in Python can name the line that tried.
+`is_held` answers the same question for a path, so that the guard in Python can name the line of the attempt.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A fork whose code runs in a process that the kernel lets reach nothing (agents/confined/kernel.py).
+"""A fork whose code runs in a process that the kernel cuts off from the outside (agents/confined/kernel.py).
 
-1. Here: everything that the parent read is looked up.
-2. The confined process runs the agent's code, answered by the parent's recording and the patch alone (the policy
-   `recorded`), under the guard as well. What it does is said line by line (agents/confined/journal.py).
-3. When it has ended, the run is begun in the log, and the lines are written, those of the runs within it, too. If the
-   kernel ended it, what had not ended failed with NetworkDenied. A process that is killed here before that has recorded
-   nothing.
+1. This process looks up everything that the parent read.
+2. The confined process runs the agent's code, answered only by the parent's recording and the patch (the policy
+   `recorded`), under the guard as well. It reports its actions line by line (agents/confined/journal.py).
+3. When it has ended, the run is begun in the log, and the lines are written, including those of nested runs. If the
+   kernel ended it, everything that had not ended failed with NetworkDenied. A process that is killed here before that
+   has recorded nothing.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from refold.agents.replay.memory_runs import Fields
 from refold.avro.errors import InputError
 
 Begin = Callable[[], tuple[RunSink, BeginChild]]
-"""Begins the child's run in the log. The second part begins the runs within it."""
+"""Begins the child's run in the log. The second part begins its nested runs."""
 
 
 def forked_confined(
     begin: Begin, entry: str, head: Recording, parent: Recording, now_micros: Callable[[], int], *, fields: Fields,
     redact: Redact | None, key: bytes | None,
 ) -> None:  # fmt: skip
-    """Run an agent's code, by its name, as a fork; how it ended is in the log.
+    """Run an agent's code, by its name, as a fork; the log records how it ended.
 
-    head: the child's, with parent, forked_at and patch. key: of the redactor's tokens. Departure where the code left
-    the parent's recording, or reached out. InputError where it cannot be imported, and NotConfinable where the kernel
-    refuses: then nothing was run, and nothing is in the log.
+    head: the child's, with parent, forked_at and patch. key: of the redactor's tokens. Departure if the code departed
+    from the parent's recording, or tried to reach outside. InputError if it cannot be imported, and NotConfinable if
+    the kernel refuses: then nothing was run, and nothing is in the log.
     """
     named, pickled = shipped(redact)
     here = Path.cwd()

@@ -1,11 +1,11 @@
-"""What a fork does in a confined process, one line of JSON each, and written into the log by the process that has it.
+"""The actions of a fork in a confined process, one line of JSON each, written into the log by the process that has it.
 
-1. `JournalSink` is the confined run's sink. Each thing that the run did becomes a line as soon as it is done, raw: the
+1. `JournalSink` is the confined run's sink. Each action of the run becomes a line as soon as it is done, raw: the
    redactor and the vault are applied outside.
-2. A run within it says that it begins, with its head, and then its lines with its id (agents/confined/children.py).
-3. `JournalRecord` gives the lines to sinks of the log, in their order: one for each run. Hashes are made there. So the
-   call that began a run within gets its hash there, too. A process that was killed leaves the lines of what it did by
-   then; one that is cut short is no line.
+2. A nested run writes its begin, with its head, and then its lines with its id (agents/confined/children.py).
+3. `JournalRecord` passes the lines to sinks of the log, in order: one for each run. Hashes are computed there. So the
+   call that began a nested run gets its hash there, too. A process that was killed leaves the lines of its actions
+   until then; an incomplete line is ignored.
 
 Lines are data: nothing in them names code.
 """
@@ -74,14 +74,14 @@ OwnLine = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
 
 
 class ChildBegun(msgspec.Struct, tag=True):
-    """A run within begins; head: raw, with its id, and its parent's."""
+    """A nested run begins; head: raw, with its id, and its parent's."""
 
     head: Recording
     given: RunOptions
 
 
 class OfChild(msgspec.Struct, tag=True):
-    """What a run within did."""
+    """An action of a nested run."""
 
     run: str
     did: OwnLine
@@ -89,7 +89,7 @@ class OfChild(msgspec.Struct, tag=True):
 
 Line = OwnLine | ChildBegun | OfChild
 BeginChild = Callable[[Recording, RunOptions], RunSink]
-"""Begins a run within in the log."""
+"""Begins a nested run in the log."""
 
 
 class JournalSink(RunSink):
@@ -122,10 +122,10 @@ class JournalSink(RunSink):
         self._say(Parted(patch, state))
 
     def settle(self) -> None:
-        """What was said stays, also if this process is killed."""
+        """Written lines stay, even if this process is killed."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """Said at once. Its hash is made where it is written."""
+        """Write the end at once. Its hash is computed by the process that has the log."""
         self._say(RunEnded(outcome, output, failure, at))
         return ""
 
@@ -145,7 +145,7 @@ def _left_out(thing: object) -> None:
 
 
 class JournalRecord:
-    """Writes what was said into the log. run, sink: the fork's own. begin_child: of the runs within it."""
+    """Writes the lines into the log. run, sink: the fork's own. begin_child: of nested runs."""
 
     def __init__(self, run: str, sink: RunSink, begin_child: BeginChild) -> None:
         self._run = run
@@ -159,7 +159,7 @@ class JournalRecord:
         return self._run not in self._open
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Write the lines, in their order. InputError for what is no line, and for a run that cannot begin."""
+        """Write the lines, in order. InputError for an invalid line, and for a run that cannot begin."""
         decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
         for line in lines:
             try:

@@ -1,23 +1,22 @@
-"""A process that the kernel lets open no socket and start no process, whatever runs in it: Python, ctypes, C or Rust.
+"""Confine a process by the kernel: it can open no socket and start no process, in Python, ctypes, C or Rust.
 
-`confine` has Landlock hold what it writes to files, where the kernel offers that (agents/confined/files.py). Then it
-installs a seccomp filter in the calling process, for all its threads and for good:
+`confine` restricts file writes by Landlock, if the kernel offers that (agents/confined/files.py). Then it installs a
+seccomp filter in the calling process, for all its threads and permanently:
 
-1. The filter lets pass what computes, reads and writes files, starts threads, and makes pairs of stream sockets within
+1. The filter allows computing, reading and writing files, starting threads, and making pairs of stream sockets within
    the process, which event loops need.
-2. Making any other socket, connecting, listening, starting a process, becoming another program, reaching into another
-   process, and making or using queues and memory that processes share by number or name (System V, POSIX queues) raise
-   SIGSYS in the thread that tries. Its Python stack is written to `trace` (faulthandler), and
-   the process ends by that signal: nothing of what was tried takes place.
-3. The handler of SIGSYS cannot be replaced: who tries ends the process.
-4. clone3 and io_uring, whose arguments a filter cannot read, are not there (ENOSYS): C libraries take the older calls.
+2. Making any other socket, connecting, listening, starting a process, executing another program, accessing another
+   process, and creating or using queues and memory that processes share by number or name (System V, POSIX queues)
+   raise SIGSYS in the thread that tries. Its Python stack is written to `trace` (faulthandler), and the process ends by
+   that signal: the attempted operation does not happen.
+3. The handler of SIGSYS cannot be replaced: an attempt to do so ends the process.
+4. clone3 and io_uring, whose arguments a filter cannot read, report ENOSYS: C libraries then use the older calls.
 
-No privilege is needed, and no user namespace, which containers often forbid. Descriptors that are open stay so: whoever
-starts the process hands none to it that leads out.
+No privilege is needed, and no user namespace, which containers often forbid. Open descriptors stay open: the starter of
+the process passes it none that leads outside.
 
-The processor's name, which Python asks a process for (`uname -p`) when somebody first wants to know the platform.
-
-Python keeps the answer. SDKs want to know it. Where no process may be started later, it is asked before.
+Python starts a process (`uname -p`) for the processor's name when the platform is first asked for, and caches the
+answer. SDKs ask for it. If no process may be started later, it is asked for before.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Step = tuple[int, int, int, int]
 
 
 class _Machine(NamedTuple):
-    """What the kernel's headers say of an architecture. denied: numbers of the calls that end the process."""
+    """Constants from the kernel's headers for an architecture. denied: numbers of the calls that end the process."""
 
     name: int
     seccomp: int
@@ -78,14 +77,14 @@ _STEP = struct.Struct("=HBBI")
 
 
 class NotConfined(Exception):
-    """The kernel, or what this runs in, refuses; the message says what."""
+    """The kernel, or the environment of the process, refuses; the message says why."""
 
 
 def confine(trace: int, folder: str) -> str:
-    """Confine this process; why files are not held, or an empty text where they are.
+    """Confine this process. Returns why files are not confined, or an empty text if they are.
 
-    trace: a descriptor for the stack of what ends it. folder: the one in which files may be written. NotConfined; then
-    sockets and processes are as they were, and no code of the user's may be run.
+    trace: a descriptor for the stack of an attempt. folder: the only one in which files may be written. NotConfined;
+    then sockets and processes are as before, and no user code may be run.
     """
     learn_processor()
     machine = _MACHINES.get(platform.machine())

@@ -1,10 +1,10 @@
-"""A confined process, from outside: it is asked one question, and what it says is read when it has ended.
+"""A confined process, from outside: it gets one question, and its output is read when it has ended.
 
-Question, answer and the stack of what the kernel ended are files in memory, whose descriptors the process inherits. An
-answer is JSON, a line each: the last one is an Answer, those before are what a fork did (agents/confined/journal.py).
-The process may write files in a folder within a temporary folder, which is removed when it has ended; what killed
-processes left is removed by the next (streams/temporary.py). It inherits that folder's lock too, which it cannot
-otherwise reach, and no other descriptor.
+Question, answer and the stack of an attempt that the kernel ended are files in memory, whose descriptors the process
+inherits. An answer is lines of JSON: the last one is a ChildReply, those before are a fork's actions
+(agents/confined/journal.py). The process may write files in a folder within a temporary folder, which is removed when
+it has ended; remains of killed processes are removed by the next one (streams/temporary.py). It also inherits that
+folder's lock, which it cannot otherwise reach, and no other descriptor.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _FOLDERS = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
 
 
 class ProcessEnd(NamedTuple):
-    """How a confined process ended. lines: what it said before its answer. None of the rest: it gave no answer.
+    """How a confined process ended. lines: its output before its answer. If the other fields are None, it gave no
+    answer.
 
-    denied: the kernel ended it, for this. status: as subprocess has it.
+    denied: the kernel ended it, for this. status: as subprocess reports it.
     """
 
     lines: tuple[bytes, ...]
@@ -75,13 +76,13 @@ def ended(question: Question) -> ProcessEnd:
 
 
 def without_answer(found: ProcessEnd, run: str) -> InputError:
-    """What to raise where the process ended before it had an answer."""
+    """Return the error for a process that ended without an answer."""
     how = f"by signal {-found.status}" if found.status < 0 else f"with status {found.status}"
     return InputError(f"the confined process of run {run} ended {how}, before it had an answer")
 
 
 def not_confinable(why: str) -> NotConfinable:
-    """What to raise where the kernel refuses."""
+    """Return the error if the kernel refuses."""
     return NotConfinable(
         f"the code cannot be confined here: {why}. Nothing was run; without --confined (confined=True) the guard in "
         "Python holds a replay (docs/REPLAY.md)"
@@ -89,7 +90,7 @@ def not_confinable(why: str) -> NotConfinable:
 
 
 def denied_by_kernel(trace: bytes) -> NetworkDenied:
-    """What a process was ended for by SIGSYS; trace: the stacks that it left."""
+    """Return the error for a process that SIGSYS ended; trace: the stacks that it left."""
     return NetworkDenied(_WHAT, _site(trace.decode(errors="replace")))
 
 
@@ -129,7 +130,7 @@ def _memory(name: str) -> Iterator[int]:
 
 
 def whole(descriptor: int) -> bytes:
-    """Everything in a file of which this is a descriptor."""
+    """Return the whole content of a descriptor's file."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(0)
         return file.read()

@@ -1,4 +1,4 @@
-"""What a confined replay is given, and what it answers (agents/confined/replay.py, child.py)."""
+"""The question to a confined replay, and its answer (agents/confined/replay.py, child.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorReply:
-        """What is told of an error; one that is not refold's own counts as unusable input."""
+        """Describe an error; one that is not refold's own counts as unusable input."""
         if isinstance(error, errors.RefoldError) and hasattr(errors, type(error).__name__):
             return cls(type(error).__name__, str(error))
         return cls("InputError", f"{type(error).__name__}: {error}")
@@ -35,7 +35,7 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """The values of something that was read, looked up before."""
+    """The values of a read, looked up before."""
 
     entity: str
     answer: Plain
@@ -44,9 +44,9 @@ class ReadReply(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay to be done; with `parent`, a fork of it, whose head the recording is.
+    """A replay to be done; with `parent`, a fork of it, and the recording is the fork's head.
 
-    entry: the agent, looked up from the folder `base`; path: sys.path. redactor: an entry; redact: a pickled one, with
+    entry: the agent, imported from the folder `base`; path: sys.path. redactor: an entry; redact: a pickled one, with
     its key. golden: the answers of a golden trace that is not exact, by name. folder: where files may be written.
     """
 
@@ -78,7 +78,7 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, departure: Departure) -> DepartureReply:
-        """What is told of a departure."""
+        """Describe a departure."""
         more: dict[str, object] = {}
         if isinstance(departure, NetworkDenied):
             more = {"denied": Escape(departure.what, departure.site)}
@@ -107,9 +107,9 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: one of these. refused: why the process could not be confined; then no code was run.
+    """The result: one of these. refused: why the process could not be confined; then no code was run.
 
-    unheld: why its files were not held; empty where they were.
+    unheld: why its files were not confined; empty if they were.
     """
 
     refused: str = ""

@@ -1,11 +1,11 @@
-"""A replay in a process of its own, which the kernel lets reach nothing (agents/confined/kernel.py).
+"""A replay in a separate process that the kernel cuts off from the outside (agents/confined/kernel.py).
 
-1. Here, before anything else: the values of everything that the run read are looked up in the log, be it a folder or
-   Kafka. The process is given them with the recording, in memory, and no descriptor that leads out.
+1. First, this process looks up the values of everything that the run read, in a log in a folder or on Kafka. The
+   replaying process gets them with the recording, in memory, and no descriptor that leads outside.
 2. The process confines itself, then imports the agent's code and replays it, under the guard as well.
 3. If the kernel refuses to confine it, no code is run: NotConfinable.
-4. What the guard sees is denied with its place, as in any replay. What gets past Python ends the process by SIGSYS:
-   NetworkDenied here, with the line that Python was at.
+4. Operations that the guard sees are denied with their location, as in any replay. An operation outside Python ends the
+   process by SIGSYS: NetworkDenied here, with the current Python line.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def replayed_confined(
     entry: str, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None,
     redactor: str = "", key: bytes | None = None, golden: Mapping[str, Plain] | None = None, base: Path | None = None,
 ) -> Replayed:  # fmt: skip
-    """Run an agent's code, by its name, against a recording, confined; else as `replayed`.
+    """Run an agent's code, by its name, against a recording, confined; otherwise as `replayed`.
 
-    redactor: a redactor's name, in place of `redact`. key: of the redactor's tokens. golden: the answers of a golden
-    trace that is not exact. base: the folder that names are looked up from [this one].
+    redactor: a redactor's name, instead of `redact`. key: of the redactor's tokens. golden: the answers of a golden
+    trace that is not exact. base: the folder from which names are imported [this one].
     """
     named, pickled = shipped(redact)
     here = Path.cwd()
@@ -71,7 +71,7 @@ def shipped(redact: Redact | None) -> tuple[str, bytes]:
 
 
 def reads_of(recording: Recording, fields: Fields | None) -> Iterator[ReadReply]:
-    """The values of everything that a run read, for a process that has no log."""
+    """Yield the values of everything that a run read, for a process without a log."""
     if fields is None:
         return
     for step in (step for run in recording.family for step in run.steps):

@@ -1,8 +1,8 @@
-"""A golden trace made of a recorded run.
+"""Make a golden trace from a recorded run.
 
-1. The values of what was read are looked up in the log, for the file holds them.
-2. The run is made portable, redacted if asked, and admitted: it can do its work as a test, or is refused.
-3. The file is written. Only then is it noted on the run which golden trace was made of it: so retention keeps it.
+1. The values of its reads are looked up in the log, because the file holds them.
+2. The run is made portable, redacted if asked, and admitted: a run that cannot work as a test is refused.
+3. The file is written. Then the run records that a golden trace was made of it, so that retention keeps it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def golden_of_run(
     description: str = "", known_bad: str = "", must_fail: str = "", answers: Mapping[str, Plain] | None = None,
     redact: Redact | None = None, redactor: str = "",
 ) -> Golden:  # fmt: skip
-    """The golden trace of a run. redactor: the name of redact, where it is applied to what agents do now, too.
+    """Return the golden trace of a run. redactor: the name of redact, if it is also applied to what agents do now.
 
-    InputError where it could not do its work; NotAnswerable where content is gone.
+    InputError if it could not work as a test; NotAnswerable if content is gone.
     """
     missing = [child for each in run.family for child in children_of(each.steps) if child not in each.children]
     if missing:
@@ -44,6 +44,6 @@ def golden_of_run(
 
 
 def name_of(run: Recording) -> str:
-    """What a run's golden trace is called, unless somebody says: its agent and the beginning of its id."""
+    """Return the default name of a run's golden trace: its agent and the beginning of its id."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{run.agent}-{run.run[:12]}").strip("-._")
     return words or "run"

@@ -1,4 +1,4 @@
-"""Whether a run is what was expected, and if not, how it differs: in lines for people. Pure."""
+"""Check whether a run meets an expectation, and describe the difference for people. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABSENT = object()
 _SHOWN_MAX = 200
 _AROUND = 3
 _ALIGNED_MAX = 500
-# A name that is expected is looked for past as many others before it is given up.
+# An expected name is searched past as many others before it is given up.
 _MISSING = 4
 _ORDERED: Mapping[str, Callable[[Plain, Plain], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -26,7 +26,7 @@ _KINDS: Mapping[str, Kind] = {"tools": "tool", "decisions": "decide", "model_cal
 
 
 def unmet(expected: Expectation, did: RunSummary, recorded_hash: str) -> str:
-    """How a run is not what was expected of it, in one line or several; "" where it is."""
+    """Describe how a run misses an expectation, in one line or several; "" if it meets it."""
     if expected.subject == "exact":
         return "" if did.hash == recorded_hash else "it did something else than was recorded"
     if expected.subject == "sequence":
@@ -42,7 +42,7 @@ def _sequence(expected: Expectation, did: RunSummary) -> str:
 
 
 def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
-    """Whether names are those of the pattern, where ANY stands for any number of them."""
+    """Whether names match the pattern, in which ANY stands for any number of them."""
     reached = {0}  # how many of `made` the pattern so far may have taken
     for each in pattern:
         if each == ANY:
@@ -53,7 +53,7 @@ def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
 
 
 def _side_by_side(pattern: Sequence[str], made: Sequence[str]) -> str:
-    """Both in two columns, what differs marked, and what is far from it left out."""
+    """Return both in two columns, with differences marked and distant rows left out."""
     rows = list(_aligned(pattern, made))
     near = {at + by for at, (mark, _, _) in enumerate(rows) if mark == ">" for by in range(-_AROUND, _AROUND + 1)}
     width = max(map(len, ["expected", *pattern]))
@@ -69,9 +69,9 @@ def _side_by_side(pattern: Sequence[str], made: Sequence[str]) -> str:
 
 
 def _aligned(pattern: Sequence[str], made: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Rows of (mark, expected, made), where few names stand alone; "" where one side has none."""
+    """Yield rows of (mark, expected, made), with few unmatched names; "" if one side has none."""
     pattern, made = pattern[:_ALIGNED_MAX], made[:_ALIGNED_MAX]
-    # alone[i][j]: what the names cost that stand alone from pattern[i] and made[j] on.
+    # alone[i][j]: the cost of unmatched names from pattern[i] and made[j] on.
     alone = [[0] * (len(made) + 1) for _ in range(len(pattern) + 1)]
     for i in range(len(pattern), -1, -1):
         for j in range(len(made), -1, -1):
@@ -85,7 +85,7 @@ def _aligned(pattern: Sequence[str], made: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _moves(pattern: Sequence[str], made: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int, int]]:
-    """The next rows there can be, as (what a name that stands alone in it costs, next i, next j)."""
+    """Yield the possible next rows, as (the cost of an unmatched name in it, next i, next j)."""
     if i < len(pattern):
         if pattern[i] == ANY:
             yield 0, i + 1, j

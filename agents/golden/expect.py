@@ -1,18 +1,18 @@
-"""What is expected of a run, as it is written: one text, one expectation.
+"""The language of expectations: one text, one expectation.
 
-    exact                           all that the code does is what was recorded: the hash of the run is the same
+    exact                           the code does exactly what was recorded: the hash of the run is the same
     outcome=succeeded               how it ended: succeeded, failed, cancelled, timed_out
     tools=lookup,refund,send_mail   the tools called, in this order and no other; `...` stands for any number of others
-    steps=plan,act                  the names of the steps, in order; decisions=refund,close: what was decided for
-    search_docs<=3                  how often a tool was called; tool.NAME<=3 where the name is one of these words
+    steps=plan,act                  the names of the steps, in order; decisions=refund,close: the choices
+    search_docs<=3                  how often a tool was called; tool.NAME<=3 if the name is one of these words
     tools<=7 steps<=9               how many in all; also decisions, model_calls, reads
     state[3].ticket.status=open     the state after step 3, counted from 1; state[0]: at the start; state: the end
     output.refund=50                what the agent returned, or a part of it
     error=TimeoutError              the exception it failed with, by its name; error~lost: its message has this text
 
-Operators: = != < <= > >= and ~ (a text has this part, a list this element, an object this key). A value is JSON where
-it is any, so 50 is a number and "50" a text; else it is the text itself. In a path, .name and [index] go into objects
-and lists, ["a name"] into names with other signs.
+Operators: = != < <= > >= and ~ (a text has this part, a list this element, an object this key). A value that is valid
+JSON is parsed, so 50 is a number and "50" a text; any other value is text. In a path, .name and [index] lead into
+objects and lists, ["a name"] into names with other characters.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SPLIT = re.compile(
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """One expectation, as it is checked.
+    """One parsed expectation.
 
-    name: of what is looked at: a word of the language, or with `tool` set, a tool. step: for state, the step after
-    which it is looked at; None: the end. path: keys and indexes into a value. value: what it is compared with; for a
-    sequence a list of names.
+    name: of what is checked: a word of the language, or, if `tool` is set, a tool. step: for state, the step after
+    which it is checked; None: the end. path: keys and indexes into a value. value: to compare with; for a sequence a
+    list of names.
     """
 
     text: str
@@ -64,7 +64,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expectation(text: str) -> Expectation:
-    """What a text expects. InputError says what is wrong with it, and how such a thing is written."""
+    """Parse an expectation. InputError says what is wrong with it, and how to write it."""
     stripped = text.strip()
     if stripped == "exact":
         return Expectation(text=stripped, subject="exact")

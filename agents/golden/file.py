@@ -1,33 +1,32 @@
-"""A golden trace: one run and what is expected of the code that is run against it, in one file that stands alone.
+"""A golden trace: one run and what is expected of the code that is run against it, in one self-contained file.
 
-The file is `NAME.golden.json`, JSON in the form of golden/file.py: kept under version control, read in reviews. It
-holds all that a replay needs, and no log, broker or key is asked for anything.
+The file is `NAME.golden.json`, JSON for version control and reviews. It holds everything that a replay needs, so no
+log, broker or key is used.
 
     refold_golden   1, the format
-    name            what it is called, and its file
-    description     for whoever reads it
+    name            its name, and that of its file
+    description     for readers
     entry           the agent that is run, `module:function`
-    expect          what must hold of what the agent does now (golden/expect.py)
-    known_bad       what is wrong with the recorded run, where it is kept because it went wrong
-    must_fail       why today's code does not meet the expectations: while it stands here, meeting them is a failure
-    redact          the function that took secrets out, `module:function`: it is applied to what the agent does, too
+    expect          what the agent must do now (golden/expect.py)
+    known_bad       the error of the recorded run, if it is kept because it was wrong
+    must_fail       why today's code does not meet the expectations: while this is set, meeting them is a failure
+    redact          the function that removed secrets, `module:function`: it is applied to what the agent does, too
     answers         [{name, answer}]: what a tool or a model answers to a request that was not recorded
-    recorded        {run, hash}: which run it was in its log, and the hash it had there
+    recorded        {run, hash}: the run's id in its log, and its hash there
     run             the Recording (journal/record.py), portable and without hashes (golden/portable.py)
     sha256          of all the above as JSON with sorted keys and without white space
 
-1. Writing makes the recording portable, chains it, and signs: `sha256`. The file is replaced as a whole.
-2. Reading checks sha256 first. A file that was edited does not match, and is refused until somebody says that the edit
-   is meant: `refold golden sign FILE`. White space and the order of keys are no edit.
-3. What is not known to the format is refused: a misspelled key would be left out unseen.
-4. The recording is chained as it stands, by today's rules: so the format of hashes is no part of the file's.
-5. A later format reads the earlier ones: `_READERS` has one function for each, and it stays.
+1. Writing makes the recording portable, chains it, and signs it: `sha256`. The file is replaced as a whole.
+2. Reading checks sha256 first. An edited file does not match, and is refused until the user accepts the edit: `refold
+   golden sign FILE`. White space and the order of keys do not count as edits.
+3. A key that the format does not know is refused: a misspelled key would otherwise be ignored.
+4. The recording is chained again by today's rules, so the file's format does not depend on the format of hashes.
+5. A later format reads the earlier ones: `_READERS` has one function for each, which is never removed.
 
-JSON that is read in a diff: one member a line, keys in the order that the run had, no line without end.
-
-A value that fits in a line is on one line. A long text, or one with lines of its own, is written as {"$text": [its
-pieces]}; the pieces are joined as they are. An object that looks like that is written as {"$object": it}. Law:
-parsed(pretty(tree)) is the tree again, to the type of each number.
+The JSON is for diffs: one member a line, keys in the order of the run, no endless lines. A value that fits in a line is
+on one line. A long text, or one with several lines, is written as {"$text": [its pieces]}; the pieces are joined
+unchanged. An object that looks like that is written as {"$object": it}. Law: parsed(pretty(tree)) equals the tree, to
+the type of each number.
 """
 
 from __future__ import annotations
@@ -65,17 +64,17 @@ _PIECES = re.compile(rf".{{1,{_PIECE_MAX}}}(?:\s|$)|.{{1,{_PIECE_MAX}}}", re.DOT
 
 
 def pretty(tree: Plain) -> str:
-    """The text of a JSON tree, ending with a line break. Keys stand in the order of the tree."""
+    """Return the text of a JSON tree, ending with a line break. Keys are in the order of the tree."""
     return _written(_split(tree), "", 0) + "\n"
 
 
 def parsed(text: str) -> Plain:
-    """The tree behind the text. ValueError where it is no JSON, or none that can be used."""
+    """Return the tree of the text. ValueError if it is not JSON, or not usable."""
     return _joined(strict_json.loads(text))
 
 
 def compact(tree: Plain) -> str:
-    """The one text of a tree: keys sorted, no white space."""
+    """Return the canonical text of a tree: keys sorted, no white space."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -132,14 +131,14 @@ FORMAT = 1
 SUFFIX = ".golden.json"
 BYTES_MAX = 64 << 20
 _LEVELS_OF_FORM = 20
-"""How deep a value stands in a file, at most: each may be as deep as any other JSON value."""
+"""The greatest depth of a value in a file: each may be as deep as any other JSON value."""
 _MARK, _SIGNATURE = "refold_golden", "sha256"
 _ADD = "write one with: refold golden add RUN --out"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class DefaultAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a tool or a model of that name answers to any request that was not recorded."""
+    """The answer of a tool or a model of that name to any request that was not recorded."""
 
     name: str
     answer: Plain
@@ -168,7 +167,7 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forb
 
     @property
     def is_exact(self) -> bool:
-        """Whether the code has to do all that was recorded, and nothing else."""
+        """Whether the code must do exactly what was recorded."""
         return any(each.strip() == "exact" for each in self.expect)
 
     def __repr__(self) -> str:
@@ -182,9 +181,9 @@ def text_of(golden: Golden) -> str:
 
 
 def golden_of(text: str, place: str) -> Golden:
-    """What stands in a file's text; place: its name, for errors.
+    """Return the content of a file's text; place: its name, for errors.
 
-    InputError where it is no golden trace; CorruptionError where it was edited and not signed again.
+    InputError if it is not a golden trace; CorruptionError if it was edited and not signed again.
     """
     document = _parsed(text, place)
     signature = document.pop(_SIGNATURE, None)
@@ -197,14 +196,14 @@ def golden_of(text: str, place: str) -> Golden:
 
 
 def signed(text: str, place: str) -> str:
-    """The text with what stands in it signed, whatever was signed before."""
+    """Return the text with its content signed, whatever was signed before."""
     document = _parsed(text, place)
     document.pop(_SIGNATURE, None)
     return text_of(_read(document, place))
 
 
 def write(golden: Golden, folder: Path) -> Path:
-    """Write the file into the folder, which is made where it is missing; its path."""
+    """Write the file into the folder, which is created if it is missing. Returns its path."""
     if not _NAME.fullmatch(golden.name):
         raise InputError(
             f"a golden trace's name is letters, digits, '.', '_' and '-', up to 100; given {golden.name!r}"
@@ -231,9 +230,9 @@ def read(path: Path) -> Golden:
 
 
 def found(place: Path) -> list[Path]:
-    """The files of golden traces in a folder and below it, by name, none that is hidden; a file is itself.
+    """Return the files of golden traces in a folder and below it, by name, without hidden ones; or the given file.
 
-    InputError where there is none.
+    InputError if there is none.
     """
     if place.is_file():
         return [place]
@@ -301,7 +300,7 @@ def _read_1(document: dict[str, Plain], place: str) -> Golden:
 
 
 def _misshapen(run: Recording) -> str:
-    """What is wrong with the form of what was recorded, "" where nothing is: trees whose form a kind decides."""
+    """Describe what is wrong with the form of the recording, "" if nothing: trees whose form depends on a kind."""
     for child in run.children.values():
         wrong = _misshapen(child)
         if wrong:
@@ -331,7 +330,7 @@ _DEFAULTED = frozenset(
 
 
 def _unknown(given: Plain, known: Plain, path: str) -> str:
-    """The path of a key that was given and is not kept; "" where there is none. Defaults may be left out of either."""
+    """Return the path of a given key that is not stored; "" if there is none. Defaults may be left out of either."""
     if isinstance(given, dict) and isinstance(known, dict):
         for key, value in given.items():
             if key in known:
@@ -349,7 +348,7 @@ def _unknown(given: Plain, known: Plain, path: str) -> str:
 
 
 def _document(golden: Golden) -> dict[str, Plain]:
-    """In the order of the file. Defaults are left out, but for what one looks for."""
+    """Return the file's content in order. Defaults are left out, except those that readers look for."""
     tree = _tree(msgspec.structs.replace(golden, run=unchained(golden.run)))
     tree["expect"] = list(golden.expect)
     return {_MARK: FORMAT, **{name: tree[name] for name in Golden.__struct_fields__ if name in tree}}

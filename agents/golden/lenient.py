@@ -1,14 +1,14 @@
-"""What changed code is answered with: whatever was recorded of the same request, wherever in the run it was asked.
+"""Answers for changed code: any recorded answer to the same request, from anywhere in the run.
 
-For code that was mended and does other things than were recorded. In this order:
+For code that was fixed and does other things than were recorded. In this order:
 
-1. An equal request: of the same attempt of the same step, then of any, in their order; each recorded call once.
-2. Clock, randomness and ids go on from what was recorded, the same in each replay.
-3. An equal request that was answered already: what it was answered last. What is asked again has not changed.
-4. What the golden trace says that this tool or model answers to what was not recorded (`answers`).
-5. An observation that was not recorded is not made, and gets an id that follows from it.
-6. A run within that was begun with something else is answered, in this way, by one that was recorded of its agent.
-7. Anything else is Unrecorded. Above all a tool that writes: it is never run, and nothing says what it would answer.
+1. An equal request: of the same attempt of the same step, then of any, in order; each recorded call once.
+2. Clock, randomness and ids continue from the recorded ones, the same in each replay.
+3. An equal request that was answered already: its last answer. A repeated request has not changed.
+4. The answer in the golden trace of this tool or model to requests that were not recorded (`answers`).
+5. An observation that was not recorded is not made, and gets an id derived from its content.
+6. A nested run with another input is answered, in this way, by a recorded run of its agent.
+7. Anything else is Unrecorded, above all a write tool: it is never run, and its answer is not known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refold.agents.replay.player import Replayer
 
 
 class Lenient(Replayer):
-    """Answers for code that may have changed. departure: the first call that nothing answers."""
+    """Answers for code that may have changed. departure: the first call without an answer."""
 
     def __init__(
         self, recording: Recording, answers: Iterable[DefaultAnswer] = (), *, arguments: Patch = NO_PATCH
@@ -31,7 +31,7 @@ class Lenient(Replayer):
         self._answers = {each.name: each.answer for each in answers}
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """None: each step is tried anew, also where the recorded run did not get so far."""
+        """Return none: each step is tried from the first attempt, also if the recorded run did not get so far."""
         self._require()
         return ()
 
@@ -49,7 +49,7 @@ class Lenient(Replayer):
         return Call(asked=asked, answer=asked.hash, source="recorded") if asked.kind == "observe" else None
 
     def _run_in_place_of(self, asked: RecordedRequest) -> Call | None:
-        """A run within that was begun so, else the first of that agent that did not answer yet."""
+        """Return the recorded nested run with this input, else the first of that agent that did not answer yet."""
         same = self._recorded.same(asked)
         if same:
             return same[-1].call

@@ -6,11 +6,11 @@
         assert did.count("refund") == 3
         assert did.state_at(1)["case"]["status"] == "open"
 
-1. The folders are collected beside what pytest was told to collect. Each *.golden.json in them is one test: it runs the
-   agent that the file names, or the one of --refold-agent, and passes when what is expected holds.
-2. Agents are looked up from the folder that pytest is run in, as `refold golden run` does.
-3. With --refold-confined every agent, also the one that `replay` is given, runs in a process that the kernel confines.
-4. Without --refold-golden none of this is loaded: src/pytest_refold.py brings it in.
+1. The folders are collected in addition to pytest's own arguments. Each *.golden.json in them is one test: it runs the
+   agent that the file names, or the one of --refold-agent, and passes if the expectations hold.
+2. Agents are imported from the folder in which pytest is run, as `refold golden run` does.
+3. With --refold-confined every agent, also one passed to `replay`, runs in a process that the kernel confines.
+4. Without --refold-golden none of this is loaded: src/pytest_refold.py loads it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NotAsExpected(Exception):
 
 
 class Goldens(Mapping[str, Golden]):
-    """Golden traces by the names of their files, each read when it is asked for."""
+    """Golden traces by the names of their files, each read on first use."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files: dict[str, Path] = {}
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Which they are, and what holds them."""
+    """Report the folders, and whether agents are confined."""
     said = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
     if not _is_confined(config):
         return said
@@ -112,13 +112,13 @@ class GoldenItem(pytest.Item):
             raise NotAsExpected(verdict)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What differs, and no traceback through us."""
+        """Show what differs, without a traceback through refold."""
         if isinstance(excinfo.value, NotAsExpected | RefoldError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where it stands."""
+        """Return its location."""
         return self.path, None, f"golden trace {self.name}"
 
 
@@ -130,11 +130,11 @@ def golden(pytestconfig: pytest.Config) -> Goldens:
 
 @pytest.fixture(scope="session")
 def replay(pytestconfig: pytest.Config) -> Callable[..., RunSummary]:
-    """replay(golden, agent=None): run an agent's function against a golden trace; gives what it did.
+    """replay(golden, agent=None): run an agent's function against a golden trace, and return what it did.
 
-    agent: a function, else the one of --refold-agent, else the one that the file names. What it asks for that nothing
-    answers is raised (Unrecorded), with the nearest that was recorded. With --refold-confined the function has to be
-    one that another process finds by name.
+    agent: a function, else the one of --refold-agent, else the one that the file names. A request without an answer is
+    raised (Unrecorded), with the nearest recorded request. With --refold-confined another process must be able to find
+    the function by name.
     """
 
     def run(trace: Golden, agent: Agent | None = None) -> RunSummary:

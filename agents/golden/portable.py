@@ -1,14 +1,15 @@
-"""A recording as it stands in a file of its own: redacted, without what says nothing, and with its chain made again.
+"""A recording for a file: redacted, without fields that belong to one log, and chained again.
 
 1. `portable` leaves out what belongs to one log, one machine or one moment: the user, positions in the log (the `cut`
-   of a read is empty), idempotency keys, tracebacks, times, durations. What the code was told stays, `now` included.
-2. The redactor first sees what the run was given and told, for what is named a secret there is one wherever it stands.
-   Then every tree goes through it: states as wholes, for in an edit of a state the key stands in a path, where a
-   redactor that goes by keys does not look. The edits are made again from the redacted states.
-3. `chained` (journal/self_replay.py) computes what follows from the rest, the hashes of states and the chain. So a file
-   holds none of it, and a recording that was edited by hand is chained as it stands.
+   of a read is empty), idempotency keys, tracebacks, times, durations. Answers to the code stay, `now` included.
+2. The redactor first sees the run's input and answers, because a value with the name of a secret there is a secret
+   everywhere. Then every tree passes through it: states as wholes, because in an edit of a state the key is in a path,
+   which a redactor by keys does not see. The edits are made again from the redacted states.
+3. `chained` (journal/self_replay.py) computes the rest, the hashes of states and the chain. So a file holds none of it,
+   and a recording that was edited by hand is chained as it is.
 
-The chain of a portable recording is not the one in the log: it covers the redacted values, and reads without a cut.
+The chain of a portable recording differs from the one in the log: it covers the redacted values, and reads without a
+cut.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from refold.agents.redaction.tokens import fresh_key
 
 
 def portable(recording: Recording, redact: Redact | None = None) -> Recording:
-    """The recording as a file of its own holds it, chained. RedactionFailed where the redactor raises."""
+    """Return the recording as a file holds it, chained. RedactionFailed if the redactor raises."""
     if redact is None:
         return chained(_Portable(_as_it_is).recording(recording))
-    redactor = for_run(redact, fresh_key)  # nobody needs the key again: tokens are left as they are
+    redactor = for_run(redact, fresh_key)  # nobody needs the key again: tokens stay unchanged
     for run in recording.family:
         redactor.shown(run.input)
     for step in (step for run in recording.family for step in run.steps):
@@ -40,7 +41,7 @@ def _as_it_is(tree: Plain) -> Plain:
 
 
 class _Portable:
-    """Parts of a recording, as they stand in a file."""
+    """Makes the parts of a recording for a file."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact

@@ -1,4 +1,4 @@
-"""What an agent did in a run, in the words of those who ask: tools, counts, states, how it ended."""
+"""What an agent did in a run, for assertions: tools, counts, states, how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.avro.errors import InputError
 
 
 class RunSummary:
-    """What was done in a run. `recording` has all of it.
+    """What a run did. `recording` has all of it.
 
     did.tools                       names of the tools called, in order, those of failed attempts too
     did.count("search_docs")        how often a tool was called
@@ -34,12 +34,12 @@ class RunSummary:
 
     @property
     def output(self) -> Any:
-        """What it returned."""
+        """The agent's result."""
         return loaded(self.recording.output)
 
     @property
     def failure(self) -> Failure | None:
-        """What it failed with, if it did."""
+        """The failure, if it failed."""
         return self.recording.failure
 
     @property
@@ -59,11 +59,11 @@ class RunSummary:
 
     @property
     def decisions(self) -> list[Plain]:
-        """What it decided for, in order."""
+        """The agent's choices, in order."""
         return [call.asked.request["choice"] for call in self.calls(kind="decide")]
 
     def calls(self, name: str = "", *, kind: Kind = "tool") -> list[Call]:
-        """The calls of a kind, in order; with a name, those of that name."""
+        """Return the calls of a kind, in order; with a name, only those of that name."""
         return [each for each in self._all() if each.asked.kind == kind and name in ("", each.asked.name)]
 
     def count(self, name: str = "", *, kind: Kind = "tool") -> int:

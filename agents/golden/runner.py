@@ -1,11 +1,11 @@
-"""Today's agent, run against a golden trace, and what it did.
+"""Run today's agent against a golden trace.
 
-1. The agent's function is run from the start, with the recording's input, state and seed. No log, tool, model or clock
-   is at hand: what the code cannot answer by itself comes from the recording, and waits take no time.
-2. Where `exact` is expected, a request is answered by an equal one of the same attempt of the same step, as in any
-   replay. Otherwise the code may have changed, and is answered as golden/lenient.py says.
-3. What is asked for and not answered ends the run: a Departure, which the agent's code cannot catch for good.
-4. What the agent raises itself is how its run ended, and is judged as that.
+1. The agent's function runs from the start, with the recording's input, state and seed. No log, tool, model or clock is
+   available: requests are answered from the recording, and waits take no time.
+2. If `exact` is expected, a request is answered by an equal one of the same attempt of the same step, as in any replay.
+   Otherwise the code may have changed, and is answered as in golden/lenient.py.
+3. A request without an answer ends the run: a Departure, which the agent's code cannot suppress.
+4. An exception of the agent itself is how its run ended, and is judged as that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = F
 
 
 def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> CheckResult:
-    """Run an agent's function, and judge it; name: what it is called."""
+    """Run an agent's function, and judge it; name: its name in messages."""
     return _judged(golden, name, *driven(golden, agent, base))
 
 
@@ -70,13 +70,13 @@ def _told(departure: Departure, golden: Golden) -> str:
 
 
 def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departure | None]:
-    """What an agent's function does against a golden trace, and what it asked for without an answer, if anything."""
+    """Return what an agent's function does against a golden trace, and its first unanswered request, if any."""
     redact = for_run(recorded_agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return _driven(golden, agent, redact)
-    with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs one of its own
+    with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs its own
         return beside.submit(_driven, golden, agent, redact).result()
 
 
@@ -102,7 +102,7 @@ def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
 
 
 def _settled(golden: Golden, replay: Callable[[], Replayed]) -> tuple[Recording, Departure | None]:
-    """What a replay did, and what ended it or ran outside of it."""
+    """Return what a replay did, and the departure or escape that ended it, if any."""
     try:
         done = replay()
     except Departure as departure:

@@ -1,4 +1,4 @@
-"""What an agent did against a golden trace, judged: pure, and told so that one sees what to do."""
+"""Judge what an agent did against a golden trace. Pure; the messages say what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refold.avro.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """An expectation that is not met, and what was found instead: in one line or several."""
+    """An expectation that is not met, and the value found instead: in one line or several."""
 
     expect: str
     found: str
@@ -28,8 +28,8 @@ class Unmet:
 class CheckResult:
     """How today's agent did.
 
-    stopped: what it asked for that nothing answers, "" if nothing. parting: where it first did something else than was
-    recorded, if it came to its end.
+    stopped: the request that had no answer, "" if none. parting: where it first did something else than was recorded,
+    if it ran to its end.
     """
 
     golden: Golden
@@ -55,7 +55,7 @@ class CheckResult:
 
     @property
     def uncompared(self) -> list[str]:
-        """What of requests did not count, in the recording or now."""
+        """The parts of requests that did not count, in the recording or now."""
         return matchings(asked_of(self.golden.run, self.did.recording))
 
     @property
@@ -101,10 +101,10 @@ class CheckResult:
 
 
 def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckResult:
-    """What a run of an agent comes to; stopped: the departure that ended it, if one did."""
+    """Judge a run of an agent; stopped: the departure that ended it, if any."""
     done = RunSummary(did)
     found = []
-    if not stopped:  # what did not come to its end meets or misses what is expected of it by chance
+    if not stopped:  # a run that did not finish meets or misses expectations by chance
         for text in golden.expect:
             said = unmet(expectation(text), done, golden.run.hash)
             found += [Unmet(text, said)] if said else []
@@ -112,11 +112,11 @@ def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckRes
 
 
 def admitted(golden: Golden) -> Golden:
-    """A golden trace that can do its work. InputError where it could not, and what to do about it.
+    """Return the golden trace if it works as a test. InputError if not, with what to do.
 
-    1. Its run has code that can be run, and every expectation can be understood.
-    2. A run that did not end cannot be expected to be done again exactly.
-    3. The recorded run meets the expectations; where it was kept because it went wrong (known_bad), it does not: a test
+    1. Its run has code that can be run, and every expectation can be parsed.
+    2. A run that did not end cannot be expected to be repeated exactly.
+    3. The recorded run meets the expectations; if it was kept because it was wrong (known_bad), it does not: a test
        that the bad run passes would show nothing.
     """
     run = golden.run
@@ -145,7 +145,7 @@ def admitted(golden: Golden) -> Golden:
 
 
 def _block(head: str, text: str) -> Iterator[str]:
-    """Lines of a text, behind a head and below one another."""
+    """Yield a text's lines after a heading, aligned."""
     first, *rest = text.splitlines()
     yield f"  {head}{first}".rstrip()
     yield from (f"  {' ' * len(head)}{line}".rstrip() for line in rest)

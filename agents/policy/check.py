@@ -1,8 +1,8 @@
-"""A recorded run held to a policy: which of its calls the policy would have denied. Pure; nothing is made again.
+"""Test a recorded run against a policy: which of its calls the policy would have denied. Pure; nothing is run again.
 
-The calls are taken by when they began, with those of the runs within the run. A call that a policy denied when it was
-recorded is decided on and not counted, as then. A call that would be denied counts as made, for the recording goes on
-after it: what comes then says what the run did, and not what it would have done.
+The calls are taken in the order of their begin, with those of nested runs. A call that a policy denied when it was
+recorded is decided but not counted, as at that time. A call that would be denied counts as made, because the recording
+continues after it: later calls show what the run did, and not what it would have done.
 """
 
 from __future__ import annotations

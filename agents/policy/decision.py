@@ -1,4 +1,4 @@
-"""What a policy says of one call. Pure: the same policy, facts and call give the same decision."""
+"""A policy's decision on one call. Pure: the same policy, facts and call give the same decision."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from refold.avro.errors import RefoldError
 
 
 class PolicyDecision(NamedTuple):
-    """What becomes of a call.
+    """The decision on a call.
 
-    policy, rule: their names; a budget's rule is `budget.NAME`, the breaker's is `loop`. why: in words, without the
-    call's arguments. evidence: the steps it rests on, as RUN#NUMBER, where it rests on single ones. expires_s: of a
-    question to a person, how long it waits for an answer.
+    policy, rule: their names; a budget's rule is `budget.NAME`, the loop breaker's is `loop`. why: in words, without
+    the call's arguments. evidence: the steps that it is based on, as RUN#NUMBER, if it is based on single ones.
+    expires_s: for a question to a person, how long it waits for an answer.
     """
 
     action: Action
@@ -53,7 +53,7 @@ class ApprovalNeeded(RefoldError):
 
 
 def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
-    """The decision on a call; None where nothing in the policy is about it, so it is allowed."""
+    """Return the decision on a call; None if no rule applies, so it is allowed."""
     if asked.kind not in DECIDED_ON:
         return None
     decision = _by_rule(policy, facts, asked)
@@ -76,7 +76,7 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyD
 
 
 def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
-    """Counts of calls may be reached and not passed; what is only known after a call denies the one after it."""
+    """Counts of calls may reach the budget but not exceed it; a cost known only after a call denies the next call."""
     for name, limit in msgspec.structs.asdict(policy.budget).items():
         if limit is None or not _is_about(name, asked):
             continue

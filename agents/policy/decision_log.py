@@ -1,12 +1,12 @@
-"""What a guard writes into the log and reads from it: denials, and questions to a person with their answers.
+"""The records that a guard writes into the log and reads: denials, and questions to a person with their answers.
 
 A denial is `audit_event/<run>#<step>.<hash>`, by the first digits of the request's hash.
 
-A question is `action/<run>#<step>.<hash>.<n>`: the n-th time that the step makes this call, so one answer lets one call
-through. Its field `approval` goes from `requested` to `approved` or `rejected`. For the person who answers it holds the
-call's arguments, redacted and sealed as all that a run holds. A resumed run finds the answer by the same id.
+A question is `action/<run>#<step>.<hash>.<n>`: the n-th time that the step makes this call, so one answer allows one
+call. Its field `approval` changes from `requested` to `approved` or `rejected`. For the person who answers, it holds
+the call's arguments, redacted and sealed as all content of a run. A resumed run finds the answer by the same id.
 
-All of these are caused by what was recorded of the run before them.
+All of these are caused by the last record of the run before them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KIND = "action/"
 
 
 class Approval(NamedTuple):
-    """An answer to a question, or that it is asked. at: microseconds; asked_at: when it was asked."""
+    """The state of a question, or its answer. at: microseconds; asked_at: when it was asked."""
 
     decision: str
     by: str
@@ -61,7 +61,7 @@ class DecisionLog:
         self._seal = seal
 
     def deny(self, decision: PolicyDecision, asked: RecordedRequest, number: int, now: int) -> None:
-        """Observe a denial. It holds nothing of what the call was asked with. number: of the step."""
+        """Observe a denial. It holds none of the call's arguments. number: of the step."""
         step = f"{self._head.run}#{number}"
         details = {
             "policy": decision.policy, "rule": decision.rule, "call": title_of(asked),
@@ -88,7 +88,7 @@ class DecisionLog:
         self._observe(entity, patch, number)
 
     def approval(self, question: str) -> Approval | None:
-        """How a question stands; None where it was not asked yet."""
+        """Return the state of a question; None if it was not asked yet."""
         try:
             fields = self._log.state(_KIND + question).fields
         except UnknownEntity:
@@ -107,10 +107,10 @@ def question_id(run: str, number: int, asked: RecordedRequest, nth: int) -> str:
 
 
 def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bool = False) -> list[ApprovalQuestion]:
-    """The questions that wait for an answer, the oldest first. all_too: also those that have one.
+    """Return the open questions, the oldest first. all_too: also answered ones.
 
     Args:
-        opened: gives what stands in a field of an entity (agents/vault.py).
+        opened: opens the value of a field of an entity (agents/vault.py).
     """
     found = []
     view = log.rebuild(types=["action"])

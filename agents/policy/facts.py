@@ -1,7 +1,8 @@
-"""What a policy decides on: the calls of a run so far, counted. Pure, and equal in the run and in its recording.
+"""The facts for a policy's decision: the calls of a run so far, counted. Pure, and equal in the run and in its
+recording.
 
-Time is what the record holds of it: from the run's begin to the end of the last call. A clock that is read when a
-decision is made would make another decision in a replay.
+Time is the recorded time: from the run's begin to the end of the last call. A clock read at the decision would decide
+differently in a replay.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ DECIDED_ON = ("tool", "model")
 
 
 class RunFacts:
-    """The facts of one run, with the runs within it. A registered rule reads them, and changes nothing.
+    """The facts of one run, with its nested runs. A registered rule reads them, and changes nothing.
 
-    calls, tool_calls, write_calls, model_calls: that began. steps: that had such calls. input_tokens, output_tokens:
-    as the answers report them. time_s: from the run's begin to the last call's end. denied: calls that were denied.
+    calls, tool_calls, write_calls, model_calls: the number begun. steps: the number with such calls. input_tokens,
+    output_tokens: as the answers report them. time_s: from the run's begin to the last call's end. denied: the number
+    of denied calls.
     """
 
     def __init__(self, policy: Policy, started_at: int = 0) -> None:
@@ -84,12 +86,12 @@ def result_hash(answer: Plain, failure: Failure | None) -> str:
 
 
 def title_of(asked: RecordedRequest) -> str:
-    """What decisions call a call: `tool refund`."""
+    """Return the name of a call in decisions: `tool refund`."""
     return f"{asked.kind} {asked.name}"
 
 
 def arguments_of(asked: RecordedRequest) -> Plain:
-    """What a call is asked with, by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
+    """Return a call's arguments by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
     if is_exchange(asked.request):
         return said_in(asked.request, None)[0]
     if not isinstance(asked.request, Mapping):

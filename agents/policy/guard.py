@@ -1,24 +1,24 @@
-"""A policy enforced at the recorder: a denied call is not made, and its denial is recorded as its answer.
+"""Enforce a policy in the recorder: a denied call is not made, and its denial is recorded as its answer.
 
-1. The recorder asks for an answer before it makes a call (recorder/answers.py). What a recording answers stands. It was
-   counted when the run was taken up.
-2. Else the policy decides. An allowed call is counted and made; it leaves nothing but its own record.
+1. The recorder asks for an answer before it makes a call (recorder/answers.py). A recorded answer is used. It was
+   counted when the run was resumed.
+2. Else the policy decides. An allowed call is counted and made; it leaves only its own record.
 3. A denied call is answered by the guard: a tool or a wrapped client raises PolicyDenied, an SDK's client gets an HTTP
-   response with status 403, which no SDK tries again. The recorder keeps this as the call's answer, so a replay comes
-   to the same without the policy.
+   response with status 403, which no SDK retries. The recorder stores this as the call's answer, so a replay gets the
+   same result without the policy.
 4. A rule may ask a person. The question is an observation, and the call is answered by ApprovalNeeded, which ends the
-   step and, uncaught, the run: nothing waits in memory. When the run is resumed, its code comes to the call again, and
+   step and, uncaught, the run: nothing waits in memory. When the run is resumed, its code reaches the call again, and
    the guard finds the answer in the log. An approved call is made; a rejected one is denied, and so is one whose
    question expired.
 5. A denial is an observation, too (agents/policy/decision_log.py). Denials and questions are written before the code
    gets its answer.
-6. The sink tells the guard how each call ended: budgets and loops rest on it.
+6. The sink reports to the guard how each call ended: budgets and loops depend on it.
 
-The runs within a run have the same guard, so they share its budgets. A run that begins under a policy has the tag
-`policy:NAME`, and is not resumed without a policy: the same or another one.
+Nested runs have the same guard, so they share its budgets. A run that begins under a policy has the tag `policy:NAME`,
+and is not resumed without a policy: the same or another one.
 
-A process that is killed after 5 and before the denial is recorded leaves an observation of a denial whose call does not
-stand in the run. The resumed code makes the call again, and the same decision is observed of the same entity.
+A process that is killed after 5 and before the denial is recorded leaves an observation of a denial whose call is not
+in the run. The resumed code makes the call again, and the same decision is observed of the same entity.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TAG = "policy:"
 
 
 class Guard:
-    """The policy and the facts of a run and of the runs within it. May be called from any thread."""
+    """The policy and the facts of a run and of its nested runs. May be called from any thread."""
 
     def __init__(self, policy: Policy, started_at: int) -> None:
         """started_at: when the run began, microseconds."""
@@ -61,7 +61,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def decide(self, asked: RecordedRequest, step: str, *, is_approved: bool = False) -> PolicyDecision | None:
-        """What holds back a call that is to be made: a denial or a question. None where it is allowed, and counted.
+        """Return the denial of, or the question about, a call that is to be made. None if it is allowed, and counted.
 
         Args:
             step: as RUN#NUMBER.
@@ -78,12 +78,12 @@ class Guard:
             return None
 
     def ended(self, call: Call, step: str) -> None:
-        """A call that was allowed ended, or one that no policy decides on."""
+        """An allowed call ended, or one that no policy decides on."""
         with self._lock:
             self._facts.end(call, step)
 
     def count(self, recording: Recording) -> None:
-        """Count what stands recorded of a run, and of the runs within it."""
+        """Count the recorded calls of a run, and of its nested runs."""
         with self._lock:
             for step, call in calls_of(recording):
                 count_recorded(self._facts, call, step)
@@ -99,14 +99,14 @@ def policy_of(guard: Guarding | None) -> Policy | None:
 
 
 def guard_of(policy: Policy, recording: Recording) -> Guard:
-    """The guard of a run that goes on from a recording, which is counted."""
+    """Return the guard of a run that continues from a recording, which is counted."""
     guard = Guard(policy, recording.started_at)
     guard.count(recording)
     return guard
 
 
 def calls_of(recording: Recording) -> list[tuple[str, Call]]:
-    """The calls of a run and of the runs within it, by when they began, each with its step as RUN#NUMBER."""
+    """Return the calls of a run and of its nested runs, by begin, each with its step as RUN#NUMBER."""
     found = [
         (f"{run.run}#{step.number}", call)
         for run in recording.family for step in run.steps for attempt in step.attempts for call in attempt.calls
@@ -115,7 +115,7 @@ def calls_of(recording: Recording) -> list[tuple[str, Call]]:
 
 
 def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
-    """Count a call that stands recorded. step: as RUN#NUMBER."""
+    """Count a recorded call. step: as RUN#NUMBER."""
     if is_denial(call):
         facts.denied += 1
     else:
@@ -165,7 +165,7 @@ class GuardedAnswers:
         return self._answers.step(number, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """What stands recorded, or a denial; None: ask the world."""
+        """Return the recorded answer, or a denial; None: call the world."""
         found = self._answers.call(place, asked)
         if found is not None:
             return found
@@ -192,7 +192,7 @@ class GuardedAnswers:
         return _not_made(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
 
     def _nth(self, place: CallSite, asked: RecordedRequest) -> int:
-        """How often this attempt at the step has come to this call: each time needs an approval of its own."""
+        """Return how often this attempt at the step has reached this call: each time needs its own approval."""
         attempt = place.step, place.attempt
         with self._lock:
             if self._attempt != attempt:
@@ -217,7 +217,7 @@ class GuardedAnswers:
         self._answers.depart(departure)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """As Answers. Who makes the run within puts it under the guard."""
+        """As Answers. The creator of the nested run puts it under the guard."""
         return self._answers.within(place, head, found)
 
 
@@ -247,7 +247,7 @@ def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now:
 
 
 class GuardedSink:
-    """A run's sink that tells the guard how calls ended."""
+    """A run's sink that reports to the guard how calls ended."""
 
     def __init__(self, sink: RunSink, guard: Guard, run: str, redact: Redact) -> None:
         self._sink = sink
@@ -280,7 +280,7 @@ class GuardedSink:
         self._sink.step_ended(made)
 
     def taken(self, step: Step, state: Plain) -> None:
-        """As RunSink. Its calls were counted when the run was taken up."""
+        """As RunSink. Its calls were counted when the run was resumed."""
         self._sink.taken(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:
@@ -306,7 +306,7 @@ class GuardedSink:
         self._told.clear()
 
     def _tell(self, made: Made, number: int) -> None:
-        if made.source == "recorded":  # it was counted when the run was taken up, or it was denied
+        if made.source == "recorded":  # it was counted when the run was resumed, or it was denied
             return
         call = Call(
             asked=made.asked(self._redact), answer=self._redact(decoded(made.answer)), failure=made.failure,

@@ -1,4 +1,4 @@
-"""The loop breaker: finds tool calls that go in circles, by their requests and their results.
+"""The loop breaker: finds tool calls that repeat in cycles, by their requests and their results.
 
 A run's tool calls are a sequence of tokens, one for each answered call: its request with its result. The run is in a
 loop if the sequence ends in one block of 1 to `period_max` tokens, `repeats` times in a row: A A A, or A B A B A B. The
@@ -26,7 +26,7 @@ class LoopFinder:
         self._repeats = repeats
         self._period_max = period_max
         self._last: list[AnsweredCall] = []
-        # By period: how many of the last tokens equal the one that is a period before them.
+        # By period: how many of the last tokens equal the token one period before them.
         self._equal = [0] * (period_max + 1)
 
     def add(self, call: AnsweredCall) -> None:

@@ -1,4 +1,4 @@
-"""Rules of one's own: functions that the operator registered. A policy file only names them.
+"""Custom rules: functions that the operator registered. A policy file only names them.
 
     from refold.policy import RunFacts, rule
 
@@ -6,10 +6,10 @@
     def office_hours(facts: RunFacts, asked) -> str | None:
         return "closed" if asked.effect == "write" and facts.time_s > 3600 else None
 
-A function gives why its rule matches a call, or None where it does not. It is a pure function of what it is given: a
-replay of an old run against the policy has to come to the same. Nothing is imported because a file names it: a function
-is registered when the operator's own code is imported, or by an entry point of the group `refold.policies`, whose name
-is the rule's.
+A function returns why its rule matches a call, or None if it does not match. It is a pure function of its arguments: a
+replay of an old run against the policy must give the same result. Nothing is imported because a file names it: a
+function is registered when the operator's own code is imported, or by an entry point of the group `refold.policies`,
+whose name is the rule's.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def rule(name: str) -> Callable[[RuleFunction], RuleFunction]:
 
 
 def rule_named(name: str) -> RuleFunction:
-    """The registered function.
+    """Return the registered function.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: No function has that name.
     """
     if name not in _functions:
         from importlib.metadata import entry_points  # it takes long to import, and few policies need it

@@ -10,12 +10,12 @@
     why = "A person decides on more than 100 EUR."
 
     [budget]
-    tool_calls = 50                 # of the whole run, with the runs within it
+    tool_calls = 50                 # of the whole run, with its nested runs
     tokens = 200_000
     time_s = 900
 
     [loop]
-    repeats = 3                     # the same calls with the same results so often: the next of them is denied
+    repeats = 3                     # after so many equal calls with equal results the next is denied
 
 The order of evaluation:
 
@@ -46,7 +46,7 @@ _MISSING = object()
 
 
 class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What must hold of one argument. All that are given must hold.
+    """The conditions on one argument. All that are given must hold.
 
     A number written as text is compared as a number. A value that cannot be compared (`over` with a list) counts
     against the call: the condition of a rule that denies or asks then holds, that of a rule that allows does not.
@@ -62,7 +62,7 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     missing: bool | msgspec.UnsetType = msgspec.UNSET
 
     def holds(self, value: Any, *, if_incomparable: bool) -> bool:
-        """Whether it holds of a value; `_MISSING` where the call has no such argument."""
+        """Whether it holds for a value; `_MISSING` if the call has no such argument."""
         if self.missing is not msgspec.UNSET and (value is _MISSING) is not self.missing:
             return False
         if value is _MISSING:
@@ -92,9 +92,9 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rule: which calls it is about, and what becomes of them.
+    """One rule: which calls it matches, and the decision.
 
-    expires_s: of a rule that asks, how long a person has for the answer, in seconds. After that the call is denied.
+    expires_s: for a rule that asks, how long a person has for the answer, in seconds. After that the call is denied.
     """
 
     name: str
@@ -122,7 +122,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run may use, with the runs within it. time_s: seconds from its begin to its last call's end."""
+    """What a run may use, with its nested runs. time_s: seconds from its begin to its last call's end."""
 
     calls: int | None = None
     tool_calls: int | None = None
@@ -136,10 +136,10 @@ class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"but": "except"}):
-    """When tool calls go in circles.
+    """When tool calls count as a loop.
 
-    repeats: how often the same calls may come with the same results, one after the other. period_max: how many
-    different calls a circle may have. but: patterns of tools that are not looked at.
+    repeats: how often in a row the same calls may have the same results. period_max: how many different calls a cycle
+    may have. but: patterns of tools that are exempt.
     """
 
     repeats: int = 3
@@ -170,7 +170,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @staticmethod
     def parse(text: str, source: str = "policy") -> Policy:
-        """Read a policy from the text of a file. source: what errors call it. InputError as `load`."""
+        """Parse a policy from the text of a file. source: its name in errors. InputError as `load`."""
         import tomllib  # runs without a policy start without it
 
         try:
@@ -186,7 +186,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a text matches a pattern: * and ? mean what they mean in a shell; upper and lower case differ."""
+    """Whether a text matches a pattern: * and ? as in a shell; case matters."""
     return fnmatch.fnmatchcase(text, pattern)
 
 
@@ -222,7 +222,7 @@ def _check(policy: Policy, source: str) -> None:
 def _conditions(
     args: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], ArgumentCondition]]:
-    """Each condition with the path of its argument. A value that is no table is what the argument must equal."""
+    """Yield each condition with the path of its argument. A value that is not a table must equal the argument."""
     for name, given in args.items():
         if not isinstance(given, dict):
             yield (*path, name), ArgumentCondition(equals=given)

@@ -1,4 +1,4 @@
-"""What a checkpoint needs of its ancestors.
+"""The values that a checkpoint takes from its ancestors.
 
 Few checkpoints store the whole value of a delta channel (LangGraph's DeltaChannel). For any other checkpoint the value
 is that of the nearest ancestor that stores it, plus the writes of tasks since then.
@@ -15,9 +15,10 @@ DELTA_COUNTERS = "counters_since_delta_snapshot"
 
 
 class Ancestor(NamedTuple):
-    """An ancestor on the way to where channels stand whole.
+    """An ancestor on the path to whole values of channels.
 
-    open_channels: those that stand whole in none nearer. seeds: of these the ones that stand whole in this one.
+    open_channels: those without a whole value in any nearer ancestor. seeds: those of them with a whole value in this
+    one.
     """
 
     key: CheckpointKey

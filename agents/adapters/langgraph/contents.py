@@ -1,7 +1,7 @@
-"""Channels' values as they are stored: short ones in their checkpoint, others as contents of their own.
+"""Stored values of channels: short ones in their checkpoint, others as separate contents.
 
-A content is an entity, `langgraph_content/<SHA-256>`: checkpoints, threads and copies of threads that hold the same
-bytes share it, and none of them can take it from another.
+A content is an entity, `langgraph_content/<SHA-256>`: checkpoints, threads and copies of threads with the same bytes
+share it, and none of them can remove it for another.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class StoredValue(NamedTuple):
 
 
 def stored_value(tree: Mapping[str, Any]) -> StoredValue:
-    """The value behind its JSON."""
+    """Return the value from its JSON."""
     named = (each.partition(":") for each in tree.get("contents", ()))
     pieces = tuple(Piece(name, int(size)) for name, _, size in named)
     return StoredValue(tree["type"], base64.b64decode(tree.get("head", "")), pieces)
 
 
 class Contents:
-    """Writes and reads values in a log, whose turn the caller holds; keeps the bytes that were used last."""
+    """Writes and reads values in a log, whose turn the caller holds; caches the bytes used last."""
 
     def __init__(self, log: Log, agent: str) -> None:
-        """agent: who says what is written."""
+        """agent: the source of what is written."""
         self._log = log
         self._agent = agent
         self._cache: OrderedDict[str, bytes] = OrderedDict()
@@ -74,7 +74,7 @@ class Contents:
         return StoredValue(type_name, found.head, found.pieces)
 
     def load(self, value: StoredValue) -> bytes:
-        """A value's bytes. CorruptionError where the log does not hold one of its contents."""
+        """Return a value's bytes. CorruptionError if the log does not hold one of its contents."""
         return value.head + b"".join(map(self._content, value.pieces))
 
     def _content(self, piece: Piece) -> bytes:
@@ -103,7 +103,7 @@ class Contents:
 
 
 def opened(log: Log, held: Any) -> bytes:
-    """The bytes of a field, of its text in UTF-8, that stand in a patch or in the log's store of contents."""
+    """Return the bytes of a field, or its text in UTF-8, from a patch or from the log's store of contents."""
     reference = option_of(held)
     if isinstance(reference, Blob):
         return log.blob(reference)

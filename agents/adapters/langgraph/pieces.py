@@ -1,15 +1,15 @@
-"""A serialized value as pieces, so that what grows by a little stores a little.
+"""A serialized value as pieces, so that a value that grows a little stores only a little more.
 
 A channel such as `messages` is written whole at each step, and its bytes are those of the step before with some more at
 the end. So:
 
-1. The header of a msgpack array, which holds its length, stands apart: it differs at each step.
-2. Of the rest, the pieces of the value before that lie in the common beginning or the common end are taken over.
-3. What lies between becomes new pieces.
-4. Where FAN_OUT pieces of one size class stand in a row, they become one of the next class. So a value of n steps has
-   about FAN_OUT * log(n) pieces, and each byte is stored about log(n) times, to the base FAN_OUT.
+1. The header of a msgpack array, which holds its length, is separate: it differs at each step.
+2. Of the rest, pieces of the earlier value within the common beginning or the common end are reused.
+3. The part between becomes new pieces.
+4. FAN_OUT adjacent pieces of one size class become one of the next class. So a value of n steps has about FAN_OUT *
+   log(n) pieces, and each byte is stored about log(n) times, to the base FAN_OUT.
 
-Pieces are named by their hashes, so no value depends on another one's pieces being kept with it.
+Pieces are named by their hashes, so no value depends on another value's pieces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 FAN_OUT = 8
 PIECE_BYTES_MAX = 128 << 10
-# Where each size class but the first begins. What has the last one's size is never merged.
+# Where each size class but the first begins. Pieces of the last class are never merged.
 _CLASS_BYTES = (2 << 10, 16 << 10, PIECE_BYTES_MAX)
 _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 
@@ -42,7 +42,7 @@ class PieceList(NamedTuple):
 
 
 def cut(data: bytes, before: bytes = b"", before_pieces: Sequence[Piece] = ()) -> PieceList:
-    """A value's pieces.
+    """Split a value into pieces.
 
     Args:
         data: the serialized value.
@@ -50,7 +50,7 @@ def cut(data: bytes, before: bytes = b"", before_pieces: Sequence[Piece] = ()) -
         before_pieces: that value's pieces.
 
     Returns:
-        The pieces, of which those taken over from `before_pieces` are not in `new`.
+        The pieces; those reused from `before_pieces` are not in `new`.
     """
     head = header_bytes(data)
     body, old = data[head:], before[header_bytes(before) :]
@@ -87,7 +87,7 @@ def header_bytes(data: bytes) -> int:
 
 
 def merged(body: bytes, pieces: Sequence[Piece]) -> list[Piece]:
-    """The same bytes in fewer pieces, where many small ones stand in a row."""
+    """Return the same bytes in fewer pieces, by merging many small adjacent ones."""
     found = list(pieces)
     for size_class in range(len(_CLASS_BYTES)):
         kept: list[Piece] = []

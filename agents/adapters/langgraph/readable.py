@@ -1,4 +1,4 @@
-"""Values as people read them in `refold state`: plain JSON, short, and never what the graph is restored from."""
+"""Values as `refold state` shows them: plain JSON, short, and never used to restore the graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MESSAGE_FIELDS = ("type", "content", "name", "tool_calls", "tool_call_id", "sta
 
 
 def readable(value: Any) -> Plain:
-    """A value as short JSON: of what is longer than BYTES_MAX, the beginning of texts and the end of lists."""
+    """Return a value as short JSON: if it is longer than BYTES_MAX, the beginning of texts and the end of lists."""
     try:
         for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
             shown = _shown(value, depth, items)
@@ -59,7 +59,8 @@ def _shown(value: Any, depth: int, items: int) -> Plain:
 
 
 def _fields_of(value: Any) -> Mapping[str, Any] | None:
-    """What an object holds by name: of a message what matters, of pydantic's models and dataclasses every field."""
+    """Return an object's fields by name: the important ones of a message, every field of pydantic's models and
+    dataclasses."""
     if isinstance(value, type):
         return None
     names = getattr(type(value), "model_fields", None)

@@ -9,29 +9,30 @@ The log stores:
 
 | entity | one for each | holds |
 |---|---|---|
-| langgraph_thread | thread | the state now, and one entry for each change of which checkpoints there are |
+| langgraph_thread | thread | its current state, and one entry for each change of its list of checkpoints |
 | langgraph_checkpoint | checkpoint | where its channels' values are, its metadata, the writes of the tasks after it |
 | langgraph_content | content of a value | bytes, by their hash (pieces.py: a value that grows stores what is new) |
 | langgraph_directory | log | the names of threads |
 
 `put` writes
 
-1. the contents that the log has not;
+1. the contents that the log does not have;
 2. the checkpoint, caused by its parent and its parent's writes;
 3. for a thread's first one, the thread's name in the directory;
-4. the thread's entry: with it the checkpoint is there, before it is not. Caused by the checkpoint.
+4. the thread's entry: from then on the checkpoint exists. Caused by the checkpoint.
 
 Then it waits until all of it is durable. A `file:` log keeps this order by itself; on Kafka, where the entities are in
-different partitions, what comes before the entry is durable before the entry is sent. A process killed in between
+different partitions, everything before the entry is durable before the entry is sent. A process killed in between
 leaves at most contents and a checkpoint that nothing lists. `put_writes` is one observation of the checkpoint, after
 the contents.
 
-Reading asks for the entities' observations from where the last look ended, by the log's index: on Kafka by a worker's,
-and what that has not folded yet is read from the log. So a read sees all that was written before it, by whomever.
+Reading asks for the entities' observations since the last read, by the log's index: on Kafka by a worker's, and
+observations that the worker has not folded yet are read from the log. So a read sees everything that was written before
+it, by any process.
 
-A log keeps what is deleted: `delete_thread`, `delete_for_runs` and `prune` say that checkpoints are no longer there.
-The state then holds nothing of them, while a state of the time before does. What a checkpoint that is kept needs of its
-ancestors, the writes of its delta channels, is hidden and not deleted.
+A log never deletes: `delete_thread`, `delete_for_runs` and `prune` record that checkpoints no longer exist. The state
+then holds nothing of them, while an earlier state does. The writes of ancestors that a kept checkpoint needs for its
+delta channels are hidden and not deleted.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class RefoldSaver(BaseCheckpointSaver[int]):
             serde: how values are written and read; LangGraph's own without one, which loads whatever class a checkpoint
                 names unless LANGGRAPH_STRICT_MSGPACK is true (docs/SECURITY.md).
             agent: the source of what is observed.
-            is_readable: whether values also stand in the log as JSON that people read. None: where the serializer is
-                LangGraph's own, which does not encrypt.
+            is_readable: whether values are also stored as readable JSON. None: only if the serializer is LangGraph's
+            own, which does not encrypt.
         """
         super().__init__(serde=serde)
         self._is_own = not isinstance(log, AgentLog)
@@ -180,7 +181,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
             if new:
                 self._writer.put_writes(key, new)
             waits = {each.task: shown for each, shown in new.items() if each.channel == INTERRUPT}
-            if waits and not key.namespace:  # those of subgraphs are their parents' as well
+            if waits and not key.namespace:  # those of subgraphs belong to their parents as well
                 self._writer.interrupted(key, waits if self._is_readable else {})
 
     def delete_thread(self, thread_id: str) -> None:
@@ -190,7 +191,8 @@ class RefoldSaver(BaseCheckpointSaver[int]):
                 self._writer.delete(str(thread_id), self._now())
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """As BaseCheckpointSaver; durable on return. What checkpoints of other runs need is hidden, not deleted."""
+        """As BaseCheckpointSaver; durable on return. Parts that checkpoints of other runs need are hidden, not
+        deleted."""
         wanted = {*map(str, run_ids)}
         with self._writing():
             for thread in self._reader.threads():
@@ -198,7 +200,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
                 self._remove(thread, [each for each in self._keys(thread) if index.run_of(each) in wanted])
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As BaseCheckpointSaver; durable on return. What the checkpoints that are kept need is hidden, not deleted."""
+        """As BaseCheckpointSaver; durable on return. Parts that the kept checkpoints need are hidden, not deleted."""
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"strategy {strategy!r}: keep_latest or delete")
         for thread in map(str, thread_ids):
@@ -210,7 +212,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
                 self._remove(thread, [each for each in self._keys(thread) if latest[each.namespace] != each])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As BaseCheckpointSaver; durable on return. The target has all of the copy or nothing of it."""
+        """As BaseCheckpointSaver; durable on return. The target has the whole copy or none of it."""
         source, target = str(source_thread_id), str(target_thread_id)
         with self._writing():
             listed = self._keys(source)
@@ -234,7 +236,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
     def _values(
         self, checkpoint: Checkpoint, new_versions: ChannelVersions, parent: StoredCheckpoint
     ) -> dict[str, StoredValue]:
-        """Each channel's value, stored: what the parent has in the same version is not written anew."""
+        """Return each channel's stored value: a version that the parent has is not written again."""
         values = {}
         versions = checkpoint["channel_versions"]
         for name, value in checkpoint["channel_values"].items():
@@ -247,7 +249,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """The log's turn, with what is in the log by now; what is recorded in it is durable at its end."""
+        """Hold the log's turn, after reading its latest records; everything recorded in it is durable at its end."""
         with self._log.turn:
             self._reader.refresh()
             yield
@@ -270,7 +272,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         self, config: RunnableConfig | None, *, filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None, limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:  # fmt: skip
-        """As BaseCheckpointSaver: the newest first; each is read when it is asked for."""
+        """As BaseCheckpointSaver: the newest first; each is read on iteration."""
         found = self._found(config, filter or {}, before)
         return found if limit is None else islice(found, max(limit, 0))
 
@@ -322,7 +324,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         return found_of
 
     def _keys(self, thread: str) -> builtins.list[CheckpointKey]:
-        """What a thread lists, the newest first."""
+        """Return a thread's listed checkpoints, the newest first."""
         listed = (CheckpointKey(thread, *each) for each in self._reader.thread(thread).listed)
         return sorted(listed, key=lambda key: key.checkpoint, reverse=True)
 
@@ -420,7 +422,7 @@ def _config(key: CheckpointKey) -> RunnableConfig:
 
 
 def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a checkpoint's metadata has fields of its own."""
+    """Return the parts of a checkpoint's metadata that have their own fields."""
     names = (("step", "step", int), ("source", "source", str), ("run", "run_id", str))
     return {field: metadata[name] for field, name, kind in names if isinstance(metadata.get(name), kind)}
 

@@ -26,10 +26,10 @@ _OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
 
 
 class NewCheckpoint(NamedTuple):
-    """A checkpoint to be put: its values are stored.
+    """A checkpoint to be put, with its values stored.
 
-    fields: step, source and run, of which each may be missing. shown: a channel's value as people read it, by its name,
-    and shown_metadata; None where nobody is to read them.
+    fields: step, source and run, each optional. shown: each channel's readable value, by its name, and shown_metadata;
+    None if no readable values are stored.
     """
 
     parent: str
@@ -43,7 +43,7 @@ class NewCheckpoint(NamedTuple):
 
 
 class ThreadWriter:
-    """Writes into a log whose turn the caller holds. agent: who says what is written."""
+    """Writes into a log whose turn the caller holds. agent: the source of what is written."""
 
     def __init__(self, log: AgentLog, reader: ThreadReader, agent: str) -> None:
         self._log = log
@@ -83,14 +83,14 @@ class ThreadWriter:
         return self._observe(key.entity, patch, causes, _cleared_again(index, key))
 
     def put_writes(self, key: CheckpointKey, writes: Mapping[StoredWrite, Any]) -> None:
-        """Record writes with what people read of each, None for nothing. They are durable by `flush`."""
+        """Record writes with their readable values, None for none. They are durable by `flush`."""
         trees = {f"{each.task}/{each.number}": write_tree(each, shown) for each, shown in writes.items()}
         if any(each.value.pieces for each in writes):
             self._settle()
         self._observe(key.entity, {"writes": trees})
 
     def interrupted(self, key: CheckpointKey, shown: Mapping[str, Any]) -> None:
-        """Record what a thread waits for at a checkpoint of the root namespace, by task; of what nobody is to read only
+        """Record what a thread waits for at a checkpoint of the root namespace, by task; without readable values, only
         that it waits."""
         entry = {"interrupt": key.checkpoint}
         self._enter(key.thread, self._reader.thread(key.thread), entry, {"interrupts": shown} if shown else {})
@@ -103,8 +103,8 @@ class ThreadWriter:
             source: the thread that has them.
             target: the thread that gets them, all at once.
             keys: those of the source, the parent before the child.
-            hidden: of these the ones that the target does not list.
-            shown: the target's values, to be read by people; None for none.
+            hidden: those of them that the target does not list.
+            shown: the target's readable values; None for none.
         """
         index = self._reader.thread(target)
         heads = [key for key in keys if not key.namespace and key not in hidden]
@@ -140,12 +140,12 @@ class ThreadWriter:
         self._enter(target, index, entry, patch)
 
     def remove(self, thread: str, keys: Collection[CheckpointKey], kept: Collection[CheckpointKey], at: int) -> None:
-        """Take checkpoints from their thread, all at once; durable by `flush`.
+        """Remove checkpoints from their thread, all at once; durable by `flush`.
 
         Args:
             thread: theirs.
-            keys: which ones.
-            kept: of these the ones whose contents are still needed.
+            keys: the checkpoints.
+            kept: those of them whose contents are still needed.
             at: when, in microseconds.
         """
         entry = {"remove": [[each.namespace, each.checkpoint] for each in keys]}
