@@ -163,7 +163,7 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: P
     assert refold_command("doctor", log=url).status == refold_command("verify", log=url).status == 0
     for wrong in ("1=0", "41", "0=x", ""):
         assert "0=OFFSET" in refold_command("quarantine", "add", wrong, log=url).refused()
-    assert "only on Kafka" in refold_command("quarantine", "list", "--log", "file:/nothing").refused()
+    assert "only a log on Kafka" in refold_command("quarantine", "list", "--log", "file:/nothing").refused()
 
 
 def test_a_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
