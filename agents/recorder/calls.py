@@ -58,8 +58,7 @@ class Calling:
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """settle: returns when everything recorded is written, to become durable with the next flush. ended: is called
-        for each call that ended in a step that continues."""
+        """settle: writes all records, to be durable with the next flush. ended: called for each ended call of an open step."""
         self._run = run
         self._answers = answers
         self._reach = reach

@@ -28,7 +28,7 @@ _EXTRAS = ("kafka", "registry")
 
 
 def examine(place: LogTarget, looking: Looking) -> list[Finding]:
-    """Every finding about a log and this machine."""
+    """Return every finding about a log and this machine."""
     findings = list(libraries(with_kafka=is_kafka(place.url)))
     if is_kafka(place.url):
         return [*findings, *(on_kafka(place, looking) if _has_client() else ())]
@@ -42,7 +42,7 @@ def examine(place: LogTarget, looking: Looking) -> list[Finding]:
         ]
     findings += disk(path if exists else nearest(path), is_log=exists)
     if not exists:
-        return [*findings, Finding("log", True, f"{path}: none yet; the first observation makes it")]
+        return [*findings, Finding("log", True, f"{path}: none yet; the first observation creates it")]
     findings.append(Finding("format", True, f"{path}: file format {FORMAT_NUMBER}, which this release reads"))
     findings += _owner(path, place.owner_timeout_s)
     findings += inside(place, looking, "restore the log from a copy, or import an export of it")
@@ -60,7 +60,7 @@ def _owner(path: Path, timeout_s: float) -> Iterator[Finding]:
             "owner",
             False,
             str(error),
-            "continue that process (kill -CONT) or end it; reading goes on meanwhile",
+            "continue that process (kill -CONT) or end it; reading works meanwhile",
         )
     except StorageError as error:
         yield Finding(
@@ -74,7 +74,7 @@ def _owner(path: Path, timeout_s: float) -> Iterator[Finding]:
 
 
 def _has_client() -> bool:
-    """Whether Kafka's client can be imported; that it is missing is said among the libraries."""
+    """Whether Kafka's client can be imported. The findings about libraries report if it is missing."""
     return importlib.util.find_spec("confluent_kafka") is not None
 
 

@@ -19,7 +19,7 @@ TEXTS = {
 
 
 def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> dict[str, Any]:
-    """A run and its own steps without their content. content: why there is none, null where there is."""
+    """Return a run and its own steps without their content. content: why it is missing, null if it is not."""
     fields = Fields(log.state(f"run/{run}", cut), log.vault)
     before = fields.plain("forked_at_step", 0)
     steps = own_steps(lambda names: log.states(names, cut), [(run, before, step_count(fields))])[run]
@@ -38,7 +38,7 @@ def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> 
 
 
 def _exception(record: Any) -> str | None:
-    """The class of an error whose record stands in clear."""
+    """Return the class of an error whose record is stored in clear."""
     return record.get("exception") if isinstance(record, dict) else None
 
 

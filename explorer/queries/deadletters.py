@@ -45,11 +45,11 @@ class DeadLetterFilter:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anything was given."""
+        """Whether the selection has any condition."""
         return bool(self.reasons or self.type_name or self.since or self.until)
 
     def among(self, log: Log) -> Iterator[Letter]:
-        """The log's dead letters that these are."""
+        """Yield the log's dead letters that match."""
         first = {} if self.since is None else log.point(self.since).cut.offsets
         last = None if self.until is None else log.point(self.until).cut.offsets
         return (
@@ -63,7 +63,7 @@ class DeadLetterFilter:
 
 
 def letter_json(letter: Letter) -> dict[str, Any]:
-    """What a list says of it."""
+    """Return the dead letter as a list shows it."""
     verdict = letter.verdict
     return {
         "position": position_json(letter.position),
@@ -79,13 +79,13 @@ def letter_json(letter: Letter) -> dict[str, Any]:
 
 
 def letters_json(counts: Counter[str], shown: Sequence[Letter]) -> dict[str, Any]:
-    """A list of dead letters. counts: of all, by reason."""
+    """Return a list of dead letters in JSON. counts: the number of all dead letters by reason."""
     listed = [letter_json(each) for each in shown]
     return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
 
 
 def newest_of(found: Iterable[Letter], limit: int) -> tuple[Counter[str], list[Letter]]:
-    """How many there are by reason, and the newest, at most `limit` (0: all), in the order of their positions."""
+    """Return the number of dead letters by reason, and the newest, at most `limit` (0: all), by position."""
     counts: Counter[str] = Counter()
     shown = _newest(_counted(found, counts), limit)
     return counts, shown
@@ -98,7 +98,7 @@ def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
 
 
 def _newest(found: Iterable[Letter], limit: int) -> list[Letter]:
-    """The newest, so many of them, in the order of their positions; the others are let go of as they come."""
+    """Return the newest `limit` dead letters, by position. Only that many are held in memory."""
     newest = found
     if limit:
         newest = heapq.nlargest(limit, found, key=lambda each: (each.verdict.timestamp, each.position))

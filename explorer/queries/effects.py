@@ -37,7 +37,7 @@ class EffectsQuery:
 
 
 def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
-    """Those of some effects that stand so, that this run carried out, and that are of this tool; empty for any."""
+    """Return the effects with this status, of this run and of this tool; empty for any."""
     return [
         each for each in every
         if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
@@ -45,7 +45,7 @@ def effects_like(every: Iterable[Effect], status: str | None = None, run: str = 
 
 
 def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
-    """One effect. Times in RFC 3339 UTC; null where there is none. Add keys, rename none."""
+    """Return one effect in JSON. Times are RFC 3339 UTC; null for a missing value. Add keys, rename none."""
     arguments, why = opened(lambda: ledger.arguments(effect))
     result, no_result = opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
     message, _ = opened(lambda: ledger.message(effect))
@@ -74,7 +74,7 @@ def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
 
 
 def opened(read: Any) -> tuple[Any, str | None]:
-    """A value, or why it cannot be read."""
+    """Return a value, or why it cannot be read."""
     try:
         return read(), None
     except (NotAnswerable, ResultNotKept) as error:

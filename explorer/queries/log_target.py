@@ -22,8 +22,11 @@ TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """The log a command works on. url None: REFOLD_LOG, or file:.refold; no types: those of REFOLD_TYPES; worker None:
-    REFOLD_WORKER, or whoever is in the workers' group."""
+    """The log that a command works on.
+
+    A url of None means REFOLD_LOG, or file:.refold. No types means those of REFOLD_TYPES. A worker of None means
+    REFOLD_WORKER, or any worker in the group.
+    """
 
     url: str | None = None
     types: tuple[str, ...] = ()
@@ -31,17 +34,17 @@ class LogTarget:
     worker: str | None = None
 
     def read(self) -> AgentLog:
-        """The log, opened to read: it is never made, and nothing in it changes."""
+        """Open the log to read. It is never created, and nothing in it changes."""
         return self._open(read_only=True)
 
     @contextmanager
     def write(self, *, make: bool = True) -> Iterator[AgentLog]:
-        """The log, opened to write and closed behind; with `make`, it is made where there is none."""
+        """Open the log to write, and close it at the end. With `make`, a missing log is created."""
         from refold.streams.open import given_url
 
         if not make and not self.exists():
             raise InputError(
-                f"{given_url(self.url)}: no log is here yet; record into it first, or give its path with --log"
+                f"{given_url(self.url)}: there is no log here; record into it first, or give its path with --log"
             )
         with self._open() as log:
             yield log
@@ -60,13 +63,13 @@ class LogTarget:
         )  # fmt: skip
 
     def exists(self) -> bool:
-        """Whether there is a log."""
+        """Whether the log exists."""
         from refold.streams.open import log_exists
 
         return log_exists(self.url, self.owner_timeout_s)
 
     def type_paths(self) -> list[Path]:
-        """The type files and folders given, else those that the environment lists."""
+        """The type files and folders that were given, or else those in the environment."""
         listed = self.types or os.environ.get(TYPES_ENVIRONMENT, "").split(os.pathsep)
         return [Path(each) for each in listed if each]
 

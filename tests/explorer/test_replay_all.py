@@ -1,4 +1,4 @@
-"""`refold run replay --all`: every run of a log, each compared with its own replay."""
+"""`refold run replay --all`: compare every run of a log with its own replay."""
 
 from __future__ import annotations
 

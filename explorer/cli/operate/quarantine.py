@@ -36,8 +36,8 @@ FORMS = (
 RECORDS = (OBSERVATIONS, CHANGES)
 """Topics of which single records may be set aside."""
 COST = (
-    "every key that was made before it is unusable from then on, for it may have destroyed any of them; what these "
-    "sealed cannot be read, as if it were erased, until the brokers' data is restored and it is taken back"
+    "every earlier key is unusable from then on, because it may have destroyed any of them; content sealed with them "
+    "cannot be read, as if it were erased, until the brokers' data is restored and the batch is counted again"
 )
 COLUMNS = (
     TableColumn("position", "cyan", is_fixed=True), TableColumn("of"), TableColumn("is", is_fixed=True),
@@ -69,11 +69,11 @@ def quarantine(
     the log answers as if it had never been recorded, at every point. Restore the brokers' data instead if you can. A
     record that can be read is never set aside: correct a wrong observation by another one.
 
-    Producers send records in compressed batches. Where a batch is so damaged that it cannot be unpacked, all of its
-    records are set aside together, and taken back together. Such a batch of .schemas, .deadletters or partition 0 of
-    .manifests is set aside likewise: what it held of definitions, verdicts, markers and rulings is unknown from then
-    on. So is one of .keys, with --give-up-keys: it may have destroyed any key that was made before it, so none of these
-    is used from then on, and what they sealed cannot be read. One of any other topic is passed over by every reader.
+    Producers send records in compressed batches. If a batch is too damaged to be unpacked, all of its records are set
+    aside together, and counted again together. The same holds for such a batch of .schemas, .deadletters or partition 0
+    of .manifests: the definitions, verdicts, markers and rulings in it are unknown from then on. A batch of .keys needs
+    --give-up-keys: it may have destroyed any earlier key, so no earlier key is used from then on, and content sealed
+    with one cannot be read. Every reader skips a damaged batch of any other topic.
 
     Setting aside and counting again are records in the log. They need the rights of the role admin; a producer cannot
     write them.

@@ -60,7 +60,7 @@ class Child:
         return state_of(self.process.pid) == "T"
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Send SIGKILL. Returns when it is gone."""
         self.process.kill()
         self.end()
 
