@@ -80,7 +80,7 @@ def test_a_batch_of_keys_is_set_aside_by_who_gives_up_the_keys_before_it(rotting
             plain = command.replace(" --give-up-keys", "")
             refused = asked(url, *shlex.split(plain)[1:])
             assert refused.status == 2, refused
-            assert "every key that was made before it is unusable from then on" in refused.err
+            assert "every earlier key is unusable from then on" in refused.err
             misplaced = asked(url, "quarantine", "add", f"{topic.replace('.keys', '.schemas')}/0/0", "--give-up-keys")
             assert (misplaced.status, "goes with a batch of .keys" in misplaced.err) == (2, True), misplaced
             dry = asked(url, *shlex.split(command)[1:], "--dry-run", "--json")
