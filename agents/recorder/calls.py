@@ -58,7 +58,7 @@ class Calling:
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """settle: writes all records, durable with the next flush. ended: called for each ended call in an open step."""
+        """settle: writes all records, durable with the next flush. ended: called for each ended call of open steps."""
         self._run = run
         self._answers = answers
         self._reach = reach

@@ -1,18 +1,18 @@
-"""Advances a partition's fold: records in batches, definitions between batches (streams/log/kafka/fold_position.py).
+"""Advance a partition's fold: records in batches, definitions between batches (streams/log/kafka/fold_position.py).
 
-Taking up the definition at an offset of `.schemas`, once the records before it are folded and emitted:
-1. A definition of a new type, or of one that is held (streams/held_types.py), or a hole, changes nothing: the next step
-   says that it is taken up.
-2. Otherwise the entities of its type are folded again by it, those of some places at a time, in the order of the table.
+A definition at an offset of `.schemas` is applied once the records before it are folded and emitted:
+1. A definition of a new type, or of a held one (streams/held_types.py), or a hole, changes nothing: the next step
+   records that it is applied.
+2. Otherwise the entities of its type are folded again by it, a limited number at a time, in the order of the table.
    Each entity whose hash changes gives one change `redefined`. Each such step is emitted and written like a batch, and
-   says up to which place it went.
-3. The last of these steps says that the definition is taken up.
+   records how far it went.
+3. The last of these steps records that the definition is applied.
 No record is folded in between. While the indexes are still being filled, this waits, because each entity's history is
-read. A process that ends continues at the place that was emitted: nothing is emitted twice.
+read. A process that ends continues at the emitted point: nothing is emitted twice.
 
 Following the log without emitting has the same three parts: whole definitions, while the target point has more of them;
-records; the part of a definition that the target point is in. When a definition was taken up on the way does not
-matter: a state is a function of observations and definition, and the table only has to be as it was at that point.
+records; the part of a definition that the target point is in. The order of definitions and records on the way does not
+matter: a state is a function of observations and definition, and the table only has to equal the one at that point.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILLING_POLL_S = 0.05
 
 
 def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVersion | None:
-    """Take up the definitions below an offset that take nothing; returns the first that does, if there is one."""
+    """Apply the definitions below an offset that need no fold; return the first one that does, if any."""
     schemas = table.here.at.schemas
     found = None
     while found is None and schemas < below:
@@ -56,7 +56,7 @@ def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVers
 def _takes_something(registry: Registry, version: TypeVersion) -> bool:
     """Whether there may be entities to fold again by it: not with the first version, nor while the type is held.
 
-    Nor by one that cannot be folded by here and was set aside since: there, the one before it is registered again.
+    Nor by one that cannot be folded here and was set aside since: then the one before it is registered again.
     """
     name = version.definition.name
     if not registry.is_in_effect(version, len(registry)) and problem_of(version) is not None:
@@ -65,9 +65,9 @@ def _takes_something(registry: Registry, version: TypeVersion) -> bool:
 
 
 def require_folded(table: PartitionTable, registry: Registry) -> None:
-    """Raise StorageError where the table has entities of a type that is held: another process had its code.
+    """Raise StorageError if the table has entities of a held type: another process had its code.
 
-    Where only a version that is still to be taken up can be folded, its entities are folded again by that one first.
+    If only a version that is still to be applied can be folded, its entities are first folded again by that one.
     """
     for name in sorted({each.definition.name for each in registry if each.definition.has_code}):
         problem = held(registry, name)
@@ -95,7 +95,7 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
 
 
 def follow(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[], None]) -> int:
-    """Fold the log from where the table stands to a point on its way, emitting nothing; returns how many records."""
+    """Fold the log from the table's point to a later point, emitting nothing; return how many records."""
     start = table.here.at.offset
     _take_up(table, log, Reached(to.offset, to.schemas), go_on)
     records = log.read(table.here.partition, table.here.at.offset, to.offset)
@@ -125,7 +125,7 @@ def _fold_some(table: PartitionTable, log: LogPort, records: Iterator[Record], e
     arrived = [DecodedRecord(each, observation_in(log.registry, each)) for each in some]
     if len(some) == RECORDS_AT_ONCE:
         through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
-    else:  # behind the last there may be records with verdicts, whose times count
+    else:  # after the last there may be records with verdicts, whose times count
         through, recorded_at = end, log.recorded_below(table.here.partition, end)
     table.write(table.fold(arrived, through, recorded_at))
 

@@ -7,11 +7,11 @@
     def watch(change: Change, log: Log) -> None:
         log.observe("audit_event/...", {...})
 
-Each change comes when it is committed, an entity's in order. It is acknowledged once every agent of the module has
-returned and what they observed is durable. One that raises ends the worker, and the change comes again at its next
-start: an agent sees each change at least once, and none is skipped. Give what you observe a Source whose run and seq
-follow from the change, and seeing it twice observes it once. Agents are called one after the other, in the order in
-which they stand in the module, by one thread.
+Each change is delivered after it is committed, an entity's in order. It is acknowledged once every agent of the module
+has returned and their observations are durable. An agent that raises ends the worker, and the change is delivered again
+at its next start: an agent sees each change at least once, and none is skipped. Give your observations a Source whose
+run and seq follow from the change, and a repeated change observes the same observation. Agents are called one after the
+other, in the order of the module, by one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Act = Callable[[Change, Log], None]
 
 @dataclass(frozen=True, slots=True)
 class ChangesAgent:
-    """A function to be called with changes; types: only those of these entity types, all where it is empty."""
+    """A function to call with changes; types: only changes of these entity types, all if empty."""
 
     name: str
     types: frozenset[str]

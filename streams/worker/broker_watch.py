@@ -1,14 +1,15 @@
-"""What a worker knows of its brokers. A thread of its own asks, so an outage shows even while the fold hangs in a call.
+"""Watch the brokers from a worker. A separate thread asks, so an outage shows even while the fold hangs in a call.
 
 1. Every EVERY_S: one request for the log's topic. A broker is connected if it answers within ANSWER_S.
 2. Every LAG_EVERY_S: the group's committed offsets and the ends of `.observations`, which give the group's lag of all
    partitions.
 3. Every SETTINGS_EVERY_S: the settings of the log's topics, compared with what a log needs (log/kafka/topics.py).
-If a question has no answer, its last answer is kept. After ANOTHER_AFTER_S without an answer another client asks: one
-that was there when its broker was fenced may have no broker to ask, for good (confluentinc/librdkafka#5301).
+If a request has no answer, its last answer is kept. After ANOTHER_AFTER_S without an answer another client asks: a
+client that was connected when its broker was fenced may have no broker to ask, permanently
+(confluentinc/librdkafka#5301).
 
-Unforeseen failures are logged, each kind once, and asking continues. If request 1 fails so, it counts as not
-answered, and no page shows an old answer for good.
+Unforeseen failures are logged, each kind once, and asking continues. If request 1 fails so, it counts as not answered,
+so no page shows an old answer permanently.
 
 The watch only reads. A missing right is no outage: a broker that denies has answered.
 """
@@ -45,8 +46,8 @@ _log = logging.getLogger(__name__)
 
 
 class Watched(NamedTuple):
-    """What was seen last. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are recorded
-    and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
+    """The last observations. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are
+    recorded and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
 
     broker: Condition
     brokers: int = 0
@@ -79,7 +80,7 @@ class BrokerWatch:
         return not self.now.broker.holds or (self._was_lost and self.now.broker.seconds(self._clock_ms()) <= duration_s)
 
     def close(self) -> None:
-        """Ask no more. What is under way is not waited for: it may take as long as a broker does not answer."""
+        """Stop asking. A request in progress is not waited for: it may take as long as a broker does not answer."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -142,7 +143,7 @@ class BrokerWatch:
             self._settings_at_s = now_s
             with contextlib.suppress(RefoldError, KafkaException):
                 unfit = tuple(TopicAdmin(self._admin, _ASKED_S).unfit(self._address))
-                if not self._stopping.is_set():  # a log that goes after its worker did lacks nothing
+                if not self._stopping.is_set():  # a log that is closed after its worker lacks nothing
                     self._note_settings(unfit)
 
     def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
@@ -154,7 +155,7 @@ class BrokerWatch:
         self.now = self.now._replace(unfit=unfit)
 
     def _tell_failure(self, asked: str, error: Exception) -> None:
-        """Log what nobody foresaw, each kind once: it may come every second."""
+        """Log an unforeseen failure, each kind once: it may repeat every second."""
         kind = (asked, type(error))
         if kind not in self._failed:
             self._failed.add(kind)

@@ -1,4 +1,4 @@
-"""Closing many things, of which some may fail to close: all are closed, and the first failure is raised."""
+"""Close many things, of which some may fail to close: all are closed, and the first failure is raised."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _log = logging.getLogger(__name__)
 
 
 def close_all(closings: Iterable[Callable[[], object]]) -> None:
-    """Make every call, in order, whichever of them fail.
+    """Make every call, in order, even if some fail.
 
     Args:
         closings: the calls. Each is taken from the iterable after the one before it returned or failed.
 
     Raises:
-        Exception: what the first call that failed raised, after the last call. The others are logged.
+        Exception: the first failure, after the last call. The others are logged.
     """
     first: Exception | None = None
     for close in closings:

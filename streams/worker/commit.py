@@ -1,4 +1,4 @@
-"""The unit of work of one partition: what arrived, what it changes, and the position that it leads to.
+"""The unit of work of one partition: its records, its changes, and the position that it leads to.
 
 1. `DecidedRecords`: the records of the next commit, each either folded or a dead letter.
 2. `Overlay`: the changes to emit, the write to the table, and the `StoredPosition` that this write moves the table to.
@@ -31,11 +31,11 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """What a table says of itself. recorded_at: the running maximum, in milliseconds; deadletters: the next offset.
+    """A table's own position. recorded_at: the running maximum, in milliseconds; deadletters: the next offset.
 
-    entities, distinct: how many entities and distinct observations it is the fold of. last: offset and id of the last
-    observation folded, by which a log that lost records and went on is known; None where none is, or nobody noted it.
-    aside: the partition's observations that were set aside when it was last looked at: those below `at` are left out.
+    entities, distinct: how many entities and distinct observations are folded. last: offset and id of the last folded
+    observation, by which a log that lost records and continued is recognised; None if there is none, or it was not
+    recorded. aside: the partition's observations that were set aside at the last check: those below `at` are left out.
     """
 
     log_id: bytes
@@ -73,7 +73,7 @@ class StoredPosition:
 
 
 def read_stored(database: Database) -> StoredPosition | None:
-    """What the table says of itself; None where it says nothing, or in a format that this release does not read."""
+    """Return the table's position; None if it has none, or one in a format that this release does not read."""
     packed = database.get("meta", POSITION)
     if packed is None:
         return None
@@ -96,7 +96,7 @@ def read_stored(database: Database) -> StoredPosition | None:
 
 @dataclass(slots=True)
 class DecidedRecords:
-    """What arrived for the next commit, decided. passed: how many offsets of it are set aside. size: in bytes."""
+    """The records of the next commit, decided. passed: how many of their offsets are set aside. size: in bytes."""
 
     arrived: list[DecodedRecord] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -116,7 +116,7 @@ class PendingChange(NamedTuple):
 
 
 class Overlay:
-    """What a step brings about: changes to be emitted, and then a write to the table that moves it to `stored`."""
+    """The result of a step: changes to emit, and then a write to the table that moves it to `stored`."""
 
     def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
         self.write = write
@@ -136,7 +136,7 @@ class Overlay:
         self.reopened += reopened
 
     def to(self, at: Reached, recorded_at: int) -> Overlay:
-        """This step, as one that leads to a point."""
+        """Return this step, as one that leads to a point."""
         stored = self.stored
         self.stored = replace(
             stored, at=at, recorded_at=max(recorded_at, stored.recorded_at),

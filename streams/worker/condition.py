@@ -13,7 +13,7 @@ from refold.streams.log.port import Foreign, SetAside
 
 
 class Condition(NamedTuple):
-    """Whether something holds, and since when, in milliseconds since 1970. why: what is wrong where it does not."""
+    """Whether something holds, and since when, in milliseconds since 1970. why: the problem if it does not hold."""
 
     holds: bool
     since_ms: int
@@ -44,11 +44,11 @@ class CurrentCondition:
 
 
 class WorkerCondition(NamedTuple):
-    """What a worker knows beyond its partitions. broker: whether one answers. group: whether it is a member; None until
-    it asks to join. folder: whether its tables can be written. failure: what ended its fold. brokers, group_lag, unfit:
-    as in streams/worker/broker_watch.py. held, pending: types and versions that wait for code
-    (streams/held_types.py). foreign: records that this worker passed over, for refold did not write them. damaged:
-    likewise, for their batches cannot be read."""
+    """A worker's condition beyond its partitions. broker: whether one answers. group: whether it is a member; None
+    until it asks to join. folder: whether its tables can be written. failure: the error that ended its fold. brokers,
+    group_lag, unfit: as in streams/worker/broker_watch.py. held, pending: types and versions that wait for code
+    (streams/held_types.py). foreign: records that this worker skipped because refold did not write them. damaged:
+    likewise, because their batches cannot be read."""
 
     broker: Condition
     group: Condition | None
@@ -64,6 +64,6 @@ class WorkerCondition(NamedTuple):
 
 
 def well() -> WorkerCondition:
-    """Surroundings in which nothing is wrong."""
+    """Return a condition without problems."""
     fine = Condition(True, 0)
     return WorkerCondition(fine, fine, fine, brokers=1)

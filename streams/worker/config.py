@@ -1,4 +1,4 @@
-"""What a worker is told."""
+"""A worker's configuration."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ TRANSACTION_MS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class FoldConfig:
-    """How one fold service runs.
+    """The configuration of one fold service.
 
-    url: of the log. folder: where it keeps tables, one folder a partition; workers on one machine may share it, and
-    find each other's tables when a partition moves. instance: its name among the log's workers, the same after a
-    restart: what an earlier process of this name left open is aborted at its start.
-    is_static: the group knows it by that name too, and gives it its partitions back when it is there again within a
-    session. is_standby: it keeps warm tables of the partitions that it does not have, in a folder of its own.
-    commit_ms, records_max, bytes_max: a batch is committed after so long, so many records, or so many bytes.
-    session_ms: how long the group waits for a worker that is silent. transaction_ms: after how long the broker aborts
-    a transaction that one left open; a partition's next owner waits for that.
-    registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold.
-    kafka: settings of librdkafka over those of the environment. client_id: what others see the worker as.
+    url: of the log. folder: of its tables, one folder a partition; workers on one machine may share it, and find each
+    other's tables when a partition moves. instance: its name among the log's workers, the same after a restart:
+    transactions that an earlier process of this name left open are aborted at its start. is_static: the group knows it
+    by that name too, and returns its partitions if it is back within a session. is_standby: it keeps warm tables of
+    partitions that it does not own, in a folder of its own. commit_ms, records_max, bytes_max: a batch is committed
+    after so long, so many records, or so many bytes. session_ms: how long the group waits for a silent worker.
+    transaction_ms: after how long the broker aborts an open transaction; a partition's next owner waits for that.
+    registry: the Schema Registry, which a log that is bound to one asks about ids that it does not hold. kafka:
+    settings of librdkafka, which override those of the environment. client_id: the worker's name for others.
     """
 
     url: str

@@ -1,4 +1,5 @@
-"""A data folder's workers: several may share it, and each table is used by one worker; one with standbys has it alone.
+"""The workers of a data folder: several may share it, and each table is used by one worker; a worker with standbys
+needs it alone.
 
 Workers that share a folder find each other's tables when a partition moves. In a shared folder a standby would hold the
 table that the next owner of its partition waits for.
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def folder_problem(folder: Path) -> str:
-    """Why tables cannot be written in a data folder; empty where they can, as far as can be told without writing."""
+    """Return why tables cannot be written in a data folder; empty if they can, as far as known without writing."""
     try:
         if not (folder / NAME).exists():
             return f"{folder}: the folder of its tables is gone"
@@ -38,7 +39,7 @@ def folder_problem(folder: Path) -> str:
 
 
 class FolderCondition:
-    """Whether a data folder can be written to, as found when it is asked; a change is logged. For several threads."""
+    """Whether a data folder can be written to, checked on each call; a change is logged. For several threads."""
 
     def __init__(self, folder: Path, clock_ms: Callable[[], int]) -> None:
         self._folder = folder
@@ -53,7 +54,7 @@ class FolderCondition:
             before, now = self._now.note(not why, why), self._now.now
         if why and before is not None:
             tell(_log, "folder_unusable", logging.WARNING, why=why)
-        elif before is not None and before.why:  # else it was not looked at before
+        elif before is not None and before.why:  # else it was not checked before
             after_s = round(before.seconds(self._clock_ms()), 1)
             tell(_log, "folder_usable", folder=self._folder, after_s=after_s)
         return now
@@ -73,17 +74,17 @@ class DataFolder:
             return not os.path.samestat(os.fstat(self._descriptor), (self.path / NAME).stat())
         except (FileNotFoundError, NotADirectoryError):
             return True
-        except OSError:  # it cannot be looked at, which folder_problem says
+        except OSError:  # it cannot be read, which folder_problem reports
             return False
 
     def require_there(self, tables: Iterable[Path]) -> None:
-        """Check that nothing of this worker's was removed.
+        """Check that no folder of this worker was removed.
 
         Args:
-            tables: the folders of the tables that are open.
+            tables: the folders of the open tables.
 
         Raises:
-            StorageError: the folder is not the one any more that this process took hold of, or a table's is gone.
+            StorageError: The folder is no longer the one that this process locked, or a table's is missing.
         """
         gone = [self.path] if self.is_removed else [each for each in tables if not each.exists()]
         if gone:
@@ -95,9 +96,9 @@ class DataFolder:
 
 @contextmanager
 def held(folder: Path, *, alone: bool) -> Iterator[DataFolder]:
-    """Use a data folder, made where there is none; it is free again when this process ends, however that goes.
+    """Use a data folder, created if it is missing; it is free again when this process ends, in any way.
 
-    LockedError where it is another's alone, or shared and wanted alone.
+    LockedError if another worker needs it alone, or if it is shared and needed alone.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,35 +1,37 @@
-"""Emitting what a batch brings about: steps 2 to 4 of the protocol in service.py, exactly once.
+"""Emit the result of a batch exactly once: steps 2 to 4 of the protocol in service.py.
 
 2. Begin a transaction; produce each partition's changes and dead letters, with the point that its step leads to.
-3. Send those points as the group's offsets, with the membership as it is at this moment. It is the broker that looks
-   whether it still holds: a worker that was away for too long is refused here, and what it produced is never seen.
+3. Send those points as the group's offsets, with the current membership. The broker checks whether it is still valid: a
+   worker that was away for too long is refused here, and the records that it produced are never visible.
 4. Commit.
-When the group's coordinator dies while offsets are sent, the client may wait for it without end, whatever time it was
-given (confluentinc/librdkafka#5511; seen with 2.16, for minutes after the coordinator was back). So each try is short,
-they are repeated until the transaction's time is over, and a try that does not come back is left where it is.
 
-After any failure the producer is made anew under its id, and begins by `init_transactions`: that aborts what was open,
-or waits until a commit that was under way is decided, whatever the old producer does later. Nothing is emitted before
-it succeeded; each try is short, so that the fold serves its membership between them, and an outage is waited out.
-1. Before the commit is asked for, nothing is decided: `NotEmitted`, and the batch may be emitted again.
-2. From then on only the log says what became of the transaction: `Undecided`, and the partitions of the batch are taken
-   up anew, as at a start of the worker (start.py).
-3. A client that is fenced is one of the two, too. The coordinator fences it where its transaction took too long, as in
-   an outage; or another process has begun under its id. In the second case the group refuses this worker as well
-   (membership.py), and it is that which ends it.
-4. What a broker denies, or finds wrong with a request, ends the worker. Any other error may be of a broker that
-   stops, starts or moves a coordinator, and which error that is no list can tell: a new producer tries again. Refusals
-   in a row without a commit in between end the worker (emission.py).
+If the group's coordinator dies while offsets are sent, the client may wait for it without end, whatever timeout it was
+given (confluentinc/librdkafka#5511; seen with 2.16, for minutes after the coordinator was back). So each attempt is
+short, attempts are repeated until the transaction times out, and an attempt that does not return is abandoned.
 
-A transaction without offsets is not made, for it would not be fenced; nor one by a client that is in no generation of
-its group at all, for the broker takes offsets from those unasked.
+After any failure a new producer is created under the same id, and begins with `init_transactions`: that aborts an open
+transaction, or waits until a commit in progress is decided, whatever the old producer does later. Nothing is emitted
+before it succeeds; each attempt is short, so that the fold serves its membership between them, and an outage is waited
+out.
+1. Before the commit is requested, nothing is decided: `NotEmitted`, and the batch may be emitted again.
+2. From then on only the log knows the result of the transaction: `Undecided`, and the partitions of the batch are taken
+   up again, as at a start of the worker (start.py).
+3. A fenced client is one of the two, too. The coordinator fences it if its transaction took too long, as in an outage;
+   or another process has begun under its id. In the second case the group refuses this worker as well (membership.py),
+   and that ends it.
+4. An error that says that the broker denies a request, or finds it invalid, ends the worker. Any other error may be of
+   a broker that stops, starts or moves a coordinator, and no list can tell which: a new producer tries again. A bounded
+   number of refusals in a row without a commit ends the worker.
 
-How often a worker's transactions are refused in a row: bounded, so that one that cannot commit ends and says why.
+A transaction without offsets is not made, because it would not be fenced; nor one by a client that is in no generation
+of its group, because the broker accepts offsets from those unchecked.
 
-1. Each refusal counts, from the last commit on. What passes, such as a timeout, is no refusal.
-2. An outage is waited out, however long it lasts: after it, counting begins at nothing.
-3. It is over after TIMES_MAX refusals and FOR_S: many come within a moment while a coordinator moves, and a few may
-   come hours apart.
+Refusals are counted, so that a worker that cannot commit ends and says why:
+
+1. Each refusal counts, from the last commit on. A transient error, such as a timeout, is no refusal.
+2. An outage is waited out, however long it lasts: after it, counting starts at 0.
+3. The limit is TIMES_MAX refusals and FOR_S: many may happen within a moment while a coordinator moves, and a few may
+   happen hours apart.
 """
 
 from __future__ import annotations
@@ -64,17 +66,17 @@ class Attempts:
     """Counts refusals since something was committed; for one thread."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        """Begin at nothing.
+        """Start at 0.
 
         Args:
-            now_s: any clock that does not go back, in seconds.
+            now_s: any clock that never goes back, in seconds.
         """
         self._now_s = now_s
         self._since_s = 0.0
         self.times = 0
 
     def begin(self) -> None:
-        """Something was committed, or there was an outage: what was refused before does not count any more."""
+        """Something was committed, or there was an outage: earlier refusals no longer count."""
         self.times = 0
 
     def refused(self) -> None:
@@ -90,7 +92,7 @@ class Attempts:
 
     @property
     def are_over(self) -> bool:
-        """Whether to try no more."""
+        """Whether to stop trying."""
         return self.times >= TIMES_MAX and self.seconds >= FOR_S
 
 
@@ -109,7 +111,7 @@ _log = logging.getLogger(__name__)
 _METADATA = b"CGMDv2:"
 _GENERATION = struct.Struct("<i")
 
-# What every producer would meet again, however often: the request itself is wrong, or what it names is not there.
+# Errors that every producer would get again: the request itself is invalid, or it names something that does not exist.
 _LASTING = frozenset({
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
@@ -130,7 +132,7 @@ class NotEmitted(Exception):
 
 
 class Undecided(Exception):
-    """The commit was asked for, and whether it was made is not known here."""
+    """The commit was requested, and its result is not known here."""
 
 
 class Emitter:
@@ -152,7 +154,7 @@ class Emitter:
         self._is_begun = False
 
     def fence(self, is_stopping: Callable[[], bool]) -> None:
-        """Abort what an earlier process, or producer, of this id left open, and keep it from going on."""
+        """Abort what an earlier process, or producer, of this id left open, and fence it."""
         while not (self.begin() or is_stopping()):
             pass
 
@@ -173,7 +175,7 @@ class Emitter:
     def is_fenced(self) -> bool:
         """Whether another producer has begun under this id, or the coordinator ended a transaction that took too long.
 
-        Asks by a transaction that is never committed. True as well where nobody says.
+        Tested by a transaction that is never committed. Also true if no broker answers.
         """
         if not self._is_begun:
             return True
@@ -220,7 +222,7 @@ class Emitter:
         })  # fmt: skip
 
     def _begin_anew(self, doing: str, why: Exception) -> None:
-        """Let go of the producer, in whatever state it is, and have another begin; StorageError where that is over."""
+        """Abandon the producer, in whatever state it is, and create another; StorageError at the limit of refusals."""
         tell(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
         if self._is_outage():
             self._attempts.begin()
@@ -254,7 +256,7 @@ class Emitter:
         self._commit()
 
     def _commit(self) -> None:
-        """Without a limit of its own the client waits for ever, where it has no broker left to ask."""
+        """Commit with a limit: without one the client waits for ever if it has no broker left to ask."""
         deadline = self._deadline()
         while True:
             try:
@@ -319,7 +321,7 @@ class Emitter:
                     raise self._not_emitted("send its offsets", failed) from failed
 
     def _not_emitted(self, doing: str, failed: Exception) -> NotEmitted:
-        """What a failure before the commit is; StorageError where waiting does not mend it."""
+        """Return the error for a failure before the commit; StorageError if waiting does not help."""
         if isinstance(failed, KafkaException):
             self._raise_lasting(doing, failed)
         self._begin_anew(doing, failed)

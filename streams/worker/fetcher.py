@@ -1,24 +1,24 @@
-"""Fetches records of a topic's partitions. Its consumer is in no group and is told from which offset to read.
+"""Fetch records of a topic's partitions. The consumer is in no group and is given the offset to read from.
 
 A partition is fetched from exactly where its fold is, or where its agents are. A partition whose records cannot be
 decided now is not fetched further. For the fold it also watches `.schemas`, so that a new definition is known at once.
 
-A consumer may be stuck: where a broker lost the lead of a partition and got it back by itself, the client may never
-learn of it, and fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So when everything fetched has
-been given out, the fetcher asks for the ends of partitions that have been silent for a while. If one of them is behind
-its end, and is still at the same offset a while later, a new consumer fetches it and all others.
+A consumer may be stuck: if a broker lost the lead of a partition and got it back, the client may never notice, and
+fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So when everything fetched has been returned, the
+fetcher asks for the ends of partitions that have been silent for a while. If one of them is behind its end, and is
+still at the same offset a while later, a new consumer fetches it and all others.
 
-The same is done for a partition that is not behind, and whose end was never reported: seen after a broker that had
-stopped for over a minute continued. Its fold would never be caught up.
+The same is done for a partition that is not behind, and whose end was never reported: seen after a broker that had been
+suspended for over a minute continued. Its fold would never be caught up.
 
-A new consumer that is stuck at the same offset has met a damaged record: where the length of one is damaged, the client
-gives neither a record nor an error (range_reader.py). That counts as a batch that cannot be unpacked, from this offset
-on.
+A new consumer that is stuck at the same offset has met a damaged record: if the length of a record is damaged, the
+client returns neither a record nor an error (range_reader.py). That counts as a batch that cannot be unpacked, from
+this offset on.
 
-The client fetches a batch that cannot be unpacked again and again, as fast as it can, and nothing after it comes:
-1. What came before the batch is given out, then the error (log/kafka/damaged.py). The partition is not fetched further.
+The client fetches a batch that cannot be unpacked again and again, as fast as it can, and nothing after it:
+1. Records before the batch are returned, then the error (log/kafka/damaged.py). The partition is not fetched further.
 2. DAMAGED_AGAIN_S later it is fetched again: the brokers' data may be restored, or the batch set aside.
-3. If it is set aside, that is given out, and the partition is fetched from the first offset after it.
+3. If it is set aside, that is returned, and the partition is fetched from the first offset after it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.range_reader import Raw, raw_of
 
-# A worker folds some megabytes a second. What is fetched is unpacked to about three times its size, whatever the bound
-# of what may wait.
+# A worker folds some megabytes a second. Fetched data is unpacked to about three times its size, whatever the bound of
+# the queue.
 _SETTINGS = {
     "fetch.wait.max.ms": 100,
     "fetch.message.max.bytes": 1 << 20,
@@ -87,10 +87,10 @@ class Fetcher:
         self._consumer = clients.reader(**_SETTINGS)
         self._topic = topic
         self._schemas = None if schemas is None else TopicPlace(schemas[0], 0)
-        # The next offset of everything that is fetched, and when something came of it last.
+        # The next offset of everything that is fetched, and when something was last received.
         self._next: dict[TopicPlace, int] = {}
         self._heard_s: dict[TopicPlace, float] = {}
-        # What was not heard to be at its end, and what was found to be stuck at the last look.
+        # Partitions whose end was not reported, and those that were stuck at the last check.
         self._unended: set[TopicPlace] = set()
         self._stuck: dict[TopicPlace, int] = {}
         self._looked_s = time.monotonic()
@@ -98,7 +98,7 @@ class Fetcher:
         self._unreadable = unreadable
         # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
         self._damaged: dict[TopicPlace, float] = {}
-        # Where the consumer before was stuck, and where this one gives nothing, too.
+        # Where the consumer before was stuck, and where this one returns nothing, too.
         self._stuck_before: dict[TopicPlace, int] = {}
         self._silent: dict[TopicPlace, int] = {}
         self.schemas_moved = False
@@ -110,7 +110,7 @@ class Fetcher:
         self._assign({TopicPlace(self._topic, partition): offset})
 
     def end(self, partition: int) -> None:
-        """Fetch it no more; what was fetched of it is not given out."""
+        """Stop fetching it; records already fetched are not returned."""
         self._paused.discard(partition)
         place = TopicPlace(self._topic, partition)
         del self._next[place], self._heard_s[place]
@@ -119,7 +119,7 @@ class Fetcher:
             self._consumer.incremental_unassign([TopicPartition(*place)])
 
     def hold(self, partition: int, *, is_held: bool) -> None:
-        """Fetch no more of a partition for now, or go on."""
+        """Pause or resume a partition."""
         if is_held == (partition in self._paused):
             return
         place = TopicPlace(self._topic, partition)
@@ -128,7 +128,7 @@ class Fetcher:
             (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
 
     def fetch(self, records_max: int, timeout_s: float) -> Iterator[tuple[int, Fetched]]:
-        """What came by partition; an error that waiting does not mend is raised."""
+        """Return the received records by partition; raise an error that waiting does not fix."""
         yield from self._fetch_again()
         try:
             messages = self._consumer.consume(records_max, timeout_s)
@@ -161,7 +161,7 @@ class Fetcher:
         self._consumer.close()
 
     def _fetch_again(self) -> Iterator[tuple[int, Fetched]]:
-        """Fetch again what was not for a while, for a batch there could not be read."""
+        """Fetch again partitions that were paused because a batch could not be read."""
         now_s = time.monotonic()
         due = [place for place, again_s in self._damaged.items() if now_s >= again_s]
         for place in due:
@@ -176,7 +176,8 @@ class Fetcher:
                 yield from self._passed(place, self._next[place], SILENT)
 
     def _parted(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
-        """What can be used, and by partition the first batch that cannot be read: what comes after it is not used."""
+        """Return the usable messages, and by partition the first batch that cannot be read: messages after it are
+        dropped."""
         used: list[Message] = []
         unreadable: dict[TopicPlace, Message] = {}
         if all(message.error() is None for message in messages):
@@ -224,7 +225,7 @@ class Fetcher:
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
 
     def _heard(self, messages: Sequence[Message]) -> None:
-        """Of each place what came last says where it stands."""
+        """Update each place's position from its last message."""
         known: set[tuple[str | None, int | None]] = set()
         now_s = time.monotonic()
         for message in reversed(messages):
@@ -242,8 +243,8 @@ class Fetcher:
                 (self._unended.add if error is None else self._unended.discard)(place)
 
     def _look(self) -> Iterator[tuple[int, Fetched]]:
-        """Ask for the ends of what is silent; begin with a new consumer where one is stuck, and give out what a new one
-        is stuck at, too."""
+        """Ask for the ends of silent partitions; use a new consumer if one is stuck, and return what a new one is stuck
+        at, too."""
         self._looked_s = time.monotonic()
         silent = [
             place for place, heard_s in self._heard_s.items()
@@ -253,7 +254,7 @@ class Fetcher:
         ]  # fmt: skip
         try:
             ends = self._offsets.ends(silent)
-        except StorageError:  # nobody answers, or not this client, for good (membership.py)
+        except StorageError:  # no broker answers, or not this client, permanently (membership.py)
             self._offsets = Offsets(self._clients.admin(), _ASKED_S)
             ends = {}
         before = self._stuck

@@ -1,14 +1,15 @@
-"""Users' agents under Faust: an app whose one agent takes changes from a channel.
+"""Users' agents under Faust: an app whose one agent receives changes from a channel.
 
-Faust's Kafka consumer is not used: it has no public setting that has it read committed changes only, and no public
-place to pass over a batch that cannot be read. The app starts without Kafka. A service of it reads `.changes` with
-confluent-kafka (change_consumer.py), and is started after the agent and stopped before it.
+Faust's Kafka consumer is not used: it has no public setting to read only committed changes, and no public way to skip a
+batch that cannot be read. The app starts without Kafka. A service of the app reads `.changes` with confluent-kafka
+(change_consumer.py); it is started after the agent and stopped before it.
 
 1. The consumer sends one change to the channel, and waits.
-2. The Faust agent takes it, and runs the users' agents in their thread; then their log is flushed.
+2. The Faust agent receives it, and runs the users' agents in their thread; then their log is flushed.
 3. The agent acknowledges the change, and the consumer commits its offset.
+
 An agent that raises crashes the app, because its supervisor is a CrashingSupervisor. The process ends, and the change
-comes again at its next start.
+is delivered again at its next start.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class AgentThread:
         self._pool = ThreadPoolExecutor(1, "refold-agents")
 
     async def run(self, change: Change, place: str) -> None:
-        """Give a change to every agent, and make what they observed durable.
+        """Pass a change to every agent, and make their observations durable.
 
         Args:
             change: The change.
@@ -93,7 +94,7 @@ class _Delivery(NamedTuple):
 
 
 class _WithoutKafka(BootStrategy):
-    """What Faust starts: neither its Kafka clients nor its web server; ours is streams/web/."""
+    """Makes Faust start neither its Kafka clients nor its web server; refold's own is streams/web/."""
 
     enable_kafka = False
     enable_web = False
@@ -104,7 +105,7 @@ class _App(faust.App):
 
 
 class AgentsApp:
-    """The app, and the thread that reads changes for it. For the event loop in which it is made."""
+    """The app, and the thread that reads changes for it. Belongs to the event loop in which it is created."""
 
     def __init__(self, name: str, folder: Path, thread: AgentThread,
                  make_consumer: Callable[[Deliver], ChangeConsumer]) -> None:  # fmt: skip

@@ -1,20 +1,20 @@
-"""Reads `.changes` for users' agents: a member of the agents' group, which hands over one change at a time.
+"""Read `.changes` for users' agents: a member of the agents' group, which delivers one change at a time.
 
-Its thread does one thing after another (`run`):
-1. It serves the group. A partition that it is given is read from the group's committed offset.
-2. It hands the oldest record that was fetched to the agents, and waits until they are done with it. Meanwhile it serves
-   the group, so agents may take as long as they like.
-3. It commits, every COMMIT_EVERY_S, the offset after the last record that the agents are done with.
+Its thread repeats these steps (`run`):
+1. Serve the group. An assigned partition is read from the group's committed offset.
+2. Pass the oldest fetched record to the agents, and wait until they are done with it. Meanwhile serve the group, so
+   agents may take as long as they like.
+3. Every COMMIT_EVERY_S, commit the offset after the last record that the agents are done with.
 
-So agents are given each change at least once, and none is skipped:
+So each change is delivered at least once, and none is skipped:
 - Only committed changes are read, each partition's in order.
-- An agent that raises ends the process. Neither the change it failed at nor any after it was committed.
-- Before a partition is given up, the agents finish the change they work on, and its offset is committed. What else was
-  fetched is dropped: the next owner reads it. Where agents take longer than REBALANCE_MS, or the commit is refused, the
-  next owner gives its agents that change again.
+- An agent that raises ends the process. Neither the change at which it failed nor any after it was committed.
+- Before a partition is given up, the agents finish their current change, and its offset is committed. Other fetched
+  records are dropped: the next owner reads them. If agents take longer than REBALANCE_MS, or the commit is refused, the
+  next owner delivers that change again.
 - A damaged record that is not set aside ends the process (streams/log/kafka/damaged.py).
 
-While no broker answers, it waits. A member that is out of its group though brokers answer would wait without a word, so
+While no broker answers, it waits. A member that is out of its group although brokers answer would wait silently, so
 after OUT_OF_GROUP_S it ends the process.
 """
 
@@ -57,7 +57,7 @@ _ASKED_S = 2.0
 _log = logging.getLogger(__name__)
 
 Deliver = Callable[[Change, str], "Future[None]"]
-"""Hands a change and its place to the agents; the future is done when they are, and raises what an agent raised."""
+"""Passes a change and its position to the agents; the future is done when they are, and raises an agent's exception."""
 
 
 class ChangesSource(NamedTuple):
@@ -78,7 +78,7 @@ class _Delivery(NamedTuple):
 
 
 class ChangeConsumer:
-    """`run` it in a thread of its own; any thread may call `drain`.
+    """Call `run` in a separate thread; any thread may call `drain`.
 
     out_of_group_s: how long it may be out of its group while brokers answer.
     """
@@ -101,7 +101,7 @@ class ChangeConsumer:
         self._to_begin: set[int] = set()
         self._fetched: deque[tuple[int, Fetched]] = deque()
         self._delivery: _Delivery | None = None
-        # By partition the next offset that the agents are not done with, and the one that the group knows.
+        # By partition the next offset that the agents are not done with, and the group's committed one.
         self._done: dict[int, int] = {}
         self._committed: dict[int, int] = {}
 
@@ -163,7 +163,7 @@ class ChangeConsumer:
         self._done[delivery.partition] = delivery.offset + 1
 
     def _take(self, partition: int, found: Fetched) -> None:
-        """Take the oldest of what was fetched."""
+        """Take the oldest fetched record."""
         if isinstance(found, Raw):
             place = f"{self._topic}/{partition} offset {found.offset}"
             try:
@@ -198,7 +198,7 @@ class ChangeConsumer:
         self._to_begin.update(partitions)
 
     def _begin(self) -> None:
-        """Read the partitions that were given, from where the group is; tried again while nobody says where."""
+        """Read the assigned partitions, from the group's offsets; retried while these are unknown."""
         if time.monotonic() < self._begin_again_s:
             return
         self._begin_again_s = time.monotonic() + RETRY_S
@@ -224,7 +224,7 @@ class ChangeConsumer:
             self._to_begin.discard(partition)
 
     def _taken(self, partitions: Iterable[int]) -> None:
-        """Give partitions up; waits until the agents are done with a change of one of them."""
+        """Give partitions up, after the agents are done with a change of one of them."""
         taken = {*partitions}
         self._fetched = deque(each for each in self._fetched if each[0] not in taken)
         if self._delivery is not None and self._delivery.partition in taken:
@@ -240,7 +240,8 @@ class ChangeConsumer:
         self._in_group_s = time.monotonic()  # it may have waited long for the agents
 
     def _commit(self, done: dict[int, int]) -> None:
-        """Commit what the agents are done with. What is refused is tried again, or comes again at another member."""
+        """Commit what the agents are done with. A refused commit is retried, or the change is delivered to another
+        member."""
         self._committed_s = time.monotonic()
         new = {each: offset for each, offset in done.items() if offset != self._committed[each]}
         if new and self._membership.commit(new):

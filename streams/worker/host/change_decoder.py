@@ -1,7 +1,7 @@
-"""Decodes the records of `.changes` for users' agents.
+"""Decode the records of `.changes` for users' agents.
 
-Agents are given what every reader of the log is given. Records that no worker wrote are passed over, and so are those
-that an administrator set aside (streams/log/kafka/damaged.py).
+Agents get what every reader of the log gets. Records that no worker wrote are skipped, and so are those that an
+administrator set aside (streams/log/kafka/damaged.py).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ChangeDecoder:
         self._reader = ChangeReader(log)
 
     def decode(self, raw: Raw, partition: int) -> Change | None:
-        """The change in a record, or None where every reader passes over it.
+        """Return the change in a record, or None if every reader skips it.
 
-        The log is refreshed where the record cannot be decoded by what is known of it.
+        The log is refreshed if the record cannot be decoded with the known definitions.
 
         Raises:
             DamagedRecord: The record cannot be read, and is not set aside.

@@ -1,20 +1,20 @@
-"""What a worker's status and its surroundings say of its health: pure, judged when a page is asked for.
+"""A worker's health, judged from its status and condition when a page is requested. Pure.
 
-Healthy, all of:
-1. No partition has had something to commit for STALLED_S without a commit. What hangs is found so, a thread, a disk or
-   a broker. A partition that waits for an answer of the Schema Registry is held back on purpose, and a restart would
-   not help it: it is shown, and does not count. Neither does one that waits at a damaged record (settling.py).
+Healthy means all of:
+1. No partition has had something to commit for STALLED_S without a commit. This finds a thread, a disk or a broker that
+   hangs. A partition that waits for an answer of the Schema Registry is held back on purpose, and a restart would not
+   help it: it is shown, and does not count. Neither does one that waits at a damaged record (quarantine.py).
 2. A broker has answered within the last OUTAGE_S.
 3. The worker was a member of its group within the last OUTAGE_S, from when it first asked to join.
 4. Its folder can be written to.
 5. Its fold has not failed.
-Whoever supervises the worker may start it again: it goes on from what is committed. Records that were passed over are
-shown, and are no ill health: they hold nothing up.
+A supervisor may restart an unhealthy worker: it continues from the last commit. Records that were skipped are shown,
+and do not make it unhealthy: they hold nothing up.
 
-Ready: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, no topic of
-the log is missing, and it has partitions, each of which is caught up. An outage shows here as soon as the worker knows
-of it, within seconds; a topic that is missing within half a minute. To start a worker again brings no topic back, so
-that health only shows it.
+Ready means: a broker answers, it is a member of its group, its fold has not failed, its folder can be written to, no
+topic of the log is missing, and it has partitions, each of which is caught up. An outage shows here as soon as the
+worker notices it, within seconds; a missing topic within half a minute. Restarting the worker restores no topic, so
+health only shows it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refold.streams.log.kafka.topics import Unfit
 from refold.streams.worker.condition import Condition, WorkerCondition
 
 Status = Mapping[int, Mapping[str, Any]]
-"""By partition what the fold service says of it (streams/worker/partition.py)."""
+"""The fold service's status by partition (streams/worker/partition.py)."""
 
 STALLED_S = 60.0
 OUTAGE_S = 60.0
@@ -82,8 +82,8 @@ def readiness_of(status: Status, around: WorkerCondition) -> dict[str, Any]:
 
 
 def surroundings_json(around: WorkerCondition) -> dict[str, Any]:
-    """`broker` and `group`, as the pages show them; `since` tells when each became as it is. `missing_topics` where the
-    brokers do not have some of the log."""
+    """Return `broker` and `group`, as the pages show them; `since` is the time of each one's last change.
+    `missing_topics` if the brokers lack topics of the log."""
     broker: dict[str, Any] = {"connected": around.broker.holds, **_told(around.broker), "brokers": around.brokers}
     group: dict[str, Any] = {"member": False, "why": "it is about to join its group"}
     if around.group is not None:
@@ -93,7 +93,7 @@ def surroundings_json(around: WorkerCondition) -> dict[str, Any]:
 
 
 def _passed_over(around: WorkerCondition) -> dict[str, Any]:
-    """How many records of each topic the worker passed over; nothing where there are none."""
+    """Return how many records of each topic the worker skipped; empty if there are none."""
     foreign = {each.topic: each.records for each in around.foreign}
     damaged = {each.topic: each.records for each in around.damaged}
     return {name: found for name, found in (("foreign_records", foreign), ("damaged_records", damaged)) if found}
