@@ -148,10 +148,10 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/test_secured.py::test_nobody_writes_what_is_not_his",
         "explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command",
     ],
-    "a log's topics on Kafka, but": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
+    "a log's topics on Kafka, except": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
     "a log's topic `.contents`": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
     "`refold quarantine`": ["explorer/test_secured.py::test_a_poisoned_schemas_is_mended_as_the_page_says"],
-    "redaction": [],  # for everyone who talks to an agent
+    "redaction": [],  # for everyone who communicates with an agent
     "a worker's pages over HTTP": [
         "streams/web/test_server.py::test_a_name_that_is_not_the_servers_is_refused",
         "streams/web/test_server.py::test_pages_of_other_sites_are_refused",
@@ -172,7 +172,7 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/mcp/test_tools.py::test_it_records_only_where_it_may",
         "explorer/mcp/test_tools.py::test_wrong_options_are_refused_before_anything_is_served",
     ],
-    "what passes between a client and an MCP server": [],  # for whoever started it
+    "messages between a client and an MCP server": [],  # for the user who started it
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
     "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],
