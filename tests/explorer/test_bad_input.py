@@ -141,7 +141,7 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
         (["state", CONFIG, "--at", "v9"], ["v9 does not exist", "v1 to v2"]),
         (
             ["state", CONFIG, "--at", "2001-01-01T00:00:00Z", "--clock", "observed"],
-            ["nothing of it was observed"],
+            ["no observation of it was made"],
         ),
         (["history", "tool_config/nobody"], ["tool_config/nobody"]),
         (["history", "run/nobody"], ["run"]),

@@ -111,7 +111,7 @@ def test_a_fork_in_one_go(folder: Path) -> None:
         (["import", "--format", "archive", "--fork"], "file:c", "there is no refold log here"),
         (["import", "--format", "archive", "--fork"], "file:log", "not imported from an archive"),
         (["import", "x.avro"], "file:c", "import it with --format archive"),
-        (["import", "o.avro", "--format", "archive"], "file:c", "is no archive of refold"),
+        (["import", "o.avro", "--format", "archive"], "file:c", "is not an archive of refold"),
         (["import", "cut.avro", "--format", "archive"], "file:c", "cut.avro"),
         (["import", "nowhere.avro", "--format", "archive"], "file:c", "cannot be read"),
         (["export", "y.avro", "--archive", "--at", "@deploy-1"], "file:log", "leave out --at"),

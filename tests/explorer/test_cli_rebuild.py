@@ -61,11 +61,11 @@ def test_it_says_how_it_was_rebuilt(ask: Ask) -> None:
     text = ask()
     assert f"root         {tree['root']}\n" in text
     shown, more = ", ".join(epochs[:EPOCHS_SHOWN]), len(epochs) - EPOCHS_SHOWN
-    assert f"started from  the epochs {shown} and {more} more\n" in text
+    assert f"started from the epochs {shown} and {more} more\n" in text
     assert f"replayed     {source['replayed']} record" in text
     assert "reopened     0 entities\n" in text
     text = ask("--full")
-    assert "started from  nothing: a full replay\n" in text
+    assert "started from nothing: a full replay\n" in text
     assert f"replayed     {RUNS + 1} records\n" in text
     assert f"root         {tree['root']}\n" in text
     assert ask.err == ""

@@ -148,10 +148,10 @@ def test_a_fork_may_ask(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
         (["--at", "9"], "its committed steps end at 4"),
         (["--at", "3", "--set", "cents"], "--set cents: write it NAME=VALUE"),
         (["--at", "3", "--set", "a=1", "--set", "a=2"], "--set a: given twice"),
-        (["--at", "3", "--set", "none.there=1"], "no none.there stands in the state"),
+        (["--at", "3", "--set", "none.there=1"], "the state has no none.there"),
         (["--at", "3", "--argument", "temperature=0"], "--argument temperature: write it NAME.KEY=VALUE"),
         (["--at", "3", "--id", "incident-1"], "--id incident-1: a run of that id is in this log already"),
-        (["--at", "3", "--tool-result", "2/model={}"], "a result stands in for STEP/NAME"),
+        (["--at", "3", "--tool-result", "2/model={}"], "a result replaces that of STEP/NAME"),
     ],
     ids=str,
 )

@@ -118,7 +118,7 @@ def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, p
         end = Broker(kafka.bootstrap, prefix).end(place_of(log))
         with pytest.raises(InputError, match=r"the observation at .*=0 is written by this definition .* needs it"):
             set_aside(log, version.offset, NOW_MS, apply=True)
-        for offset, problem in ((end, "there is nothing yet"), (7_000, "there is nothing yet")):
+        for offset, problem in ((end, "there is no record"), (7_000, "there is no record")):
             with pytest.raises(InputError, match=problem):
                 set_aside(log, offset, NOW_MS, apply=True)
         Broker(kafka.bootstrap, prefix).produce(place_of(log), [b"{}"])

@@ -92,7 +92,7 @@ def test_variables_stand_over_the_file_and_those_of_kubernetes_are_none(tmp_path
         ("sasl.login.class=x.Y", "sasl.login.class is not supported"),
         (f"sasl.jaas.config={SCRAM} required username=u password={SECRET}", "sasl.jaas.config: give"),
         (f'sasl.jaas.config={SCRAM} required username="u" {SECRET};', "is not of the form name="),
-        (f'sasl.jaas.config={SCRAM} required password="{SECRET}";', "names no username"),
+        (f'sasl.jaas.config={SCRAM} required password="{SECRET}";', "has no username"),
         ("sasl.jaas.config=x.Krb5LoginModule required useKeyTab=true;", "Krb5LoginModule is not supported"),
         ("transactional.id=mine", "transactional.id is not to be set"),
         ("group.id=mine", "group.id is not to be set"),

@@ -145,8 +145,8 @@ def test_an_id_that_the_registry_lacks_is_told_from_one_of_others(
     ("path", "body", "reason"),
     [
         ("/subjects/", {"id": 2**31}, "got the id 2147483648 from the Schema Registry, which a message cannot carry"),
-        ("/schemas/ids/", {"schema": '"string"'}, "under which another schema stands: readers would misread it"),
-        ("/schemas/ids/", {"schema": "no schema"}, "under which another schema stands"),
+        ("/schemas/ids/", {"schema": '"string"'}, "under which another schema is registered: readers would misread it"),
+        ("/schemas/ids/", {"schema": "no schema"}, "under which another schema is registered"),
     ],
     ids=str,
 )

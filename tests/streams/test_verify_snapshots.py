@@ -149,7 +149,7 @@ def test_code_that_fails_on_what_is_cleared_since_is_no_mismatch(tmp_path: Path)
         ({"buckets": ()}, "without their index and buckets"),
         ({"previous": bytes(32)}, "`previous` is not"),
         ({"previous": b""}, "names no manifest before it"),
-        ({"epoch": Epoch(0, 1, 1)}, "says it is of epoch 0=1"),
+        ({"epoch": Epoch(0, 1, 1)}, "claims to be of epoch 0=1"),
     ],
 )
 def test_a_manifest_that_says_something_else_is_named(damaged: Damaged, parts: dict[str, Any], problem: str) -> None:

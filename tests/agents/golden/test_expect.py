@@ -71,7 +71,7 @@ UNMET = {
 }
 REFUSED = {
     "outcome": "compares nothing",
-    "=3": "what is compared",
+    "=3": "what to compare",
     "outcome=ok": "succeeded, failed",
     "outcome.x=failed": "outcome=succeeded",
     "lookup~3": "lookup<=3",

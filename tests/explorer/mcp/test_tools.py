@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[str, Given, str]] = {
     "kind": ("show", {"run": RUN, "step": "two"}, "step: a whole number"),
     "truth": ("show", {"run": RUN, "step": True}, "step: a whole number"),
     "choice": ("runs", {"outcome": "fine"}, "outcome: one of"),
-    "when": ("state", {"entity": CONFIG, "at": "yesterday"}, "no point in time"),
+    "when": ("state", {"entity": CONFIG, "at": "yesterday"}, "not a point in time"),
     "marker": ("state", {"entity": CONFIG, "at": "@nowhere"}, "deploy-1"),
     "run": ("show", {"run": "nobody-1"}, "Next: runs lists the runs there are"),
     "field": ("why", {"value": f"{CONFIG}.colour"}, "rate_limit"),
