@@ -1,4 +1,4 @@
-"""Where two runs part: what `refold run compare` answers."""
+"""Where two runs differ: the answer of `refold run compare`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pair = tuple[RunInLog, RunInLog]
 
 @dataclass(frozen=True, slots=True)
 class CompareQuery:
-    """Two runs of one log at one point. exact: clock, randomness and fresh ids count too; depth: causes back."""
+    """Two runs of one log at one point. exact: count clock, randomness and fresh ids too; depth: causes back."""
 
     a: str
     b: str
@@ -35,11 +35,11 @@ class CompareQuery:
         return ["run", "compare", *named, *positionals(self.a, self.b)]
 
     def pair(self, log: AgentLog) -> Pair:
-        """Both runs, opened. NotAnswerable where the content of one is gone."""
+        """Return both runs, opened. NotAnswerable if the content of one is gone."""
         return known_at(log, self.a, self.at), known_at(log, self.b, self.at)
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """The first divergence, and what stands behind it."""
+        """Return the first divergence, and its provenance."""
         pair = self.pair(log)
         found = compare(pair[0].run, pair[1].run, exact=self.exact)
         behind = [] if found is None else provenance(found, *pair, self.depth)
@@ -47,7 +47,7 @@ class CompareQuery:
 
 
 def known_at(log: AgentLog, run: str, at: str | None = None) -> RunInLog:
-    """A run, and the log it is in."""
+    """Return a run, with its log."""
     cut = log.point(at).cut
     return RunInLog(log.recording(known_run(log, run, cut), cut), log)
 

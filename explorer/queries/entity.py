@@ -1,4 +1,4 @@
-"""One entity: what `refold state`, `refold history`, `refold why` and `refold diff` answer."""
+"""One entity: the answers of `refold state`, `refold history`, `refold why` and `refold diff`."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class StateQuery:
         return ["state", *named, *positionals(self.entity)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Its fields, each with what put it there."""
+        """Return its fields, each with its origin."""
         point = log.point(self.at, self.entity, self.clock)
         return told_state(log, point, log.state(self.entity, point.cut))
 
 
 def told_state(log: AgentLog, point: Point, view: EntityView) -> dict[str, Any]:
-    """The JSON of a state, opened where it is sealed and its key is at hand."""
+    """Return the JSON of a state, with sealed values opened if their key is available."""
     found: dict[str, Any] = untimed_json(log, Opener(log).state(state_json(point, view)), point.cut)
     return found
 
 
 def told_rows(log: AgentLog, rows: list[Row], cut: Cut) -> list[dict[str, Any]]:
-    """The JSON of mutations, likewise."""
+    """Return the JSON of mutations, likewise."""
     found: list[dict[str, Any]] = untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], cut)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """What changed in an entity between two points."""
+    """The changes of an entity between two points."""
 
     entity: str
     since: str | None = None
@@ -76,7 +76,7 @@ class HistoryQuery:
         return ["history", *named, *positionals(self.entity)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object a mutation."""
+        """Return one object for each mutation."""
         last = log.point(self.until, self.entity, self.clock)
         first = None if self.since is None else log.point(self.since, self.entity, self.clock)
         rows = log.history(
@@ -87,7 +87,7 @@ class HistoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """What leads from one point to another, of one entity or of the whole log."""
+    """The changes from one point to another, of one entity or of the whole log."""
 
     a: str
     b: str
@@ -101,13 +101,13 @@ class DiffQuery:
         return ["diff", *options_of({"clock": _clock(self.clock)}), *positionals(*places)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object a mutation."""
+        """Return one object for each mutation."""
         before, after = (log.point(each, self.entity, self.clock) for each in (self.a, self.b))
         return told_rows(log, log.diff(before.cut, after.cut, self.entity, python=False), after.cut)
 
 
 class FieldReference(NamedTuple):
-    """TYPE/ID.FIELD, taken apart. key: of a map field, else None."""
+    """TYPE/ID.FIELD, parsed. key: of a map field, else None."""
 
     entity: str
     field: str
@@ -116,7 +116,7 @@ class FieldReference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WhyQuery:
-    """What a value rests on. value: TYPE/ID.FIELD[.KEY]; depth: at most so many causes back."""
+    """The observations behind a value. value: TYPE/ID.FIELD[.KEY]; depth: at most so many causes back."""
 
     value: str
     at: str | None = None
@@ -131,21 +131,21 @@ class WhyQuery:
         return ["why", *named, *positionals(self.value)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object an observation, the nearest first."""
+        """Return one object for each observation, the nearest first."""
         point, view, path = field_of(log, self.value, self.at, self.clock)
         chain = view.why(path.field, path.key)
         return told_chain(log, [link for link in chain if self.depth is None or link.depth <= self.depth], point.cut)
 
 
 def told_chain(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
-    """The JSON of a chain of causes."""
+    """Return the JSON of a chain of causes."""
     told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
     found: list[dict[str, Any]] = untimed_json(log, told, cut)
     return found
 
 
 def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, FieldReference]:
-    """The entity behind the rightmost split at a field of its type, at the point."""
+    """Return the entity of the rightmost split that names an existing one, at the point, and its field."""
     refusal: UnknownEntity | None = None
     for path in readings(log, text):
         try:
@@ -164,7 +164,7 @@ def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, En
 
 
 def readings(log: Log, text: str) -> Iterator[FieldReference]:
-    """Every way to read the argument, the rightmost split first."""
+    """Yield every way to read the argument, the rightmost split first."""
     definition = log.types.get(type_of(text))
     fields = {} if definition is None else definition.by_first_name
     position = text.rfind(".")

@@ -1,4 +1,4 @@
-"""Which entities hold a text: what `refold find` answers."""
+"""The entities that hold a text: the answer of `refold find`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from refold.streams.cut import Cut
 from refold.streams.view import EntityView
 
 OF_RUNS = frozenset({"run", "step", "action", "agent_session", "effect"})
-"""What runs are recorded as: `refold runs` searches these, and they are found here only by their type."""
+"""The types that record runs: `refold runs` searches these; here they are found only by their type."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindQuery:
-    """Entities whose id or values hold a text, in any case of letters. type: only of this one, else all but runs'."""
+    """Entities whose id or values hold a text, ignoring case. type: only this one, else all except those of runs."""
 
     text: str = ""
     type: str = ""
@@ -32,7 +32,7 @@ class FindQuery:
         return ["find", *options_of({"type": self.type, "at": self.at}), *positionals(*filter(None, [self.text]))]
 
     def names(self, log: AgentLog, cut: Cut) -> dict[str, EntityView]:
-        """The entities that are searched, by name. InputError where the log has no such type."""
+        """Return the entities to search, by name. InputError if the log has no such type."""
         known = {version.definition.name for version in log.port.registry}
         if self.type and self.type not in known:
             raise InputError(f"{self.type:.80}: this log has no such type; it has {', '.join(sorted(known)) or 'none'}")
@@ -40,7 +40,8 @@ class FindQuery:
         return {} if view is None else {name: view[name] for name in sorted(view)}
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object an entity, by name: its version, where the text is in it, and the fields that cannot be read."""
+        """Return one object for each entity, by name: its version, where the text is in it, and its unreadable
+        fields."""
         cut = log.point(self.at).cut
         found = []
         for name, view in self.names(log, cut).items():
@@ -51,7 +52,7 @@ class FindQuery:
         return found
 
     def _places(self, log: AgentLog, name: str, view: EntityView) -> tuple[list[str], list[str]]:
-        """`id` and the fields that hold the text, and the fields that are sealed under a key that is not here."""
+        """Return `id` and the fields that hold the text, and the fields that are sealed under an unavailable key."""
         wanted = self.text.casefold()
         places = ["id"] if wanted in name.partition("/")[2].casefold() else []
         unread = []
@@ -67,7 +68,7 @@ class FindQuery:
 
 
 def _opened(log: AgentLog, entity: str, field: str, value: Any) -> Any:
-    """A field's content; what has expired is gone, and holds no text."""
+    """Return a field's content; expired content holds no text."""
     if isinstance(value, dict):
         return {key: _opened(log, entity, field, each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from refold.explorer.queries.shapes import point_json
 
 
 def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
-    """What an agent had read and been answered by a point, each read next to what the log held then."""
+    """Return what an agent had read and been answered by a point, each read with what the log held then."""
     return {
         "agent": agent,
         **point_json(found.point),
@@ -24,7 +24,7 @@ def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
 
 
 def read_json(given: KnownEntity) -> dict[str, Any]:
-    """One read."""
+    """Return one read."""
     read, held = given.read, given.held
     return {
         "entity": read.entity,
@@ -62,6 +62,6 @@ def _heard_json(each: Heard) -> dict[str, Any]:
 
 
 def _difference_json(each: Difference) -> dict[str, Any]:
-    """A side that has nothing there has no key."""
+    """A side without a value has no key."""
     sides = (("known", each.left), ("held", each.right))
     return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}

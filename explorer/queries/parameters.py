@@ -1,4 +1,4 @@
-"""What questions are asked with: the parameters that the HTTP API and the tools of MCP have in common."""
+"""The parameters of questions that the HTTP API and the MCP tools share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from refold.streams.defaults import CLOCKS
 
 
 class Parameter(NamedTuple):
-    """One of a question. kind: of JSON Schema; choices: the values there are, where they are few."""
+    """A parameter of a question. kind: of JSON Schema; choices: the possible values, if they are few."""
 
     name: str
     kind: str = "string"

@@ -1,7 +1,7 @@
-"""What a question about a log is: the command that asks it, and the answer, as that command's `--json` prints it.
+"""A question about a log: the command that asks it, and the answer, as that command's `--json` prints it.
 
 The command line, the explorer's pages and its HTTP API ask the same questions. So a page that shows a command shows
-what that command answers.
+that command's answer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Query(Protocol):
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of `refold` that ask it, without the log."""
+        """Return the arguments of `refold` that ask it, without the log."""
 
     def answer(self, log: AgentLog) -> Any:
-        """The JSON tree that the command prints with `--json`.
+        """Return the JSON tree that the command prints with `--json`.
 
         Raises:
             RefoldError: The question has no answer; the command ends with the same error.
@@ -29,15 +29,15 @@ class Query(Protocol):
 
 
 def command_text(arguments: Sequence[str], log_url: str | None = None) -> str:
-    """A command that can be pasted into a shell. log_url: the log to name, where REFOLD_LOG does not."""
+    """Return a command that can be pasted into a shell. log_url: the log to name, if REFOLD_LOG does not name it."""
     named = [] if log_url is None else ["--log", log_url]
     return shlex.join(["refold", *arguments, *named])
 
 
 def options_of(given: Mapping[str, object]) -> list[str]:
-    """Options by name: left out where they are empty, without a value where they are True.
+    """Return options by name: left out if empty, without a value if True.
 
-    A value is joined to its option, so that one that begins with `-` is not read as an option.
+    A value is joined to its option, so that a value that starts with `-` is not read as an option.
     """
     found: list[str] = []
     for name, value in given.items():
@@ -49,5 +49,5 @@ def options_of(given: Mapping[str, object]) -> list[str]:
 
 
 def positionals(*given: str) -> list[str]:
-    """Arguments without a name; after `--` where one begins with `-`."""
+    """Return arguments without a name; after `--` if one starts with `-`."""
     return ["--", *given] if any(each.startswith("-") for each in given) else list(given)

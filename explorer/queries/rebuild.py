@@ -1,4 +1,4 @@
-"""Every entity at a point: what `refold rebuild` answers."""
+"""Every entity at a point: the answer of `refold rebuild`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RebuildQuery:
         return ["rebuild", *types, *options_of({"at": self.at})]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """How many entities there are, and the root."""
+        """Return how many entities there are, and the root."""
         point = log.point(self.at)
         view = log.rebuild(point.cut, types=self.types or None)
         return rebuild_json(point, view, None if self.types else view.root)

@@ -1,4 +1,4 @@
-"""One run: what `refold run show`, `refold run steps` and `refold knew` answer."""
+"""One run: the answers of `refold run show`, `refold run steps` and `refold knew`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refold.explorer.queries.run_shapes import run_json, step_json
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A run as a whole. run: its id, or the beginning of it."""
+    """A whole run. run: its id, or the beginning of it."""
 
     run: str
     at: str | None = None
@@ -28,7 +28,7 @@ class RunQuery:
         return ["run", "show", *options_of({"at": self.at}), *positionals(self.run)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """The run and its steps; of one whose content cannot be read, what stands in clear."""
+        """Return the run and its steps; if its content cannot be read, the fields stored in clear."""
         cut = log.point(self.at).cut
         run = known_run(log, self.run, cut)
         try:
@@ -38,7 +38,7 @@ class RunQuery:
 
 
 def whole_json(run: Recording, chain: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A run with its steps. chain: what a check of its hashes found, null where none was asked for."""
+    """Return a run with its steps. chain: the result of checking its hashes, null if they were not checked."""
     layers = [step_json(step, has_code=run.has_code) for step in run.steps]
     return {**run_json(run), "chain": chain, "layers": layers}
 
@@ -57,12 +57,12 @@ class StepsQuery:
         return ["run", "steps", *options_of({"at": self.at, "step": self.step}), *positionals(self.run)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object a step."""
+        """Return one object for each step."""
         return steps_json(recorded_run(log, self.run, log.point(self.at).cut), self.step)
 
 
 def steps_json(run: Recording, number: int | None = None) -> list[dict[str, Any]]:
-    """The steps, or the one with a number."""
+    """Return the steps, or the one with a number."""
     return [step_json(step, has_code=run.has_code) for step in run.steps if number in (None, step.number)]
 
 
@@ -82,5 +82,5 @@ class KnewQuery:
         return ["knew", *options_of(named), *positionals(self.agent)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """What it had read and been answered, and what the log held then."""
+        """Return its reads and answers, and what the log held then."""
         return knowledge_json(self.agent, log.knew(self.agent, self.at, run=self.run, every=self.every))

@@ -1,8 +1,8 @@
-"""Sealed values and contents where values are shown: opened where the key is available.
+"""Sealed values and contents in answers: opened if the key is available.
 
-In JSON a value that was opened stands in its place, as if it had been recorded in clear, and "sealed": true says of the
-field, the mutation or the observation's patch that it is not. Where it cannot be opened its $sealed or $blob stays,
-with "why", and with "expired" where the key or the content is gone for good, or "damaged".
+In JSON an opened value replaces the sealed one, as if it had been recorded in clear, and "sealed": true marks the
+field, the mutation or the observation's patch. A value that cannot be opened keeps its $sealed or $blob, with "why",
+and with "expired" if the key or the content is gone, or "damaged".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Opener:
         self._log = log
 
     def value(self, entity: str, field: str, tree: Any) -> Any:
-        """A field's value, or a part of it, with each sealed value in it opened, or said to be none that can be."""
+        """Return a field's value, or a part of it, with each sealed value in it opened, or marked as unreadable."""
         if isinstance(tree, list):
             return [self.value(entity, field, each) for each in tree]
         if not isinstance(tree, dict):
@@ -39,7 +39,7 @@ class Opener:
         return {key: self.value(entity, field, each) for key, each in tree.items()}
 
     def state(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What shapes.state_json gives."""
+        """Open what shapes.state_json returns."""
         entity = tree["entity"]
         return {
             **tree,
@@ -48,11 +48,11 @@ class Opener:
         }
 
     def row(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What shapes.row_json gives."""
+        """Open what shapes.row_json returns."""
         return self._member(tree["entity"], tree["field"], tree, "old", "new")
 
     def link(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """What shapes.why_json gives."""
+        """Open what shapes.why_json returns."""
         patch = tree["patch"]
         if not patch:
             return tree
@@ -66,20 +66,20 @@ class Opener:
         return found
 
     def _member(self, entity: str, field: str, tree: dict[str, Any], *names: str) -> dict[str, Any]:
-        """An object with values of the field under some names."""
+        """Return an object with values of the field under some names."""
         opened = {name: self.value(entity, field, tree[name]) for name in names}
         sealed = {"sealed": True} if any(_is_sealed(tree[name]) for name in names) else {}
         return {**tree, **opened, **sealed}
 
     def _option(self, entity: str, field: str, mark: str, inner: dict[str, Any]) -> Any:
-        """One $sealed or $blob. Contents in clear stay, for they may be large."""
+        """Open one $sealed or $blob. Contents in clear stay, because they may be large."""
         try:
             if mark == SEALED:
                 return self._opened(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
             digest = bytes.fromhex(inner["hash"])
         except (NotAnswerable, CorruptionError, StorageError) as error:
             return {mark: {**inner, **_why(error)}}
-        except (KeyError, ValueError, TypeError):  # it looks like one, and is none
+        except (KeyError, ValueError, TypeError):  # it looks like one, but is not
             return {mark: inner}
         return {mark: inner} if not self._log.port.has_store else self._content(entity, field, digest, inner)
 
@@ -107,7 +107,7 @@ def _why(error: Exception) -> dict[str, Any]:
 
 
 def _is_sealed(tree: Any) -> bool:
-    """Whether anything in a value stands sealed."""
+    """Whether any part of a value is sealed."""
     if isinstance(tree, list):
         return any(map(_is_sealed, tree))
     if not isinstance(tree, dict):

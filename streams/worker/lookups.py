@@ -1,4 +1,4 @@
-"""What this worker answers to look-ups in its tables (streams/log/kafka/lookups.py)."""
+"""Answer look-ups in this worker's tables (streams/log/kafka/lookups.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.streams.worker.tables import OwnTables
 
 
 def answer_lookup(tables: OwnTables, content: bytes) -> bytes:
-    """The answer to a question, both in CBOR. InputError where it is none; StorageError as OwnTables."""
+    """Return the answer to a question, both in CBOR. InputError if it is invalid; StorageError as OwnTables."""
     name, arguments = asked(content)
     try:
         return cbor2.dumps(_answer(tables, name, arguments))

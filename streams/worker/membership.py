@@ -1,20 +1,20 @@
 """A member of a consumer group: which partitions it owns. It reads nothing.
 
-The member is a consumer of its own with every partition paused, so that fetching (by another consumer, which is told
-offsets) and membership do not disturb each other. Rebalancing is cooperative: partitions that stay are not given up
-while members come and go. Callbacks are made only from `serve`, in the thread that calls it; a member joins no next
-generation before its callback returned.
+The member is a separate consumer with every partition paused, so that fetching (by another consumer, at given offsets)
+and membership do not affect each other. Rebalancing is cooperative: partitions that do not move are not given up while
+members join and leave. Callbacks are made only from `serve`, in the calling thread; a member joins no next generation
+before its callback has returned.
 
-A client may lose its last broker for good: the one broker it knew was fenced, answered that there is none, and was
-forgotten before the client could start again with the named servers (confluentinc/librdkafka#5301; seen with 2.16). So
-a member is asked for its topic from time to time. If it has no answer twice, and another client has one, it is closed,
-its partitions are given up, and a new member joins.
+A client may lose its last broker permanently: the one broker it knew was fenced, answered that there is none, and was
+dropped before the client could start again with the named servers (confluentinc/librdkafka#5301; seen with 2.16). So a
+member requests its topic from time to time. If it has no answer twice, and another client has one, it is closed, its
+partitions are given up, and a new member joins.
 
-A static member (group.instance.id) may be fenced without another member: a broker that died had registered it anew, and
-the answer with its new member id was lost. `is_alone` tells this from another worker under the same name (service.py),
-because the group cannot: a broker that replaces a static member keeps what it knew of the old one. A member that is
-alone joins anew, which makes the broker forget the lost id. After ANEW_MAX times in ANEW_WITHIN_S the worker ends all
-the same. An outage in between explains the next time, and counting starts again.
+A static member (group.instance.id) may be fenced without another member: a broker that died had registered it again,
+and the answer with its new member id was lost. `is_alone` distinguishes this from another worker under the same name
+(service.py), because the group cannot: a broker that replaces a static member keeps the data of the old one. A member
+that is alone joins again, which makes the broker forget the lost id. After ANEW_MAX times in ANEW_WITHIN_S the worker
+ends all the same. An outage in between explains the next time, and counting starts again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.config import SESSION_MS, FoldConfig
 from refold.streams.worker.emission import is_member
 
-# A client joins when it was told of the topic, and is never told where the broker that it asked was forgotten in that
-# moment (seen with librdkafka 2.16): its next regular look helps, which would be five minutes later.
+# A client joins when it receives the topic's metadata, and never does if the broker that it asked was dropped at that
+# moment (seen with librdkafka 2.16): its next regular refresh helps, which would be five minutes later.
 _LOOK_MS = 5_000
 _ASKED_EVERY_S = 5.0
 _ANSWERED_S = 1.0
@@ -50,17 +50,16 @@ _log = logging.getLogger(__name__)
 
 
 class GroupMember(NamedTuple):
-    """Who is in a group.
+    """The configuration of a group's member.
 
     Attributes:
         group: The group.
         topic: The topic whose partitions its members share.
         instance: Its name among the members.
-        is_static: The group knows it by that name, and gives it its partitions back when it is there again within a
-            session.
-        session_ms: How long the group waits for a member that is silent.
-        rebalance_ms: How long it waits for one that has to give up partitions; None for Kafka's default.
-        client_id: What others see it as.
+        is_static: The group knows it by that name, and returns its partitions if it is back within a session.
+        session_ms: How long the group waits for a silent member.
+        rebalance_ms: How long it waits for a member that has to give up partitions; None for Kafka's default.
+        client_id: Its name for others.
     """
 
     group: str
@@ -86,7 +85,7 @@ class Membership:
         standing: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
         was_outage_within: Callable[[float], bool] = lambda _: False,
     ) -> None:  # fmt: skip
-        """standing: told at times whether it is a member. is_alone: whether no other worker has its name.
+        """standing: called when its membership changes. is_alone: whether no other worker has its name.
 
         was_outage_within: whether no broker answered at some time in the last so many seconds.
         """
@@ -118,7 +117,7 @@ class Membership:
         self._consumer = self._joining()
 
     def serve(self, timeout_s: float = 0) -> None:
-        """Take note of what the group decided; raises what a callback raised, and what a member cannot go on from."""
+        """Process the group's decisions; raises a callback's exception, or a fatal error of the member."""
         message = self._consumer.poll(timeout_s)
         self._raise_problem()
         error = None if message is None else message.error()
@@ -164,13 +163,13 @@ class Membership:
         return all(each.error is None for each in found or ())
 
     def leave(self) -> None:
-        """Give everything up, by the callback, and be out of the group; raises what the callback raised."""
+        """Give everything up, through the callback, and leave the group; raises the callback's exception."""
         self._consumer.close()
         self._raise_problem()
 
     def _joining(self) -> Consumer:
         consumer = self._clients.reader(**self._settings)
-        # With lost ones there is no more to do than with revoked ones: the broker refuses their steps (emission.py).
+        # Lost partitions need the same as revoked ones: the broker refuses their steps (emission.py).
         consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken)
         return consumer
 
@@ -181,7 +180,7 @@ class Membership:
             self._standing(is_member(self.metadata()))
 
     def _look(self) -> None:
-        """Join anew where this client alone has no answer."""
+        """Join again if only this client has no answer."""
         was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
         if was_deaf and self._is_deaf and self._has_another_answer():
             self._is_deaf = False
@@ -191,14 +190,14 @@ class Membership:
     def _join_anew(self, why: str) -> None:
         tell(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
         self._consumer.close()
-        # A member that was fenced is not told what it lost.
+        # A fenced member is not informed which partitions it lost.
         self._tell(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
         self._own.clear()
         self._raise_problem()
         self._consumer = self._joining()
 
     def _require_alone(self, fatal: KafkaError) -> None:
-        """That no other worker has this one's name, as far as can be told; StorageError."""
+        """Check that no other worker has this one's name, as far as is known; StorageError."""
         now_s = time.monotonic()
         if self._anew_s and self._was_outage_within(now_s - self._anew_s[-1]):
             self._anew_s.clear()
@@ -242,7 +241,7 @@ class Membership:
     def _tell(self, told: Told, places: list[TopicPartition]) -> None:
         try:
             told([each.partition for each in places])
-        except Exception as problem:  # raised again by whoever serves, outside of librdkafka's callback
+        except Exception as problem:  # raised again from `serve`, outside of librdkafka's callback
             self._problem = problem
 
 

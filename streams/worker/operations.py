@@ -1,17 +1,17 @@
-"""What workers are told to do by others: each does it for the partitions that it folds, and says which these were.
+"""Operations of workers: each worker runs them for the partitions that it folds, and names these partitions.
 
     flush     {offsets: {partition: offset}, schemas}  return when that much is folded
-    snapshot  {pinned_at: milliseconds or null}        seal an epoch where the fold stands
+    snapshot  {pinned_at: milliseconds or null}        seal an epoch at the fold's position
     pin       {epochs: [[partition, offset, schemas]], pinned_at}
     unpin     {epochs}
     collect   {dry_run, damaged}                       remove old epochs
-    recover   {wait}                                   throw the tables away, and make them again
+    recover   {wait}                                   delete the tables, and rebuild them
     verify    {}                                       compare the tables with a full replay
 
-An answer is a list with one {partition, ...} for each of them. Who asks needs all that are `wanted`; one that is in
-nobody's answer was on the move.
+An answer is a list with one {partition, ...} for each of them. The caller needs all that are `wanted`; a partition in
+nobody's answer was moving.
 
-Anything else is refused: numbers are whole, from 0 and below 2^63; true and false are no numbers.
+Other arguments are refused: numbers are whole, from 0 and below 2^63; true and false are not numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NUMBER_END = 2**63
 
 
 class Operations:
-    """Does what is asked with one fold service; from any thread. InputError where what is given has another form."""
+    """Runs operations with one fold service; from any thread. InputError for arguments in another form."""
 
     def __init__(self, service: FoldService, config: FoldConfig) -> None:
         self._service = service
@@ -52,7 +52,7 @@ class Operations:
 
     @property
     def names(self) -> list[str]:
-        """What can be asked for."""
+        """The names of the operations."""
         return [*self._does]
 
     def wanted(self, name: str, given: Given) -> set[int]:
@@ -177,7 +177,7 @@ def _flag(given: Given, name: str) -> bool:
 
 @contextmanager
 def _form(name: str) -> Iterator[None]:
-    """What a form that is not as it should be raises inside is an InputError outside."""
+    """Turn the errors of an invalid form into an InputError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -83,9 +83,9 @@ class Partition:
 
     @property
     def damage(self) -> str:
-        """The damaged record at which it waits, or its table's indexes do; empty where there is none.
+        """The damaged record at which it, or its table's indexes, wait; empty if there is none.
 
-        One that an old record is needed for comes before one that was to be fetched.
+        A damaged old record comes before one that was to be fetched.
         """
         met = self._damage or self._unread
         return str(met) if met is not None else self.table.damage
@@ -117,26 +117,26 @@ class Partition:
         self.end = max(self.end, offset)
 
     def take(self, raw: Raw) -> None:
-        """A record came."""
+        """Take a fetched record."""
         self._waiting.append(raw)
         self._taken = raw.offset + 1
         self._unread = None
         self._is_at_end = False
 
     def pass_over(self, passed: UnreadableOffsets) -> None:
-        """Offsets came that are set aside and cannot be read."""
+        """Take offsets that are set aside and cannot be read."""
         self._waiting.append(passed)
         self._taken = passed.end
         self._unread = None
         self._is_at_end = False
 
     def cannot_read(self, error: DamagedRecord) -> None:
-        """The next batch cannot be read, until a record comes or the end is reached."""
+        """The next batch cannot be read, until a record arrives or the end is reached."""
         self._unread = error
         self._is_at_end = False
 
     def decide(self) -> None:
-        """Decide what waits, up to a record that needs a definition first, or an answer that nobody gives now."""
+        """Decide the waiting records, up to one that first needs a definition, or an answer that is unavailable now."""
         self.refused = None
         if not self.lag:
             self._uncommitted_from_s = None
@@ -173,7 +173,7 @@ class Partition:
                 known, is_behind = len(self._registry), self._is_behind
                 decided_ahead = iter(())
                 if self._needs_definitions(raw):
-                    return  # its definition was found just now: it is taken up first
+                    return  # its definition was found just now: apply that first
             waiting.popleft()
             self._next, self._recorded_at = raw.offset + 1, recorded_at
             batch.size += len(raw.value or b"")
@@ -221,9 +221,9 @@ class Partition:
         return self.table.here.at.schemas < len(self._registry)
 
     def step(self) -> PendingCommit | None:
-        """The next step, folded, to be emitted and then `written`; None where there is none.
+        """Return the next step, folded, to be emitted and then `written`; None if there is none.
 
-        None too where making it needs a damaged record (`damage`): it is tried again after STEP_AGAIN_S.
+        Also None if making it needs a damaged record (`damage`): it is retried after STEP_AGAIN_S.
         """
         if self._is_held_up:
             return None
@@ -258,9 +258,9 @@ class Partition:
         return None
 
     def awaits(self, step: PendingCommit) -> bool:
-        """Whether `step` is what this partition made last, and has not written yet.
+        """Whether `step` is the last one that this partition made, and is not written yet.
 
-        False where the partition was taken up anew since.
+        False if the partition was taken up again since.
         """
         return self._pending is step
 
@@ -285,16 +285,16 @@ class Partition:
 
     @property
     def lag(self) -> int:
-        """How many offsets are not folded yet. The last ones of a partition may hold nothing: then it is caught up."""
+        """How many offsets are not folded yet. A partition's last offsets may hold nothing: then it is caught up."""
         if self._is_at_end and not self._batch and not self._waiting:
             return 0
         return max(self.end, self._taken) - self.table.here.at.offset
 
     def status(self) -> dict[str, Any]:
-        """How it stands; sizes in bytes, times in seconds. Of any thread.
+        """Return its status; sizes in bytes, times in seconds. From any thread.
 
-        lacking: records whose index entries may be missing yet. followed: how many records the table was behind when
-        it was taken up. last_commit_s: how long ago that was, None before the first since then. uncommitted_s: for how
+        lacking: records whose index entries may be missing yet. followed: how many records the table lagged when it was
+        taken up. last_commit_s: how long ago that was, None before the first one since then. uncommitted_s: for how
         long there has been something to commit, and no commit.
         """
         at, lacking = self.table.here.at, self.table.lacking

@@ -1,14 +1,13 @@
-"""Damaged records and what is set aside, as a worker meets them between two batches.
+"""Damaged records, and records that are set aside, as a worker meets them between two batches.
 
 A worker reads old records when it rebuilds a table, brings a table up to the emitted point, fills a table's indexes, or
 folds an entity again. If such a record is damaged (log/kafka/damaged.py):
-1. The partition waits; the others are folded on. What it waits for is in `/health` and `/status`, in the metric
-   `refold_damaged_waiting`, and once in the log. The worker is not ready, and stays healthy: a restart mends nothing.
-2. It is tried again when a ruling comes, which the worker sees within a second, and every AGAIN_S, for the brokers'
-   data may be restored.
-3. A ruling on an offset that a table is past: the table is let go of and taken up anew, as when the group takes it,
-   and made again without the record, or, where the ruling was taken back, with it (start.py). Nothing is emitted for
-   it.
+1. The partition waits; the others are folded. The reason is in `/health` and `/status`, in the metric
+   `refold_damaged_waiting`, and once in the log. The worker is not ready, and stays healthy: a restart would not help.
+2. It is retried when a ruling is recorded, which the worker sees within a second, and every AGAIN_S, because the
+   brokers' data may be restored.
+3. After a ruling on an offset that a table is past, the table is closed and taken up again, as when the group assigns
+   it, and rebuilt without the record, or, if the ruling was undone, with it (start.py). Nothing is emitted for it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Settling:
         self._waiting: dict[int, tuple[str, Mapping[int, str], float]] = {}
 
     def of(self, partition: int) -> str:
-        """What a partition waits at; empty for nothing."""
+        """Return the reason why a partition waits; empty for none."""
         found = self._waiting.get(partition)
         return "" if found is None else found[0]
 
@@ -44,11 +43,11 @@ class Settling:
         return found is None or now_s >= found[2] or self._rulings.of(OBSERVATIONS, partition) is not found[1]
 
     def forget(self, partition: int) -> None:
-        """It is taken up, or somebody else's."""
+        """It is taken up, or belongs to another worker."""
         self._waiting.pop(partition, None)
 
     def unsettled(self, partitions: Mapping[int, Partition]) -> list[int]:
-        """Those whose tables have to be made again for what is set aside by now."""
+        """Return the partitions whose tables must be rebuilt for the current rulings."""
         return [
             number
             for number, each in partitions.items()

@@ -1,7 +1,7 @@
-"""Making a partition's lost table again, by the code that rewinds: the nearest snapshot and the records after it.
+"""Rebuild a partition's lost table with the code of a rebuild: the nearest snapshot and the records after it.
 
-The steps are those of streams/table/recovery.py. The table stands where emission stands then, folding goes on at once,
-and the indexes are filled in the background.
+The steps are those of streams/table/recovery.py. The table is then at the emitted point, folding continues at once, and
+the indexes are filled in the background.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, go_on: Callable[[], None]) -> int:
-    """Make the table again at the point of `stored`, its totals counted; what was in the database is removed.
+    """Rebuild the table at the point of `stored`, with its totals counted; the database's content is removed.
 
-    Returns how many records were folded to that end.
+    Returns how many records were folded for that.
     """
     at = Reached(stored.at.offset, stored.at.schemas)
     made = [stored]

@@ -1,4 +1,4 @@
-"""Where to look up a schema id that a record names and this process does not know.
+"""Look up a schema id that a record names and this process does not know.
 
 1. Read `.schemas` to its end.
 2. If the id is a pending version's, hold the record until that version takes effect.
@@ -36,7 +36,7 @@ class SchemaLookup:
         """
         try:
             self._starter.refresh()
-        except Unanswered as error:  # as where the registry does not answer: nothing is known of the schema
+        except Unanswered as error:  # as if the registry did not answer: nothing is known of the schema
             raise RegistryUnavailable(str(error)) from error
         if self._log.registry.writer(b"\0" + wire_id.to_bytes(4, "big")) is not None:
             return None
@@ -49,7 +49,7 @@ class SchemaLookup:
         return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
 
     def _of_pending(self, version: TypeVersion) -> Missing:
-        """A record by a pending version is held; where only a right keeps that from effect, the record waits."""
+        """A record by a pending version is held; if only a missing right keeps it from effect, the record waits."""
         hindrance = self._log.schemas.hindrance(version)
         if hindrance is None:
             raise RegistryUnavailable(

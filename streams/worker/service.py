@@ -8,19 +8,19 @@ One batch covers all partitions:
 5. Write each overlay into its table, with the point, in one write.
 6. Only then fold the next batch.
 
-A process that ends between 4 and 5 leaves tables that are behind: the next start folds them up to the committed point
-and emits nothing again (start.py). One that ends before 4 has emitted nothing. If the answer to 4 is lost, this process
-does the same without ending: it releases the batch's partitions and takes them up again. Between two batches it takes
-up definitions, by steps that go through 2 to 5 alike (advance.py).
+A process that ends between 4 and 5 leaves tables that lag: the next start folds them up to the committed point and
+emits nothing again (start.py). A process that ends before 4 has emitted nothing. If the answer to 4 is lost, this
+process does the same without ending: it releases the batch's partitions and takes them up again. Between two batches it
+applies definitions, by steps that pass through 2 to 5 alike (advance.py).
 
 Meanwhile a thread seals epochs of the tables (snapshots.py), and with --standby another one follows the partitions of
 other workers (standby.py).
 
-When the group revokes a partition, the service is between two batches, and what was fetched of it and not folded is
-dropped. A partition that is lost in the middle of a batch is left out of it, because the broker refused its emission.
-While no broker answers, the worker waits, and a partition that could not be taken up is tried again. A partition that
-needs a damaged record waits too (quarantine.py). Any other failure ends the worker, and its next start finds out from
-the log what became of the batch.
+When the group revokes a partition, the service is between two batches, and fetched records of it that are not folded
+are dropped. A partition that is lost in the middle of a batch is left out of it, because the broker refused its
+emission. While no broker answers, the worker waits, and a partition that could not be taken up is retried. A partition
+that needs a damaged record waits too (quarantine.py). Any other failure ends the worker, and its next start finds out
+from the log what became of the batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ENDED_POLL_S = 1.0
 FOLDER_EVERY_S = 1.0
 OUTAGE_RECENT_S = 120.0
 FETCHED_AT_ONCE = 2_000
-# The Schema Registry is asked between batches, which wait for its answer.
+# The Schema Registry is called between batches, which wait for its answer.
 ASKED_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -79,14 +79,14 @@ def _clock_ms() -> int:
 
 
 class FoldService:
-    """One worker's fold. `run` it in a thread of its own; `drain` and `status` may be called from any other."""
+    """One worker's fold. Call `run` in a separate thread; `drain` and `status` may be called from any other."""
 
     def __init__(
         self, config: FoldConfig, now_s: Callable[[], float] = time.monotonic, clock_ms: Callable[[], int] = _clock_ms
     ) -> None:
-        """Opens the log, which is made where there is none.
+        """Open the log, which is created if it does not exist.
 
-        now_s: any clock that does not go back. clock_ms: milliseconds since 1970.
+        now_s: any clock that never goes back. clock_ms: milliseconds since 1970.
         """
         self._config = config
         self._now_s = now_s
@@ -129,7 +129,7 @@ class FoldService:
         self._stopping.set()
 
     def status(self) -> dict[int, dict[str, Any]]:
-        """By partition how it stands; what of one that is folded: `Partition.status`."""
+        """Return the status of each partition; for a folded one: `Partition.status`."""
         found = {} if self._standbys is None else self._standbys.status()
         found |= {
             number: {"state": "starting", "damage": self._settling.of(number)} for number in list(self._starting)
@@ -144,7 +144,7 @@ class FoldService:
         return found
 
     def around(self) -> WorkerCondition:
-        """What is known of brokers, group, folder and what was passed over."""
+        """Return the condition of brokers, group and folder, and the skipped records."""
         seen = self._watch.now
         group = None if self._group is None else self._group.now
         return WorkerCondition(
@@ -158,12 +158,12 @@ class FoldService:
 
     @property
     def log(self) -> KafkaLog:
-        """The log that is folded, to be read by whoever knows what other threads may do with it."""
+        """The log that is folded, for readers that know what other threads may do with it."""
         return self._log
 
     @property
     def sealing(self) -> Sealing:
-        """The snapshots of what is folded here."""
+        """The snapshots of the partitions folded here."""
         return self._sealing
 
     def table(self, partition: int) -> PartitionTable | None:
@@ -176,7 +176,7 @@ class FoldService:
         return partition in self._starting or partition in self._partitions
 
     def recover(self) -> list[int]:
-        """Throw the tables that are here away, to be made again; returns the partitions that are started anew."""
+        """Delete the tables here, to be rebuilt; returns the partitions that are started again."""
         asked: Future[list[int]] = Future()
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:
@@ -185,10 +185,10 @@ class FoldService:
                                    "damaged, or missing")  # fmt: skip
         return asked.result()
 
-    # Of the one that runs
+    # For the thread that runs
 
     def run(self) -> None:
-        """Fold until drained; raises what ends a worker."""
+        """Fold until drained; raises a fatal error."""
         with held(self._config.folder, alone=self._config.is_standby) as folder:
             self._run(folder)
 
@@ -216,7 +216,7 @@ class FoldService:
             self._has_ended.set()
             try:
                 self._close()
-            except Exception as further:  # what came first is the reason
+            except Exception as further:  # the first one is the reason
                 tell(_log, "failed_further", logging.WARNING, why=further)
             if reason is problem:
                 raise
@@ -226,7 +226,7 @@ class FoldService:
         tell(_log, "drained")
 
     def _look_at(self, folder: DataFolder) -> None:
-        """At times: whether the folders of its tables are still there and have room, and what is passed over."""
+        """From time to time, check that the tables' folders exist and have room, and which records are skipped."""
         if self._now_s() - self._folder_looked_s > FOLDER_EVERY_S:
             self._require_there(folder)
             self._folder.now()
@@ -247,9 +247,9 @@ class FoldService:
         return problem
 
     def _is_alone(self) -> bool:
-        """Whether a member that was fenced was so by itself: no other worker has its name.
+        """Whether a member was fenced without another worker under its name.
 
-        Another one fences the producer before it joins (`_run`). So does the coordinator, where a transaction took too
+        Another worker fences the producer before it joins (`_run`). So does the coordinator, if a transaction took too
         long, as in an outage.
         """
         return not self._emitter.is_fenced() or self.was_outage_within()
@@ -459,13 +459,14 @@ class FoldService:
             close_all([partial(self._fetcher.end, number), partition.table.close])
 
     def _take_up_anew(self, numbers: Iterable[int]) -> None:
-        """Let go of tables, as when the group takes them, and take them up anew: the log says where they stand."""
+        """Close tables, as when the group revokes them, and take them up again: the log records their positions."""
         for number in numbers:
             self._end_folding(number)
         self._given(numbers)
 
     def _recover_asked(self) -> None:
-        """Between two batches: let go of the tables, as when the group takes them, and take them up anew without."""
+        """Between two batches: close the tables, as when the group revokes them, and take them up again without
+        them."""
         while not self._to_recover.empty():
             asked, numbers = self._to_recover.get(), list(self._partitions)
             for number in numbers:

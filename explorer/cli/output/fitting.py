@@ -1,11 +1,11 @@
-"""Tables on a terminal: which columns there is room for, and how wide each is. Pure.
+"""Tables on a terminal: which columns have room, and their widths. Pure.
 
-1. Every column has its natural width where all of them have room.
-2. Else columns in which no row says anything are left out.
-3. Else columns are left out one by one, in the order of `TableColumn.drop`, then the dim ones from the right,
-   until each one left has room for its longest word: for 24 characters of it, or half a line where it is a name.
-4. What room is left goes to the columns that need the least more. Cells wrap between words.
-5. Where even the longest words have no room, the widest columns that may wrap are cut, names last.
+1. Every column has its natural width if all of them have room.
+2. Else columns that are empty in every row are left out.
+3. Else columns are left out one by one, in the order of `TableColumn.drop`, then the dim ones from the right, until
+   each remaining one has room for its longest word: for 24 characters of it, or half a line if it is a name.
+4. The remaining room is given to the columns that need the least more. Cells wrap between words.
+5. If even the longest words have no room, the widest columns that may wrap are cut, names last.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOTHING = frozenset({"", "-"})
 class TableColumn(NamedTuple):
     """A column of a table.
 
-    is_fixed: never wrapped. piped_only: left out on a terminal. drop: where there is no room, columns with a number are
-    left out first, the smallest first.
+    is_fixed: never wrapped. piped_only: left out on a terminal. drop: without room, columns with a number are left out
+    first, the smallest first.
     """
 
     header: str
@@ -35,7 +35,7 @@ class TableColumn(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """How a table is shown. widths: by the number of each column that is shown; dropped: headers without room."""
+    """How a table is shown. widths: by the number of each shown column; dropped: headers without room."""
 
     widths: dict[int, int]
     dropped: list[str]
@@ -59,7 +59,7 @@ def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width:
             del natural[number]
     least = {}
     for number, wide in natural.items():
-        # The name of a thing tells rows apart, so that it is shown whole.
+        # A name distinguishes the rows, so it is shown whole.
         word_max = width // 2 if columns[number].style in _NAMES else _WORD_MAX
         least[number] = wide if columns[number].is_fixed else min(wide, word_max, _longest_word(cells[number]))
     dropped = []

@@ -1,4 +1,4 @@
-"""Field values as people read them: times as text, decimals as numbers, contents by what they are."""
+"""Format field values for people: times as text, decimals as numbers, contents by their description."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Opened = Callable[[str, str, Any], Any]
 
 
 class Humane:
-    """Values of every type given by `types`, in their JSON form, as one line of text.
+    """Formats values of every type given by `types`, in their JSON form, as one line of text.
 
-    opened: (entity, field, value) -> the value with what is sealed in it opened, or said why not (sealed.py).
+    opened: (entity, field, value) -> the value with its sealed parts opened, or marked as unreadable (sealed.py).
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Humane:
         self._known: dict[tuple[str, str, bool], Convert] = {}
 
     def field(self, entity: str, name: str, value: Any) -> str:
-        """A whole field."""
+        """Format a whole field."""
         return self._text(entity, name, value, whole=True)
 
     def element(self, entity: str, name: str, value: Any) -> str:
-        """What one mutation carries: a collection's element, else the whole value; "-" for nothing."""
+        """Format the value of one mutation: a collection's element, else the whole value; "-" for none."""
         return "-" if value is None else self._text(entity, name, value, whole=False)
 
     def _text(self, entity: str, name: str, value: Any, *, whole: bool) -> str:
@@ -67,12 +67,12 @@ class Humane:
 
 
 def text_of(value: Any) -> str:
-    """Text as it is, all else as JSON."""
+    """Return text unchanged, any other value as JSON."""
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def humane(node: Node) -> Convert:
-    """From a value's JSON form to what people read."""
+    """Return the converter from a value's JSON form to text for people."""
     plain = _plain(value_of(node))
 
     def convert(value: Any) -> Any:
@@ -115,7 +115,7 @@ def _plain(node: dict[str, Any]) -> Convert:
 
 def _logical(logical: str) -> Convert:
     if logical == JSON:
-        # Text inside a JSON value is quoted, so that "50" and 50 can be told apart.
+        # Text inside a JSON value is quoted, so that "50" and 50 differ.
         return lambda value: json.dumps(value, ensure_ascii=False)
     unit = 1000 if logical.endswith("millis") else 1
     if logical.startswith("local-"):

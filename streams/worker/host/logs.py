@@ -8,8 +8,9 @@ The first five keys of a JSON line are the same on every line, and no event has 
 record that is no event (streams/events.py) is shown as the event `message`. docs/OPERATIONS.md lists every event with
 its fields.
 
-What libraries log, Kafka's clients among them, is written at the level debug and in the same form; at other levels it
-is dropped: what follows from it for the worker is an event. So are warnings, and what ends a thread is one line.
+Messages of libraries, Kafka's clients among them, are written at the level debug and in the same form; at other levels
+they are dropped: their consequence for the worker is an event. The same holds for warnings, and an error that ends a
+thread is one line.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import Any
 
 from refold.avro.times import millis_text
 
-# The event of a record that is none.
+# The event of a record that is not an event.
 PLAIN = "message"
 FIXED = ("time", "level", "logger", "event", "message")
 # Kafka's client logs through it, and is a library all the same.
 _CLIENT = "refold.streams.log.kafka.clients"
-# Faust tells of its start, its stop and its crash at length; refold says what matters itself.
+# Faust logs its start, its stop and its crash at length; refold itself logs what matters.
 _LIBRARIES = ("faust", "mode", "aiokafka", "asyncio")
 _PLAIN = re.compile(r"[^\s\"=]+")
 

@@ -147,12 +147,12 @@ class _StatusCollector(Collector):
         # The last status of each partition that was folded here, for when it is lost; and since when it is lost.
         self._last: dict[int, Mapping[str, Any]] = {}
         self._lost_ms: dict[int, int] = {}
-        # When a partition was last committed here: one that is taken up again does not know it.
+        # When a partition was last committed here: one that was taken up again does not know it.
         self._committed_ms: dict[int, float] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Every metric that has a value."""
-        # In this order: whether it is a member is known a moment after what it has.
+        # In this order: the membership is known a moment after the partitions.
         around, status, now_ms = self._around(), self._status(), self._clock_ms()
         yield from self._of_worker(status, around)
         yield from self._of_surroundings(around, now_ms)
@@ -178,7 +178,7 @@ class _StatusCollector(Collector):
             yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
 
     def _kept(self, status: Status, around: WorkerCondition, now_ms: int) -> Status:
-        """The partitions whose gauges are told: those that it folds, and those that it may get back."""
+        """Return the partitions whose gauges are exported: those that it folds, and those that it may get back."""
         states = {number: status.get(number, {}).get("state") for number in self._last}
         self._lost_ms = {number: self._lost_ms.get(number, now_ms) for number, state in states.items()
                          if state != "folding"}  # fmt: skip
@@ -224,7 +224,7 @@ class _StatusCollector(Collector):
         yield self._gauge("ready", [([], readiness_of(status, around)["ready"])])
         try:
             disk = shutil.disk_usage(self._about.folder)
-        except OSError:  # a folder that is made in a moment, or was taken away: absent says more than a number would
+        except OSError:  # a folder that is about to be created, or was removed: an absent value is more accurate
             return
         yield self._gauge("disk_free", [([], disk.free)])
         yield self._gauge("disk_size", [([], disk.total)])
@@ -270,7 +270,7 @@ def metrics_of(
     foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (), passed_over: AsideFound = lambda: (),
     clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
-    """What renders a fold's status and condition in Prometheus' text format, anew at each call.
+    """Return a function that renders a fold's status and condition in Prometheus' text format.
 
     clock_ms: milliseconds since 1970.
     """

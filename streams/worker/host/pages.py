@@ -1,22 +1,22 @@
-"""The worker's pages: health, readiness, metrics, what it is asked about entities, and what it is told to do.
+"""The worker's pages: health, readiness, metrics, questions about entities, and operations.
 
-    GET  /health                         200 while it commits what there is to commit, 503 and why else (health.py)
+    GET  /health                         200 while it commits pending work, else 503 and why (health.py)
     GET  /ready                          200 once every partition it has is caught up, 503 before
     GET  /status                         each partition in full
     GET  /metrics                        for Prometheus
-    GET  /state/TYPE/ID?at=&clock=       what `refold state --json` prints
-    GET  /history/TYPE/ID?since=&until=  what `refold history --json` prints
+    GET  /state/TYPE/ID?at=&clock=       the same as `refold state --json`
+    GET  /history/TYPE/ID?since=&until=  the same as `refold history --json`
     POST /snapshot, /pin, ...            JSON in and out: streams/worker/operations.py
     POST /lookup/1?partition=            CBOR in and out: streams/log/kafka/lookups.py
 
-refold's web server serves them (streams/web/server.py): its bounds, its token and its rules about hosts are theirs.
-/health and /ready answer callers without the token too, with their status and one word: a probe needs no more.
+refold's web server serves them (streams/web/server.py), with its bounds, its token and its rules about hosts. /health
+and /ready also answer callers without the token, with their status and one word: a probe needs no more.
 
-A question is answered by the worker that has the partition; another worker asks that one, in one hop. What is to be
-done is done by every worker for its own partitions: the one that is asked asks all others, and has an answer when it
-has one for each partition. A worker that is asked by another and has not the partition says 503: the group is on the
-move, ask again. What one worker asks another is made of the page's name and its checked parts, never of the request's
-text. What another worker asks runs in lanes of its own, so two workers cannot wait for each other's last thread.
+The owner of the partition answers a question; another worker forwards it to the owner, in one hop. Every worker runs an
+operation for its own partitions: the called worker forwards it to all others, and answers when it has an answer for
+each partition. A worker that does not own the partition of a forwarded question answers 503: the partitions are moving,
+ask again. A forwarded request is made from the page's name and its checked parts, never from the request's text.
+Requests of other workers have their own lanes, so two workers cannot wait for each other's last thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from refold.streams.worker.condition import WorkerCondition
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 
 FORWARD_TIMEOUT_S = 30.0
-# What another worker may take for what it is told to do.
+# How long another worker may take for an operation.
 PATIENCE_S = 3_600.0
 PARTITION_DIGITS_MAX = 9
 ASKED_AT_ONCE = 16
@@ -45,15 +45,15 @@ OWN_PAGES = ("health", "ready", "status", "metrics")
 LANES = {"own": 4, "questions": 16, "operations": 8, "forwarded-questions": 16, "forwarded-operations": 8}
 
 Ask = Callable[[str, Mapping[str, str]], object]
-"""An entity and the query, to what is said of it, as JSON can hold it."""
+"""(entity, query) -> the answer, as JSON can hold it."""
 
 
 class WorkerOperations(Protocol):
-    """What a worker can be told to do; see streams/worker/operations.py."""
+    """The operations of a worker; see streams/worker/operations.py."""
 
     @property
     def names(self) -> Sequence[str]:
-        """What can be asked for."""
+        """The names of the operations."""
 
     def wanted(self, name: str, given: Mapping[str, Any]) -> set[int]:
         """The partitions that all answers together must have."""
@@ -63,13 +63,12 @@ class WorkerOperations(Protocol):
 
 
 class Pages(NamedTuple):
-    """What the pages say.
+    """The content of the pages.
 
-    status: by partition, how the worker stands; raises where it does not fold. around: brokers, group and folder.
-    metrics: Prometheus' text. partition_of: that of an entity. owns: whether a partition is here. workers: by
-    partition, the URL of the worker that has it, without those that nobody is known to have. questions, operations: by
-    the first word of the path. lookup: the answer to one, in CBOR. own_url: where they are. asker: how other workers
-    are asked.
+    status: by partition, its status; raises if the worker does not fold. around: brokers, group and folder. metrics:
+    Prometheus' text. partition_of: that of an entity. owns: whether this worker owns a partition. workers: by
+    partition, the URL of its owner, without partitions whose owner is unknown. questions, operations: by the first word
+    of the path. lookup: the answer to one, in CBOR. own_url: their address. asker: how other workers are called.
     """
 
     status: Callable[[], Status]
@@ -87,7 +86,7 @@ class Pages(NamedTuple):
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """Probes have threads of their own: they are answered whatever else is asked."""
+        """Probes have their own threads: they are answered whatever other requests run."""
         return LANES
 
     def route(self, request: Request) -> Route | PageResponse:
@@ -113,7 +112,7 @@ class Pages(NamedTuple):
         return problem(405, f"{request.path[:100]} is {'posted to' if method == 'POST' else 'asked for with GET'}")
 
     def answer(self, request: Request) -> PageResponse:
-        """The page behind a request."""
+        """Return the response to a request."""
         here, asked = self.log_id.hex(), request.headers.get(LOG)
         if asked is not None and asked != here:
             return problem(OTHER_LOG, f"this is a worker of the log {here}, and {asked:.80} is asked for")
@@ -160,7 +159,7 @@ class Pages(NamedTuple):
         )
 
     def _operation(self, name: str, given: Mapping[str, Any], request: Request) -> PageResponse:
-        """Done here, and by all others unless one of them asks."""
+        """Run the operation here, and on all other workers unless one of them forwarded it."""
         if FORWARDED in request.headers:
             return json_answer(200, {"partitions": self.operations.do(name, given)})
         wanted = self.operations.wanted(name, given)
@@ -199,7 +198,7 @@ class Pages(NamedTuple):
             return problem(503, f"{what}: {owner}, which has its partition, does not answer ({error}); ask again")
 
     def _told(self, url: str, name: str, given: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-        """What another worker did."""
+        """Return another worker's answer."""
         try:
             answer = ask(
                 self.asker, f"{url}/{name}", json.dumps(given).encode(), log_id=self.log_id, timeout_s=PATIENCE_S,
@@ -217,7 +216,7 @@ class Pages(NamedTuple):
 
 
 def _word(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a caller without the token is told."""
+    """Return the answer for a caller without the token."""
     return {name: found[name]}
 
 

@@ -1,10 +1,10 @@
-"""The worker's process: Faust's supervision over the fold, the pages, and users' agents where there are any.
+"""The worker's process: Faust's supervision of the fold, the pages, and users' agents if there are any.
 
-Without agents the process is what a Faust worker is made of, a mode.Worker, and has no Faust app: one that consumes
-nothing would only be in the way.
+Without agents the process is built like a Faust worker, from a mode.Worker, but has no Faust app: an app that consumes
+nothing would serve no purpose.
 
-SIGTERM and SIGINT stop it: the agents first, then the fold drains. What failed is raised here, after everything has
-ended, for the command line to print in one line.
+SIGTERM and SIGINT stop it: first the agents, then the fold drains. After everything has ended, the failure is raised
+here, and the command line prints it in one line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_process(service: HostedService, make_agents: Callable[[], AgentsApp] | N
             worker.execute_from_commandline()
     except SystemExit as error:  # mode's way to end, also with what failed while it started
         ended.append(error.__context__)
-    except BaseException as error:  # a crash comes as whatever was met first, or as the cancelling of the rest
+    except BaseException as error:  # a crash is raised as the first error, or as the cancellation of the rest
         ended.append(error)
     of_agents = [] if agents is None else [agents.app.crash_reason, agents.reading.failure]
     failures = [fold.failure, *of_agents, worker.crash_reason, *ended]

@@ -1,9 +1,9 @@
-"""Several workers on one machine: each a process of its own, all ended when one ends.
+"""Several workers on one machine: each is a separate process, and all are ended when one ends.
 
-1. Each is started with the same words, but a data folder, an instance and a port of its own.
+1. Each is started with the same arguments, but its own data folder, instance and port.
 2. SIGTERM and SIGINT are passed on to all: each drains.
-3. When one ends by itself it is said which, the others are drained too, and the exit status is that one's: none is
-   started again here. Whoever supervises this process starts all of them anew.
+3. When one ends by itself that is reported, the others are drained too, and the exit status is that one's: none is
+   restarted here. The supervisor of this process restarts all of them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Workers:
         self._is_ending = False
 
     def start(self, number: int, command: Sequence[str]) -> None:
-        # In a session of its own: Ctrl-C reaches it once, through here.
+        # In its own session: Ctrl-C reaches it once, through this process.
         process = subprocess.Popen(command, start_new_session=True)
         self._running[process.pid] = number, process
         if self._is_ending:
             process.terminate()
 
     def end(self, *_: object) -> None:
-        """Drain all; once, for a second signal would end one that is about to leave."""
+        """Drain all; once, because a second signal would end one that is about to leave."""
         if self._is_ending:
             return
         self._is_ending = True
@@ -56,7 +56,7 @@ class _Workers:
             process.terminate()
 
     def wait(self) -> int:
-        """Wait for all; one that ends unasked has failed, whatever it says."""
+        """Wait for all; a worker that ends unasked has failed, whatever its status."""
         status = 0
         while self._running:
             pid, waited = os.wait()
