@@ -319,12 +319,23 @@ class AgentLog(Log):
     ) -> RunList:  # fmt: skip
         """List the runs of agents, the newest first, as `refold runs` does. A run must match every argument.
 
-        since, until: begun then or later, then or before; aware datetimes or RFC 3339 texts. text: in whose input,
-        output, messages, calls or results this stands. tool: that called it. error: that failed, or had to try again,
-        with this in an error's class or message. outcome: succeeded, failed, cancelled, timed_out, unknown or running.
-        parent: that are forks of this run. model: that asked a model with this in its name. usage: rows say what their
-        model calls took, for which their steps are read. limit: at most the newest so many. at: as they stood at a
-        point. What could not be read is named in the answer (unread, damaged). InputError.
+        Args:
+            since, until: The earliest and latest begin; aware datetimes or RFC 3339 text.
+            text: A text in input, output, messages, calls or results.
+            tool: A tool that the run called.
+            error: A text in the class or message of an error that failed the run, or was retried.
+            outcome: succeeded, failed, cancelled, timed_out, unknown or running.
+            parent: Only forks of this run.
+            model: A text in the name of a model that the run called.
+            usage: Add what the model calls used to each row; this reads the steps.
+            limit: At most the newest so many.
+            at: As they were at a point.
+
+        Returns:
+            The runs; `unread` and `damaged` name those that could not be read.
+
+        Raises:
+            InputError: An argument is invalid.
         """
         from refold.agents.recordings.find import Wanted, find, time_of
 

@@ -35,7 +35,7 @@ class SinkPages:
         return Route(LANE, is_open=name == "health")
 
     def answer(self, request: Request) -> PageResponse:
-        """The page behind a request."""
+        """Return the response to a request."""
         if request.path.strip("/") == "health":
             return json_answer(200, {"healthy": True})
         return PageResponse(200, self._metrics(), TEXT)

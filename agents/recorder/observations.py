@@ -197,7 +197,7 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 
 
 def model_call(call: Call) -> Patch:
-    """What the request and the answer say by the names that model clients use for it."""
+    """Return parts of the request and the answer under the names that model clients use for them."""
     asked, answer = said_in_call(call)
     input_tokens, output_tokens = tokens_in(answer)
     usage = usage_in(answer)

@@ -123,7 +123,7 @@ class Explorer:
         return Route(STATIC if page is None else page.lane, is_open=True)
 
     def answer(self, request: Request) -> PageResponse:
-        """The page behind a request."""
+        """Return the response to a request."""
         name, parts = _path(request.path)
         if name == "static" and len(parts) == 1 and parts[0] in assets():
             content, media_type = assets()[parts[0]]

@@ -71,11 +71,11 @@ def runs(
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
-    A run that began within another comes after that one, indented, the first first.
-    All that is asked for has to hold. Text and errors are searched in any case of letters, and only where content has
-    not expired. With --indexed a text is found by the index of `refold run search`, in all runs and by whole words. The
-    cost is by a table of prices that REFOLD_PRICES may name; + says that some models have none in it. A run whose
-    content or key is damaged is named at the end, and the exit status is 1.
+    A nested run is listed after the run that started it, indented, in the order of start. A run must match every
+    option. Text and errors are searched without regard to case, and only in content that has not expired. With
+    --indexed a text is found by the index of `refold run search`, in all runs and by whole words. The cost is from a
+    table of prices that REFOLD_PRICES may name; + means that the table lacks some models. A run whose content or key is
+    damaged is named at the end, and the exit status is 1.
 
     \b
     Examples
