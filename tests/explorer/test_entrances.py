@@ -160,6 +160,7 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/test_worker.py::test_pages_that_cannot_be_served_are_one_clear_line",
         "explorer/test_worker.py::test_with_a_token_and_tls_workers_and_commands_ask_workers",
     ],
+    "a policy's file": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],  # an answer is a record
     "`refold proxy`": ["agents/capture/test_wire.py::test_what_is_not_forwarded"],
     "the explorer's pages": [
         "explorer/web/test_guarded.py::test_only_this_servers_names_and_pages_are_answered",
