@@ -175,6 +175,7 @@ REFUSED: dict[str, Tries | list[str]] = {
     ],
     "messages between a client and an MCP server": [],  # for the user who started it
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
+    "checkpoints of LangGraph": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],  # they are records
     "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],
     "`refold sink`": sinks_store,
