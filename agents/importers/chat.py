@@ -2,14 +2,15 @@
 
 A line, or an item of the document's array, is one of
 - a list of messages;
-- an object with `messages`, or ShareGPT's `conversations`: `model` and `agent` name themselves; `created`, `created_at`
-  or `timestamp` (also inside `metadata`) is when it began; `system` is said before the first message;
-- an object with `request` and `response`, as APIs take and give them: OpenAI's chat completions and responses,
+- an object with `messages`, or ShareGPT's `conversations`: `model` and `agent` have these names; `created`,
+  `created_at` or `timestamp` (also inside `metadata`) is the begin; `system` precedes the first message;
+- an object with `request` and `response`, as APIs use them: OpenAI's chat completions and responses, Anthropic's
+  messages. Either may be wrapped in `body`, as in OpenAI's batches.
   Anthropic's messages. `body` may stand around either, as in OpenAI's batches.
 
-All other members, `id` among them, are in the run's `metadata`. Messages are those of messages.py, of OpenAI's and
-Anthropic's styles, also mixed. Documents follow the general rule (see documents), for nothing is known of the tools;
-nor whether they write.
+All other members, `id` among them, are in the run's `metadata`. Messages are those of messages.py, in OpenAI's and
+Anthropic's styles, also mixed. Documents follow the general rule (see documents), because nothing is known of the
+tools, nor whether they write.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
 
 
 def _identity(given: Mapping[str, Value], line: Value) -> Value:
-    """What a run's id is made of: the messages, with the conversation's own id where it has one; else the line."""
+    """Return what a run's id is made from: the messages, with the conversation's own id if it has one; else the
+    line."""
     listed = next((given[key] for key in LISTS if key in given), None)
     own = {key: given[key] for key in IDS if isinstance(given.get(key), (str, int))}
     if listed is None:
@@ -111,7 +113,7 @@ def _is_conversation(item: Value, keys: Mapping[str, str]) -> bool:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a conversation."""
+    """Describe a value, if it is a conversation."""
     if isinstance(value, list) and value:
         inner = value[0]
         if is_message(inner):
@@ -154,7 +156,7 @@ def _listed(given: Mapping[str, Value], place: str, file: ImportFile) -> tuple[t
 def _exchange(
     given: Mapping[str, Value], place: str, file: ImportFile
 ) -> tuple[tuple[Message, ...], Mapping[str, Value]]:
-    """The messages of a request and of its response, and all that they say beside these."""
+    """Return the messages of a request and of its response, and all their other members."""
     request, response = _body(given["request"]), _body(given["response"])
     if not isinstance(request, Mapping) or not isinstance(response, Mapping):
         raise InputError(f"{place}: request and response are not both objects")
@@ -181,7 +183,7 @@ def _exchange(
 
 
 def _answered(response: Mapping[str, Value], place: str) -> list[Message]:
-    """What a model answered, by its API: a response that is an error answers nothing."""
+    """Return a model's answer, by its API: a response that is an error has none."""
     choices, output = response.get("choices"), response.get("output")
     at = next((response[key] for key in ("created", "created_at") if response.get(key) is not None), None)
     time: dict[str, Value] = {} if at is None else {"created": at}

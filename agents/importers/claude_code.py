@@ -4,14 +4,14 @@
     <id>/subagents/agent-<agent>.jsonl        each subagent's own lines
     <id>/subagents/agent-<agent>.meta.json    {"toolUseId": ...}: the call of the session that started it
 
-1. Lines are read in their order. `user` and `assistant` lines are messages. An answer of the model is written as
-   several lines, one a content block, with results of its first calls between them; lines with the same message id are
-   one message, where the first of them is.
-2. Each subagent is a conversation of its own, and a child of the session: those in files next to it, and those whose
+1. Lines are read in order. `user` and `assistant` lines are messages. An answer of the model is written as several
+   lines, one a content block, with results of its first calls between them; lines with the same message id are one
+   message, at the place of the first of them.
+2. Each subagent is a separate conversation, and a child of the session: those in files next to it, and those whose
    lines are in the session's own file (`isSidechain`), as older versions write them. The call that started it is known
    from its meta file, from the result that names it, or from its first words, which are the call's prompt.
-3. What a line says around its message is in the message's `extra`, but for what each line repeats (cwd, version and the
-   like), which is in the run's metadata. Lines of all other types are kept as they are, and counted.
+3. The other members of a message's line are in the message's `extra`, except those that every line repeats (cwd,
+   version and the like), which are in the run's metadata. Lines of all other types are stored unchanged, and counted.
 
 A session's run is named by its id alone, so a session that has grown is imported again and adds what is new.
 """
@@ -69,7 +69,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a session's line."""
+    """Describe a value, if it is a session's line."""
     if not isinstance(value, Mapping) or text_at(value, "type") not in KNOWN:
         return ""
     is_one = "leafUuid" in value or (isinstance(value.get("sessionId"), str) and "uuid" in value)
@@ -77,7 +77,7 @@ def recognised(value: Value) -> str:
 
 
 class _Children:
-    """The conversations of a session's subagents, read one by one when they are asked for."""
+    """The conversations of a session's subagents, read one by one on iteration."""
 
     def __init__(self, file: ImportFile, main: _Lines, side: list[_Lines]) -> None:
         self._file = file
@@ -98,7 +98,7 @@ class _Children:
 
 @dataclass(slots=True)
 class _Said:
-    """A message on its way: of the model, in as many lines as it came."""
+    """An unfinished message of the model, which is written in several lines."""
 
     message: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -180,12 +180,12 @@ class _Lines:
                 self.prompts.setdefault(inputs["prompt"], block["id"])
 
     def call_of(self, child: _Lines) -> str:
-        """The id of the call that started a subagent whose lines are here too; empty where that is not known."""
+        """Return the id of the call that started a subagent whose lines are here too; empty if it is unknown."""
         first = next((each.message.get("content") for each in child.made if isinstance(each, _Said)), None)
         return self.calls.get(child.agent, "") or (self.prompts.get(first, "") if isinstance(first, str) else "")
 
     def conversation(self, file: ImportFile, meta: Mapping[str, Any], children: Any) -> Conversation:
-        """What was said, as a conversation."""
+        """Return the messages as a conversation."""
         messages: list[Message] = []
         model, place = "", ""
         for each in self.made:
@@ -236,7 +236,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _meta(path: Path, file: ImportFile) -> Mapping[str, Any]:
-    """What is written next to a subagent's file; {} where nothing is."""
+    """Return the content of the meta file next to a subagent's file; {} if there is none."""
     beside = path.parent / f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.meta.json"
     if not beside.is_file() or beside.is_symlink():
         return {}

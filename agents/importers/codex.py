@@ -2,16 +2,16 @@
 
     session_meta    the session: its id, version, folder and instructions, in the run's metadata
     turn_context    the model and the settings of a turn
-    response_item   what the model was told, said, called and got back: items of OpenAI's Responses API
-    event_msg       what the user saw of it
-    compacted       a summary that takes the place of what came before
+    response_item   messages to and from the model, its calls and their results: items of OpenAI's Responses API
+    event_msg       what was shown to the user
+    compacted       a summary that replaces everything before it
 
-Messages are made of response_items (responses_items.py). All other lines are kept as they are; those of a type, or
-items of a type, that is not in this list are counted. Rollouts of before mid-2025 have the items themselves as lines,
+Messages are made from response_items (responses_items.py). All other lines are stored unchanged; those of a type, or
+items of a type, that is not in this list are counted. Rollouts from before mid-2025 have the items themselves as lines,
 after a first line {id, timestamp, instructions}; these have no times.
 
-A session's run is named by its id alone, so a session that has grown is imported again and adds what is new. A session
-that was started by another is its child.
+A session's run is named only by its id, so a session that has grown is imported again and adds its new part. A session
+that another one started is its child.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a rollout's line."""
+    """Describe a value, if it is a rollout's line."""
     if not isinstance(value, Mapping):
         return ""
     known = text_at(value, "type") in {"session_meta", "response_item", *KEPT}

@@ -4,33 +4,31 @@
     agent_session/<run>      each message, of any role, is one observation that appends to `messages`
     step/<run>#<n>           one for each assistant message, n from 1; pending until its calls are answered
     action/<run>#<n>.<k>     one for each tool call, k from 1: first the call, then the verbatim result
-    document/<kind>-<id>     what a result says of a thing
-    evaluation/<run>         the score, where the source has one
+    document/<kind>-<id>     what a result says about a thing
+    evaluation/<run>         the score, if the source has one
 
 Links: run `in` session, step `of` run, action `of` step, evaluation `of` run, and action `read`, `wrote` or
 `returned` document. Causes lead back: from a document to its action's result, from there to the message that
 carried it and to the call, from the call to its step, from the step to its message and the messages before
 that.
 
-Nothing is lost. A result that answers no call (see matching) stands in the session's messages and errors, and
-makes no action. A call without a result ends as `unknown`, and its step stays pending.
+Nothing is lost. A result that answers no call (see matching) is in the session's messages and errors, and makes no
+action. A call without a result ends as `unknown`, and its step stays pending.
 
-A conversation that a call of another one started is its child: its run is linked `of` the run of the parent, and `of`
-the step of that call where it is known.
+A conversation that another one's call started is its child: its run is linked `of` the run of the parent, and `of` the
+step of that call if it is known.
 
-Everything here is a function of the conversation, so importing it again, wholly or in part, makes the same
-ids: seq counts the observations from 0, and each observation has the time of the message it comes from. Where
-a message had no time of its own, one was made up for the observation's place in the order, and the run says so in
-`synthetic_time`. A made-up time is in no field: started_at, ended_at and the like are there only where the source has
-one, so a run without any time has none of them. Clocks may disagree: what ends something is never observed before
-what began it.
+Everything here is a function of the conversation, so importing it again, wholly or in part, makes the same ids: seq
+counts the observations from 0, and each observation has the time of its message. For a message without a time, one is
+made up for the observation's position in the order, and the run says so in `synthetic_time`. A made-up time is in no
+field: started_at, ended_at and the like exist only if the source has one, so a run without any time has none of them.
+Clocks may disagree: an end is never observed before its begin.
 
 Which tool result answers which call.
 
-Providers repeat call ids within one conversation, results come in any order, and older formats have no ids.
-So a result answers an open call, of the newest step that has a fitting one: with the same id where the result
-has one, else with the same tool name, else the first open. Each call is answered once. A result that fits
-none is an orphan.
+Providers repeat call ids within one conversation, results are in any order, and older formats have no ids. So a result
+answers an open call, of the newest step that has a fitting one: with the same id if the result has one, else with the
+same tool name, else the first open one. Each call is answered once. A result that fits none is an orphan.
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ FAILED = "Error"
 
 
 class Imported(NamedTuple):
-    """What was imported: conversations, and how many of them have no time at all."""
+    """The result of an import: conversations, and how many of them have no time at all."""
 
     conversations: int
     without_time: int
@@ -98,17 +96,17 @@ def import_conversation(conversation: Conversation, observe: Observe) -> Importe
     """Observe one conversation, message by message, and then those that its calls started.
 
     Args:
-        conversation: What an importer's `read` gives.
-        observe: A log's `observe`, by which each observation is recorded.
+        conversation: From an importer's `read`.
+        observe: A log's `observe`, which records each observation.
 
     Returns:
-        How many conversations that were.
+        How many conversations there were.
 
     Raises:
         InputError: A value cannot be observed.
     """
     count, without_time = 0, 0
-    # Parents with what is left of their children, read one by one.
+    # Parents with the rest of their children, read one by one.
     waiting: list[tuple[_Import | None, Iterator[tuple[str, Conversation]]]] = [(None, iter([("", conversation)]))]
     while waiting:
         parent, children = waiting[-1]
@@ -128,10 +126,9 @@ def import_conversation(conversation: Conversation, observe: Observe) -> Importe
 
 @dataclass(slots=True)
 class _Step:
-    """A step on its way in. `asked` and `heard`: observations of its calls and results, by the call's
-    position.
+    """An unfinished step. `asked` and `heard`: observations of its calls and results, by the call's position.
 
-    at: the time of the newest thing that happened in it, microseconds. is_timed: whether the source has a time for it.
+    at: the time of its newest event, microseconds. is_timed: whether the source has a time for it.
     """
 
     number: int
@@ -165,7 +162,7 @@ class _Import:
         self._seq = 0
         self._steps: list[_Step] = []
         self._replies: list[str] = []
-        self._unread: list[str] = []  # messages since the last reply: what the next one answers
+        self._unread: list[str] = []  # messages since the last reply, which the next one answers
         self._writes: list[tuple[str, ToolCall]] = []  # those that succeeded, each with its result's observation
 
     def all(self) -> None:
@@ -197,7 +194,7 @@ class _Import:
                     return
 
     def _timed(self, index: int, **fields: object) -> Patch:
-        """Fields of a message's time, where it has one of its own."""
+        """Return the fields of a message's time, if it has one of its own."""
         return {} if self._own[index] is None else dict(fields)
 
     def _say(self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = "") -> str:
@@ -325,7 +322,7 @@ class _Import:
         self._unread.append(self._message(index, message, self._replies[-1:], {"errors": [error]}))
 
     def _leave_open(self) -> None:
-        """Calls that no result answered: sent, and nothing is known of them."""
+        """End calls without a result: sent, with an unknown result."""
         at = self._end_at
         for step in self._steps:
             lost = [k for k in step.asked if k not in step.heard]
@@ -348,7 +345,7 @@ class _Import:
         self._say(self._session, {"status": "completed"} | end, at, [ended])
 
     def _judge(self, judgement: Judgement, last: Sequence[str]) -> None:
-        """The causes are what was judged: what the successful writes did, the last message, any words."""
+        """The causes are what was judged: the results of successful writes, the last message, any words."""
         at, entity = self._end_at, f"evaluation/{self._given.run}"
         writes = [{"name": call.tool, "kwargs": call.inputs} for _, call in self._writes]
         patch: Patch = {"subject": self._run, "run": self._given.run, "output": writes}

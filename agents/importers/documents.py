@@ -1,14 +1,13 @@
-"""The documents that a tool's result speaks of, where no format says it better.
+"""The documents in a tool's result, if the format itself does not name them.
 
-The rule: a result that is a JSON object with an id, or a list of such objects, speaks of one document each.
+The rule: a result that is a JSON object with an id, or a list of such objects, describes one document each.
 
-- The id is the member `id`. Else it is a member `<noun>_id` (or `<noun>Id`): the one whose noun stands in the
-  tool's name, else the only one there is. With several and none named by the tool, nothing says which thing
-  the object is.
-- The kind is that noun; for `id`, the object's own `object`, `kind` or `type`, else the tool's name without a
-  leading verb, trailing words such as "details" and, in a list, the plural s.
-- The entity is document/<kind>-<id>; every member of the object is asserted in its `fields`. A member that is
-  null removes that field; a member that is absent says nothing.
+- The id is the member `id`. Else it is a member `<noun>_id` (or `<noun>Id`): the one whose noun is in the tool's name,
+  else the only one. With several, and none named by the tool, the object has no identity.
+- The kind is that noun; for `id`, the object's own `object`, `kind` or `type`, else the tool's name without a leading
+  verb, trailing words such as "details" and, in a list, the plural s.
+- The entity is document/<kind>-<id>; every member of the object is asserted in its `fields`. A member that is null
+  removes that field; an absent member asserts nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TRAILERS = frozenset({"by", "detail", "details", "id", "info"})
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a result says of one thing: `entity` is document/<kind>-<id>, `fields` its members."""
+    """A document in a result: `entity` is document/<kind>-<id>, `fields` its members."""
 
     kind: str
     entity: str
@@ -62,7 +61,7 @@ def documents(call: ToolCall, result: Value) -> Iterator[Document]:
 
 
 def _identity(tool: str, given: Mapping[str, Value], in_list: bool) -> tuple[str, str]:
-    """Kind and id member of an object; the member is "" where there is none."""
+    """Return kind and id member of an object; the member is "" if there is none."""
     words = [word.lower() for word in WORDS.split(tool) if word]
     if "id" in given:
         named = (given.get(key) for key in ("object", "kind", "type"))

@@ -1,10 +1,10 @@
 """One file of recorded conversations, as an importer reads it: its JSON values, its run ids, its options and bounds.
 
-The file is read as a stream of lines, plain or gzip, each one JSON value. Two passes read it, so an importer gives the
-same conversations each time.
+The file is read as a stream of lines, plain or gzip, each one JSON value. Two passes read it, so an importer must
+return the same conversations each time.
 
-A JSON document that is written over several lines is told by its first line: no JSON value ends in `{`, `[`, `,` or
-`:`. It is read whole, within the bound of one line.
+A JSON document over several lines is recognised by its first line: no JSON value ends in `{`, `[`, `,` or `:`. It is
+read whole, within the bound of one line.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ VALUES_FACTOR = 4
 
 @dataclass(slots=True)
 class ImportFile:
-    """One file to import. It is read several times; `name` stands for it in messages.
+    """One file to import. It is read several times; `name` is its name in messages.
 
-    keys: of the option --map, the key in the file by the key that the format gives it. unknown: how many lines, spans
-    and the like of each kind the importer did not understand, and kept as they are. left_out: the same of what it did
-    not keep.
+    keys: of the option --map, the key in the file by the key of the format. unknown: for each kind, how many lines,
+    spans and the like the importer did not understand, and stored unchanged. left_out: the same for those that it did
+    not store.
     """
 
     path: Path
@@ -51,11 +51,11 @@ class ImportFile:
 
     @property
     def shown(self) -> str:
-        """What messages call the file."""
+        """The file's name in messages."""
         return self.name or str(self.path)
 
     def again(self, progress: Progress | None = None) -> ImportFile:
-        """The same file for another pass: nothing is counted yet."""
+        """Return the same file for another pass: all counts are 0."""
         return replace(self, progress=progress, unknown=Counter(), left_out=Counter(), _seen=Counter())
 
     def text_lines(self) -> Iterator[TextLine]:
@@ -82,13 +82,13 @@ class ImportFile:
             yield Line(place, parse_json(text, place, self.limits))
 
     def values(self) -> Iterator[Line]:
-        """Each line's JSON value, or the one document that the file is.
+        """Yield each line's JSON value, or the one document in the file.
 
         Returns:
-            Values with their place. A document is at FILE:1, or at its first line with something in it.
+            Values with their place. A document is at FILE:1, or at its first line that is not blank.
 
         Raises:
-            InputError: As `lines`; of a document the line where it stops being JSON is named.
+            InputError: As `lines`; for a document it names the line where it stops being JSON.
         """
         lines = self.text_lines()
         for first in lines:
@@ -110,12 +110,12 @@ class ImportFile:
         return found
 
     def run_of(self, given: Value) -> str:
-        """A run's id from all that the file says of a conversation.
+        """Return a run's id, made from all that the file says of a conversation.
 
         Equal conversations in one file are different runs. The n-th of them has the same id in each import.
 
         Args:
-            given: Any JSON value; the id depends on nothing else, but on how many equal ones came before.
+            given: Any JSON value; the id depends only on it, and on how many equal ones preceded it.
 
         Returns:
             32 hex digits.
@@ -133,7 +133,7 @@ class ImportFile:
         _count(self.left_out, kind)
 
     def budget(self) -> Budget:
-        """What a conversation that is spread over many lines may take of memory."""
+        """Return the memory bounds of a conversation over many lines."""
         return Budget(self.limits)
 
     def _document(self, first: TextLine, rest: Iterator[TextLine]) -> Line:
@@ -167,7 +167,7 @@ class ImportFile:
 
 
 def run_id(given: Value, number: int = 1) -> str:
-    """The id of the run of the n-th conversation of which the file says this; see `ImportFile.run_of`."""
+    """Return the id of the run of the n-th conversation with this content; see `ImportFile.run_of`."""
     return _numbered(hashlib.sha256(json_text(given).encode()).digest(), number)
 
 
@@ -182,7 +182,7 @@ def _count(kinds: Counter[str], kind: str) -> None:
 
 
 class Budget:
-    """Counts what one conversation takes; InputError where it is past its bounds."""
+    """Counts the memory of one conversation; InputError beyond its bounds."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
@@ -214,6 +214,6 @@ class Budget:
             )
 
     def give_back(self, text: str) -> None:
-        """Count a line no more."""
+        """Stop counting a line."""
         self._bytes -= len(text)
         self._values -= 1 + text.count(",") + text.count("[") + text.count("{")

@@ -24,11 +24,11 @@ class Line:
 
 
 def json_lines(path: str | Path, progress: Progress | None = None, limits: FileLimits = DEFAULT) -> Iterator[Line]:
-    """Each line's JSON value; blank lines are passed over. Whether it is gzip is told by its first bytes.
+    """Yield each line's JSON value; blank lines are skipped. gzip is detected by its first bytes.
 
-    Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or
-    truncated gzip stream, text that is not UTF-8, a line that is not JSON, and numbers or texts no
-    observation can hold. Lines before the bad one have been given by then.
+    Raises InputError, naming file and line, for a file that cannot be read or is empty, a damaged or truncated gzip
+    stream, text that is not UTF-8, a line that is not JSON, and numbers or texts that no observation can hold. Lines
+    before the bad one have been yielded by then.
     """
     for place, text in text_lines(Path(path), progress=progress, limits=limits):
         yield Line(place, parse_json(text, place, limits))

@@ -1,9 +1,9 @@
-"""One message of a conversation in the style of OpenAI or Anthropic, checked and taken apart without losing any of it.
+"""Parse one message of a conversation in the style of OpenAI or Anthropic, without losing any part of it.
 
-Of Anthropic's content blocks `text` is what is said, `thinking` the rationale, `tool_use` a call. A block that is the
-result of a tool answers the call with its `tool_use_id`, and becomes a message of its own, of the role `tool`: so one
-message may become several. The other members of the message stay with the first of them. All other blocks stay in the
-message's content as they are.
+Of Anthropic's content blocks `text` is the text, `thinking` the rationale, `tool_use` a call. A block that is the
+result of a tool answers the call with its `tool_use_id`, and becomes a separate message, of the role `tool`: so one
+message may become several. The other members of the message stay with the first of them. All other blocks stay
+unchanged in the message's content.
 
 ShareGPT's `from` and `value` are read as `role` and `content`, and its names for roles as OpenAI's.
 """
@@ -45,10 +45,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. `content` is its text; parts or other JSON stand as canonical JSON, told by `content_type`.
+    """A message. `content` is its text; parts or other JSON are canonical JSON, as `content_type` says.
 
-    said: the text alone, where content has parts. result: what a tool answered, verbatim. failed: whether the tool said
-    that it failed, None where it said neither. at: the message's own time, microseconds. extra: all other members.
+    said: only the text, if content has parts. result: a tool's verbatim answer. failed: whether the tool reported a
+    failure, None if it did not say. at: the message's own time, microseconds. extra: all other members.
     """
 
     role: str
@@ -67,12 +67,12 @@ class Message:
 
     @property
     def is_result(self) -> bool:
-        """Whether a tool speaks: the role `tool`, or `function` as it was before, or whatever has a result."""
+        """Whether it is a tool's message: the role `tool`, or the older `function`, or any role with a result."""
         return self.role in ("tool", "function") or self.result is not None
 
     @property
     def text(self) -> str | None:
-        """What is said, without the parts that say nothing; of parts without any text all of them, as JSON."""
+        """Return the text, without empty parts; for parts without any text all of them, as JSON."""
         return self.content if self.said is None else self.said or None
 
     def element(self, index: int) -> dict[str, object]:
@@ -118,10 +118,10 @@ def parse_messages(given: Value, place: str, keys: Mapping[str, str] | None = No
 
 
 def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
-    """An object with its members under the names that are read here.
+    """Return an object with its members under the names that are read here.
 
     Args:
-        given: Any value; what is no object stays as it is.
+        given: Any value; a value that is not an object is returned unchanged.
         keys: Their key by ours.
         place: FILE:LINE, for the message.
 
@@ -129,7 +129,7 @@ def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
         The object under our names.
 
     Raises:
-        InputError: A member of our name is there already.
+        InputError: A member of our name exists already.
     """
     if not keys or not isinstance(given, Mapping):
         return given

@@ -1,28 +1,30 @@
-"""What of a JSON tree must not be written is replaced by tokens, before anything is written.
+"""Replace secrets in a JSON tree by tokens, before anything is written.
 
     redact = Redactor(key)
     redact({"user": "bob@example.com", "password": "hunter2"})
     {"user": "[email:3d1f...]", "password": "[secret:90ab...]"}
 
-1. One look at all names, and at all texts as one, says whether there can be anything (prefilter.py); mostly there
-   cannot, and the tree is given back itself.
-2. Of a value under a secret's name (names.py) all texts and numbers are replaced, at any depth below it. `Bearer` and
-   its like stay in front of it.
-3. In every other text, and in every key, are replaced: secrets that are known (known.py), the user's own rules, secrets
-   of a form of their own (patterns.py), secrets that the words around them give away (context.py). That is done again
-   until nothing is found, so redacting twice is redacting once (scan.py).
+1. One scan of all names, and of all texts as one, decides whether there can be any secret (prefilter.py); mostly there
+   cannot, and the tree itself is returned.
+2. In a value with the name of a secret (names.py) all texts and numbers are replaced, at any depth. `Bearer` and the
+   like stay before the token.
+3. In every other text, and in every key, these are replaced: known secrets (known.py), matches of the user's own rules,
+   secrets with a form of their own (patterns.py), and secrets that the surrounding words reveal (context.py). This
+   repeats until nothing is found, so redacting twice equals redacting once (scan.py).
 4. A text that is a JSON object or list is treated as the tree it is, and keeps its layout (walk.py).
-5. What the first walk met under a name is known in the whole tree: where there is such, the tree is walked once more.
+5. Secrets that the first walk found by a name are then known in the whole tree: if there are any, the tree is walked
+   once more.
 
-The same tree gives the same whatever was redacted before it, so that a replay, which asks in another order and from
-other threads, asks for the same. What a run was given (its input, the answers to its calls) is taken up by `shown`, and
-known in all that comes after: there the code can have it from, and in a replay it has the token from there.
+The same tree gives the same result whatever was redacted before it, so that a replay, which requests in another order
+and from other threads, makes the same requests. The run's input, and the answers to its calls, are passed to `shown`;
+their secrets are known in everything after: the code can have them from there, and in a replay it has the token from
+there.
 
-A secret has one token wherever it stands and however it was found, also as a part of a text: what an agent makes of
-the tokens in a replay then equals the redacted form of what it made of the secrets themselves.
+A secret has one token in every place, however it was found, also as a part of a text: so what an agent computes from
+the tokens in a replay equals the redacted form of what it computed from the secrets.
 
-Anything that raises on the way becomes RedactionFailed, which says where it failed and nothing of what was there, and
-the write does not take place. What did not change is not copied.
+Any exception becomes RedactionFailed, which says where it failed and nothing of the content, and the write does not
+happen. Unchanged parts are not copied.
 """
 
 from __future__ import annotations
@@ -45,19 +47,18 @@ from refold.avro.errors import RedactionFailed
 GROUPS_ENVIRONMENT = "REFOLD_REDACTION_GROUPS"
 
 Redact: TypeAlias = Callable[[Plain], Plain]
-"""Takes a JSON tree, gives what may be written of it; raises where that cannot be told."""
+"""Maps a JSON tree to the tree that may be written; raises if that is unknown."""
 
 
 class Redactor:
     """Replaces secrets in JSON trees by tokens. May be called from any thread.
 
-    key: 16 bytes or more; without one the log's own where a run is given the redactor, else a fresh one, whose tokens
-    match nothing outside of this object. names: further names of secrets; left: names that are none. secrets: texts
-    that are secrets wherever they stand. rules: the user's own, by the kind that their tokens show: a regular
-    expression, whose first group is the secret if it has one, or a function that takes a text and gives (start, end)
-    of each secret in it. without: kinds that are not looked for (email, iban, card, api-key, jwt, private-key). groups:
-    kinds that are looked for as well, though other numbers look like them (ssn, phone). InputError where one of these
-    is none.
+    key: 16 bytes or more; without one, the log's own if a run is given the redactor, else a generated one, whose tokens
+    match nothing outside of this object. names: further names of secrets; left: names that are not. secrets: texts that
+    are secrets everywhere. rules: the user's own, by the kind in their tokens: a regular expression, whose first group
+    is the secret if it has one, or a function that takes a text and returns (start, end) of each secret in it. without:
+    kinds not to search (email, iban, card, api-key, jwt, private-key). groups: kinds to search in addition, although
+    other numbers look like them (ssn, phone). InputError if one of these is invalid.
     """
 
     def __init__(
@@ -81,21 +82,21 @@ class Redactor:
         self._known = KnownSecrets(each for each in given["secrets"] if each)
 
     def __reduce__(self) -> tuple[Callable[[], Redactor], tuple[()]]:
-        """For pickle: it is made again of what it was given; rules that are functions have to be of a module."""
+        """For pickle: it is made again from its arguments; rules that are functions must be in a module."""
         return partial(type(self), self._key if self._is_keyed else None, **self._given), ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
     def __call__(self, tree: Plain) -> Plain:
-        """The tree without its secrets; itself where it holds none. RedactionFailed.
+        """Return the tree without its secrets; the tree itself if it holds none. RedactionFailed.
 
-        tree: a JSON tree; times, decimals, uuids, Blob and Sealed may stand in it, and stay. Nothing is changed in it.
+        tree: a JSON tree; times, decimals, uuids, Blob and Sealed may be in it, and stay. It is not changed.
         """
         return closed(lambda tree: self._redacted(tree, self._known)[0], tree)
 
     def shown(self, tree: Plain) -> Plain:
-        """As by a call, of what the code has from outside: what is named a secret in it is known from now on."""
+        """As a call, for values that the code got from outside: their named secrets are known from now on."""
 
         def known(tree: Plain) -> Plain:
             found, named = self._redacted(tree, self._known)
@@ -105,15 +106,16 @@ class Redactor:
         return closed(known, tree)
 
     def exchange(self, request: Plain, outcome: Plain) -> tuple[Plain, Plain]:
-        """A request, as by a call, and what came of it, as by `shown`; what the request names a secret is known in it.
+        """Redact a request, as by a call, and its result, as by `shown`; secrets named in the request are known in
+        both.
 
-        A tool that is given a password may quote it in its answer, or in its error. From then on it is known for good.
+        A tool that is given a password may quote it in its answer, or in its error. From then on it stays known.
         """
 
         def both(pair: Plain) -> Plain:
             asked, named = self._redacted(request, self._known)
             found, more = self._redacted(outcome, self._known.extended(named))
-            # Only what is held is searched for, or the work grows with the square of what is named.
+            # Only held secrets are searched, or the work would grow with the square of the named ones.
             texts = "\n".join(look(outcome, self._rules.names)[:2]) if named else ""
             asking = self._known.extended(named).shown if named else ()
             self._known = self._known.extended([*more, *(each for each in asking if each in texts)])
@@ -123,7 +125,7 @@ class Redactor:
         return asked, found
 
     def beside(self, request: Plain) -> Redact:
-        """What redacts knowing what the request names a secret."""
+        """Return a redactor that also knows the secrets named in the request."""
 
         def knowing(tree: Plain) -> Plain:
             _, named = self._redacted(request, self._known)
@@ -132,7 +134,7 @@ class Redactor:
         return partial(closed, knowing)
 
     def for_run(self, key: Callable[[], bytes]) -> Redactor:
-        """One for a run of a log: it knows nothing of others, and takes the log's key where it has none."""
+        """Return a redactor for a run of a log: it knows nothing of others, and uses the log's key if it has none."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         if not self._is_keyed:
@@ -162,7 +164,7 @@ class Closed:
         self.is_redacting = redact is not unredacted
 
     def __call__(self, tree: Plain) -> Plain:
-        """What the function makes of the tree. RedactionFailed."""
+        """Return the function's result for the tree. RedactionFailed."""
         return closed(self._redact, tree)
 
     def shown(self, tree: Plain) -> Plain:
@@ -179,18 +181,18 @@ class Closed:
 
 
 RunRedactor: TypeAlias = Redactor | Closed
-"""What redacts one run: it knows more and more."""
+"""Redacts one run: it knows more and more secrets."""
 
 
 def groups_in(environment: Mapping[str, str]) -> list[str]:
-    """The groups that the environment asks for, for the command line. InputError where one of them is none."""
+    """Return the groups in the environment, for the command line. InputError if one of them is invalid."""
     asked = [each.strip() for each in environment.get(GROUPS_ENVIRONMENT, "").split(",") if each.strip()]
     require_groups(asked, f"{GROUPS_ENVIRONMENT}: ")
     return asked
 
 
 def for_run(redact: Redact, key: Callable[[], bytes]) -> RunRedactor:
-    """What redacts one run of a log. key: gives the log's, where it is needed."""
+    """Return the redactor of one run of a log. key: returns the log's, if needed."""
     return redact.for_run(key) if isinstance(redact, Redactor) else as_of_run(redact)
 
 
@@ -205,17 +207,17 @@ def is_redacting(redact: Redact | None) -> bool:
 
 
 def as_of_run(redact: Redact) -> RunRedactor:
-    """The same object where it is one for a run already."""
+    """Return the same object if it is one for a run already."""
     return redact if isinstance(redact, (Redactor, Closed)) else Closed(redact)
 
 
 def closed(redact: Redact, tree: Plain) -> Plain:
-    """What it makes of the tree; whatever it raises is RedactionFailed without anything of the tree."""
+    """Return its result for the tree; any exception becomes RedactionFailed without any content of the tree."""
     try:
         return redact(tree)
     except RedactionFailed as error:
         failed = str(error)
-    except Exception as error:  # of any sort: what is not surely redacted is not written
+    except Exception as error:  # of any kind: a value that may not be redacted is not written
         failed = (
             f"redaction failed ({type(error).__name__}); nothing was written, and what it failed on is not shown: call "
             "the redactor on the value by hand to see"

@@ -1,7 +1,7 @@
 """Classes of runs, and for how many days the content of each is kept after the run has ended.
 
-A run's class is what was recorded as its `retention_class`; else what it was and how it came out. A run that somebody
-flagged is kept as long as the class `flagged`, or its own, says: the longer of the two.
+A run's class is the recorded `retention_class`; else its kind and outcome decide. A flagged run is kept for the days of
+the class `flagged`, or of its own class: the longer of the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _GIVEN = re.compile(r"([\w.-]{1,100})=(\d{1,6}(?:\.\d{1,6})?)\Z")
 
 
 def days_of(given: Iterable[str]) -> dict[str, float]:
-    """The days of each class: the defaults, and over them what is given as NAME=DAYS; InputError where it is not."""
+    """Return the days of each class: the defaults, replaced by those given as NAME=DAYS; InputError for another
+    form."""
     days = dict(DAYS)
     for each in given:
         found = _GIVEN.match(each)
@@ -31,7 +32,7 @@ def days_of(given: Iterable[str]) -> dict[str, float]:
 
 
 def class_of(fields: Mapping[str, Any]) -> str:
-    """The class of a run, by the fields that stand in clear."""
+    """Return the class of a run, by the fields in clear."""
     recorded: str = fields.get("retention_class") or ""
     if recorded:
         return recorded
@@ -41,6 +42,6 @@ def class_of(fields: Mapping[str, Any]) -> str:
 
 
 def kept_days(fields: Mapping[str, Any], days: Mapping[str, float]) -> float:
-    """For how many days a run's content is kept after its end; infinite where its class has no days."""
+    """Return for how many days a run's content is kept after its end; infinite if its class has no days."""
     own = days.get(class_of(fields), math.inf)
     return max(own, days[FLAGGED]) if fields.get("flagged") else own

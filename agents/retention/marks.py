@@ -1,4 +1,4 @@
-"""What people say of a run that retention listens to, flags and pins: observations of the run, as all else."""
+"""Flags and pins of runs, which retention respects: observations of the run, as everything else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from refold.streams.client import Log
 
 
 def flag(log: Log, vault: ValueCipher, run: str, reason: str, redact: Redact | None = None) -> str:
-    """Flag a run, which is kept as long as its class `flagged` says; the observation's id. Expired where it is.
+    """Flag a run, which is then kept as long as the class `flagged`; return the observation's id. Expired if it
+    expired.
 
-    redact: what of the reason may be written; the standard rules without one, whatever the run was recorded through.
+    redact: the redactor of the reason; the standard rules without one, whatever the run was recorded through.
     """
     entity = f"run/{run}"
     _require_content(log, vault, entity)
@@ -27,7 +28,7 @@ def flag(log: Log, vault: ValueCipher, run: str, reason: str, redact: Redact | N
 
 
 def _written(vault: ValueCipher, reason: str, redact: Redact | None) -> Plain:
-    """The reason without its secrets. The log's key is made for it only where there is one to hide."""
+    """Return the reason without its secrets. The log's key is created only if there is a secret to hide."""
     redact = redact or Redactor(groups=groups_in(os.environ))
     if as_of_run(redact)(reason) == reason:
         return reason
@@ -65,7 +66,7 @@ def _require_run(log: Log, entity: str) -> dict[str, Any]:
 
 
 def _require_content(log: Log, vault: ValueCipher, entity: str) -> None:
-    """A run of which nothing is left cannot be kept: a key made for a reason now would open nothing of it."""
+    """Refuse a run of which nothing is left: a key created for the reason now would open nothing of it."""
     for name, stored in _require_run(log, entity).items():
         try:
             vault.open(entity, name, stored)

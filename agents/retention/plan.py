@@ -1,20 +1,20 @@
-"""What retention would remove now, and why it keeps what it keeps. Nothing here writes.
+"""What retention would remove now, and why it keeps the rest. Nothing here writes.
 
-A run's content expires when the days of its class have passed since it ended, or since the log took its end if that is
+A run's content expires when the days of its class have passed since it ended, or since the log recorded its end if that
+is later (an import counts from its import), and nothing holds it:
 later (what is imported is as old as its import), and nothing holds it:
-
-    open                   it has not ended; a resumed one goes on
-    pinned, golden         somebody said so, or a golden trace was made of it
-    parent of RUN          a fork that is kept, and that begins with this run's steps
-    within RUN             a run that is kept, and in which this one began
+    open                   it has not ended; a resumed run continues
+    pinned, golden         a user pinned it, or a golden trace was made of it
+    parent of RUN          a kept fork begins with this run's steps
+    within RUN             a kept run, in which this one is nested
     class NAME for N days  it is not that old yet; a flagged run is of the class `flagged`
     class NAME             which has no days: for ever
 
 One pass over a log's observations: which contents belong to which run, and which to anything else.
 
-What is a run's: the contents that observations of its own entities name, run/<id>, step/<id>#<n>, and those of actions
-and effects, and of an imported run its session, where the observation's source is this run. All else that names a
-content, a document for example, keeps it: equal contents are stored once.
+A run owns the contents that observations of its own entities name, run/<id>, step/<id>#<n>, and those of actions and
+effects, and of an imported run its session, if the observation's source is this run. Any other observation that names a
+content, of a document for example, keeps it: equal contents are stored once.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _BY_SOURCE = frozenset({"action", "effect", "agent_session"})
 
 @dataclass(slots=True)
 class Survey:
-    """What a pass found. ended_ms: when the log took what says that a run ended, by run.
+    """The result of a pass. ended_ms: when the log recorded that a run ended, by run.
 
-    owned: by run, contents that are there, with their bytes and whether they are sealed. held: contents that something
-    names which is no run's.
+    owned: by run, existing contents, with their bytes and whether they are sealed. held: contents that an observation
+    names which belongs to no run.
     """
 
     ended_ms: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Survey:
     held: set[bytes] = field(default_factory=set)
 
     def free(self, expiring: Iterable[str]) -> dict[bytes, tuple[int, bool]]:
-        """The contents that nothing names but these runs."""
+        """Return the contents that only these runs name."""
         gone = {*expiring}
         found = {digest: each for run in gone for digest, each in self.owned.get(run, {}).items()}
         for digest in self.held:
@@ -71,7 +71,7 @@ def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
         for record in log.read(partition, 0, end):
             try:
                 observation = log.registry.decode(record.data)
-            except UndecodableError:  # a verdict is on it, or verify says so: it names nothing
+            except UndecodableError:  # it has a verdict, or verify reports it: it names nothing
                 continue
             run = run_of(observation, runs)
             said = observation.patch
@@ -90,7 +90,7 @@ def _take(log: LogPort, found: Survey, run: str | None, blob: Blob) -> None:
 
 
 def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
-    """The run that what an observation says belongs to, if any."""
+    """Return the run that an observation belongs to, if any."""
     kind, name = type_of(observation.entity), observation.entity.partition("/")[2]
     if kind == "step":
         name = name.rpartition("#")[0]
@@ -105,9 +105,9 @@ def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
 
 @dataclass(slots=True)
 class Planned:
-    """One run. Times in microseconds; due_at None where it never is due. kept: why it is, empty where it expires.
+    """One run. Times in microseconds; due_at None if it is never due. kept: why it is kept, empty if it expires.
 
-    has_key: whether its content is sealed and can be opened. contents, bytes: what it alone has in the store.
+    has_key: whether its content is sealed and can be opened. contents, bytes: what only this run has in the store.
     """
 
     run: str
@@ -148,9 +148,9 @@ class Plan:
 def plan(
     log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int, before: Plan | None = None
 ) -> Plan:
-    """What would be removed at a time. before: a plan whose pass is not made again, only its judgement.
+    """Return what would be removed at a time. before: a plan whose pass is reused; only its judgement is made again.
 
-    InputError where content is sealed, and there is no ring to destroy its key in.
+    InputError if content is sealed, and there is no ring in which to destroy its key.
     """
     cut = log.point().cut
     fields = run_fields(log, cut)

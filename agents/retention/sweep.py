@@ -1,25 +1,26 @@
-"""Removing what has expired. Observations stay as they are, and with them ids, order, hashes, roots and provenance.
+"""Remove expired content. Observations do not change, and with them ids, order, hashes, roots and provenance.
 
-1. Plan (plan.py): judge every run, and pass over all observations, for what is stored once may be named by others.
-2. Judge again, by the runs as they are now: whatever was pinned, flagged, resumed or forked during the pass stays.
+1. Plan (plan.py): judge every run, and read all observations, because content that is stored once may have several
+   names.
+2. Judge again, by the current state of the runs: a run that was pinned, flagged, resumed or forked during the pass
+   stays.
 3. Destroy the runs' keys. From here on everything that was sealed under them reads as expired, in every copy of the
-   log, all of a run at one moment: so keys go first. The other way around a process killed in between would leave runs
-   that are there by half.
-4. Remove the contents that only expired runs name (streams/blobs/): they are noted as expired, then go. Of
-   a run that was recorded in the clear this is all there is; what stood in its records stays.
+   log, for all of a run at one moment: so keys are first. In the other order a process killed in between would leave
+   runs that are half there.
+4. Remove the contents that only expired runs name (streams/blobs/): they are recorded as expired, then removed. For a
+   run that was recorded in clear this is everything; content inside its records stays.
+5. Have the storage below the key ring drop its remains of destroyed keys (keys/kafka.py), and that below the store of
+   contents its remains of removed ones (streams/log/kafka/contents.py), also of earlier sweeps.
 
-5. Let the storage below the key ring drop what it still has of destroyed keys (keys/kafka.py), and that below the store
-   of contents what it still has of removed ones (streams/log/kafka/contents.py), also of earlier sweeps.
+Each run is handled separately. A damaged key is destroyed with its run, as any other; a key that cannot be destroyed
+leaves its run, with its contents, to the next sweep, and the others are processed.
 
-Each run is handled by itself. A key that is damaged is destroyed with its run, as any other; one that cannot be
-destroyed leaves its run, contents and all, to the next sweep, and the others go.
+A process killed at any moment leaves a log that answers and verifies; the next sweep does the rest, because it starts
+with the same judgement: a run without a key whose contents still exist is judged as before. Two sweeps at once do the
+same things twice, which is harmless.
 
-A process killed at any moment leaves a log that answers and verifies; the next sweep does what is left, for it begins
-with the same judgement: a run without a key whose contents are still there is judged as ever. Two sweeps at once do
-the same things twice, which is nothing.
-
-Whoever records meanwhile: an open run is never judged, and its key and contents are its own. Contents in the clear may
-be shared with a run that has just put one, and of which no observation stands in the log yet: what was put (again)
+Concurrent recording is safe: an open run is never judged, and its key and contents are its own. Contents in clear may
+be shared with a run that has just put one, and whose observation is not in the log yet: a content that was put (again)
 within GRACE_S stays until the next sweep.
 """
 
@@ -36,13 +37,13 @@ from refold.streams.blobs.store import ContentStore
 from refold.streams.client import Log
 
 GRACE_S = 600
-# No file is from later: for contents that nobody else can have put.
+# No file is from later: for contents that no other process can have put.
 _EVER_MS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did. keys: destroyed. left: contents that were put too lately; they go with the next sweep.
+    """The result of a sweep. keys: destroyed. left: contents that were put too recently; the next sweep removes them.
 
     failed: by run, why its key could not be destroyed; its contents are left with it. remaining, remaining_contents:
     destroyed keys and removed contents, of this sweep and of earlier ones, that the storage below has not dropped yet.
@@ -60,7 +61,7 @@ class Swept:
 
 
 def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> Swept:
-    """Remove what has expired at a time; durable on return."""
+    """Remove content that has expired at a time; durable on return."""
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
         return Swept(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
@@ -88,7 +89,7 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
 
 
 def _settled(kept_in: KeyRing | ContentStore | None) -> int:
-    """How much of what was destroyed the storage below still has; it is told to drop that (step 5)."""
+    """Return how much of the destroyed content the storage below still has, after asking it to drop that (step 5)."""
     remaining = 0 if kept_in is None else kept_in.remaining()
     if kept_in is not None and remaining:
         kept_in.settle()
