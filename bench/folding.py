@@ -41,9 +41,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a case measured."""
+    """What a case measured. cpu_us: of the whole process, an observation."""
 
     per_second: float
+    cpu_us: float
     slowest_per_second: float
     peak_mb: float
     bytes_per_observation: float
@@ -63,21 +64,23 @@ def _run(case: Case, folder: str, uses_kernel: bool) -> Figures:
     draw = (zipf if case.zipf else uniform)(case.entities, SEED)
     source = observations(case.count, draw)
     spent: list[float] = []
+    cpu_s = 0.0
     with refold.open(f"file:{path}/log") as log:
         while some := list(islice(source, AT_ONCE)):
-            begin = time.perf_counter()
+            begin, begin_cpu_s = time.perf_counter(), time.process_time()
             for each in some:
                 log.observe(**each)
             log.flush()
             spent.append(time.perf_counter() - begin)
+            cpu_s += time.process_time() - begin_cpu_s
         rebuilt = _rebuild(log, case) if case.rebuild else 0.0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     shutil.rmtree(path)
     peak_mb = peak / 1024 if sys.platform == "linux" else peak / 1024**2
     rates = [AT_ONCE / each for each in spent]
-    return Figures(case.count / sum(spent), median(sorted(rates)[: max(1, len(rates) // 10)]), peak_mb,
-                   size / case.count, rebuilt)  # fmt: skip
+    slowest = median(sorted(rates)[: max(1, len(rates) // 10)])
+    return Figures(case.count / sum(spent), cpu_s / case.count * 1e6, slowest, peak_mb, size / case.count, rebuilt)
 
 
 def _rebuild(log: Any, case: Case) -> float:

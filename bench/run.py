@@ -1,23 +1,30 @@
 """`make bench`: every figure refold promises, measured here and printed as one table.
 
-python -P bench/run.py [--quick] [--only TABLE ...] [--peers PEER ...] [--folder DIR]
+python -P bench/run.py [--quick] [--only TABLE ...] [--peers PEER ...] [--folder DIR] [--write] [--minutes N]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import platform
+import shlex
+import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 
 import asof
+import flat
 import parquet_sink
 import postgres_sink
 import recording_table
 import saver
 import searching
 from folding import Case, Figures, measure
+from page import PageConsole, write
 from peers.calibration import calibrate
 from peers.comparison import compare
 from peers.contenders import ALL
@@ -50,18 +57,41 @@ def main() -> None:
     peers = [each.key for each in ALL]
     parser.add_argument("--peers", choices=peers, nargs="+", default=peers, help="on Kafka, these peers, not all")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where the logs are made")
+    parser.add_argument("--write", action="store_true", help="write docs/reference/figures.md and its pictures")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no table after so many minutes")
     options = parser.parse_args()
-    console = Console()
+    console = PageConsole()
     console.width = max(console.width, WIDTH)
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
     console.print(f"{machine}, {find_kernel().text}, logs in {options.folder}")
     share = 10 if options.quick else 1
-    for name, part in PARTS.items():
-        if not options.only or name in options.only:
-            part(console, options.folder, share)
-    for name, peer_part in PEER_PARTS.items():
-        if not options.only or name in options.only:
-            peer_part(console, options.folder, share, options.peers)
+    begin_s, left_out = time.monotonic(), []
+    command = f"make bench ARGS={shlex.quote(shlex.join(sys.argv[1:]))}"
+    # What a run that is short of time should have comes first.
+    for name in ("worker", "flat", *(each for each in (*PARTS, *PEER_PARTS) if each not in {"worker", "flat"})):
+        if options.only and name not in options.only:
+            continue
+        if time.monotonic() - begin_s > options.minutes * 60:
+            left_out.append(f"{name} (its time was over)")
+        else:
+            try:
+                _part(name, console, options, share)
+            except Exception as problem:  # the others are measured still
+                traceback.print_exc()
+                left_out.append(f"{name} ({type(problem).__name__})")
+        if options.write:
+            write(console, command, left_out)
+    if left_out:
+        console.print(f"Left out: {', '.join(left_out)}", markup=False)
+    if options.write:
+        print(write(console, command, left_out))
+
+
+def _part(name: str, console: Console, options: argparse.Namespace, share: int) -> None:
+    if name in PARTS:
+        PARTS[name](console, options.folder, share)
+    else:
+        PEER_PARTS[name](console, options.folder, share, options.peers)
 
 
 def _folds(console: Console, folder: Path, share: int) -> None:
@@ -138,12 +168,22 @@ def _row(name: str, case: Case, figures: Figures) -> list[str]:
             f"{figures.peak_mb:,.0f}", f"{figures.bytes_per_observation:,.0f}", rebuilt]  # fmt: skip
 
 
-PARTS = {"folding": _folds, "asof": _asof, "snapshots": _snapshots, "closed": _closed, "rebuilds": _rebuilds,
-         "agents": recording_table.show, "saver": saver.show, "parquet": parquet_sink.show,
-         "postgres": postgres_sink.show, "search": searching.show}  # fmt: skip
+PARTS = {
+    "folding": _folds,
+    "flat": flat.show,
+    "asof": _asof,
+    "snapshots": _snapshots,
+    "closed": _closed,
+    "rebuilds": _rebuilds,
+    "agents": recording_table.show,
+    "saver": saver.show,
+    "parquet": parquet_sink.show,
+    "postgres": postgres_sink.show,
+    "search": searching.show,
+}
 PEER_PARTS = {
-    "calibration": calibrate,
     "worker": compare,
+    "calibration": calibrate,
     "restore": restore,
     "resident": resident,
     "kafka-rebuilds": rebuild_from_kafka,

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+from page import Figure, note
 from peers.contenders import ALL, COMMIT_MS, Contender
-from peers.runs import Measured, measure
+from peers.runs import LONGEST_S, Measured, measure
 from peers.topics import Place, broker
 from peers.workloads import PARTITIONS, Workload
 from rich.console import Console
@@ -28,6 +30,23 @@ COLUMNS = (
     "peer", "observations", "a second", "lowest", "highest", "to the limit", "to Kafka Streams", "CPU us each",
     "peak MB", "load",
 )  # fmt: skip
+
+
+class Goal(NamedTuple):
+    """How many times a peer's rate, and its rate per CPU second, the worker with the kernel is to reach."""
+
+    rate: float
+    per_cpu: float | None = None
+
+
+# By peer, then by workload and threads.
+GOALS = {
+    "kafka-streams": {
+        ("uniform", 1): Goal(1.5, 1.2), ("zipf", 1): Goal(1.3, 1.1), ("uniform", 2): Goal(1.7), ("zipf", 2): Goal(1.4),
+    },
+    "quix-streams": {("uniform", 1): Goal(3.5)},
+    "faust": {("uniform", 1): Goal(20)},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,8 +108,23 @@ def compare(console: Console, folder: Path, share: int, keys: Collection[str], r
         for workload, threads in itertools.product(workloads(share), THREADS):
             able = [each for each in contenders if threads == 1 or each.takes_threads]
             if able:
-                rows = rows_of(console, able, workload, place, folder, runs, threads)
+                rows = rows_of(console, able, workload, place, folder, runs, threads, LONGEST_S / share)
                 console.print(_table(workload, rows, runs, threads))
+                _note(console, rows, workload, threads)
+
+
+def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: int) -> None:
+    """Keep how the worker with the kernel stands to each peer that there is a goal for."""
+    found = {row.contender.key: row for row in rows}
+    own = found.get("refold-kernel")
+    for key, goals in GOALS.items():
+        other, goal = found.get(key), goals.get((workload.key, threads))
+        if own is None or other is None or goal is None:
+            continue
+        what, peer = f"worker, {workload.name}, {threads} thread(s)", other.contender.name
+        note(console, Figure(f"{what}: rate", own.per_second / other.per_second, goal.rate, "times", peer))
+        if goal.per_cpu is not None and own.cpu_us and other.cpu_us:
+            note(console, Figure(f"{what}: per CPU second", other.cpu_us / own.cpu_us, goal.per_cpu, "times", peer))
 
 
 def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
@@ -108,7 +142,7 @@ def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
 
 def rows_of(
     console: Console, contenders: Sequence[Contender], workload: Workload, place: Place, folder: Path, runs: int,
-    threads: int = 1,
+    threads: int = 1, longest_s: float = LONGEST_S,
 ) -> list[Row]:  # fmt: skip
     """Each peer's runs on the workload; one that failed is said, and left out."""
     with console.status(f"{workload.name}: writing {workload.count:,} observations"):
@@ -118,7 +152,7 @@ def rows_of(
     for number, each in itertools.product(range(runs), contenders):
         try:
             with console.status(f"{workload.name}: {each.name}, run {number + 1} of {runs}"):
-                found[each].append(measure(each, workload, place, schema, folder, threads=threads))
+                found[each].append(measure(each, workload, place, schema, folder, longest_s=longest_s, threads=threads))
         except ServerFailed as error:
             console.print(f"{workload.name}: {each.name} failed: {error}", markup=False)
     return [Row(each, measured) for each, measured in found.items() if measured]

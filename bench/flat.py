@@ -1,0 +1,69 @@
+"""Whether an observation costs the same however many there are: of observations, of entities, and of them in an entity.
+
+Each point is a log of its own on the embedded log (folding.py). The cost is CPU of the whole process, for the rate of a
+machine that does something else says little.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from folding import Case, measure
+from page import PageConsole, Picture
+from rich.console import Console
+from rich.table import Table
+
+from refold.avro.kernel import find_kernel
+
+COUNTS = (10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+QUICK_MAX = 100_000
+ENTITIES = (1_000, 10_000, 100_000, 1_000_000)
+EACH = (1, 10, 100, 1_000, 10_000)
+COUNT = 500_000
+A_TENTH = 10
+
+
+def show(console: Console, folder: Path, share: int) -> None:
+    """Print the table, and keep the pictures."""
+    table = Table(title="The cost of an observation on the embedded log, CPU us")
+    for number, column in enumerate(("what grows", "observations", "entities", "with the kernel", "by Python")):
+        table.add_column(column, justify="right" if number else "left")
+    count = COUNT // share
+    # Fewer than 10,000 are over before anything is measured.
+    grown = {
+        "observations": (
+            "observations",
+            [
+                (each, max(10, each // A_TENTH))
+                for each in _shares(COUNTS, share, 10_000)
+                if share == 1 or each <= QUICK_MAX
+            ],
+        ),
+        "entities": ("entities", [(count, each) for each in _shares(ENTITIES, share, 100)]),
+        "history": ("observations an entity", [(count, max(1, count // each)) for each in EACH if each * 10 <= count]),
+    }
+    for name, (what, sizes) in grown.items():
+        series: dict[str, list[tuple[float, float]]] = {"kernel": [], "Python": []}
+        for observations, entities in sizes:
+            costs = [_cost(console, observations, entities, folder, uses_kernel=each) for each in (True, False)]
+            x = {"observations": observations, "entities": entities, "history": observations / entities}[name]
+            for key, cost in zip(series, costs, strict=True):
+                if cost is not None:
+                    series[key].append((x, cost))
+            shown = ["-" if cost is None else f"{cost:.1f}" for cost in costs]
+            table.add_row(what, f"{observations:,}", f"{entities:,}", *shown)
+        if isinstance(console, PageConsole):
+            there = {key: points for key, points in series.items() if points}
+            console.pictures.append(Picture(name, f"The cost of an observation, by {what}", what, "CPU us", there))
+    console.print(table)
+
+
+def _shares(sizes: tuple[int, ...], share: int, least: int) -> list[int]:
+    return sorted({max(least, each // share) for each in sizes})
+
+
+def _cost(console: Console, observations: int, entities: int, folder: Path, *, uses_kernel: bool) -> float | None:
+    if uses_kernel and find_kernel().kernel is None:
+        return None
+    with console.status(f"{observations:,} observations of {entities:,} entities"):
+        return measure(Case("", observations, entities), folder, uses_kernel=uses_kernel).cpu_us
