@@ -260,7 +260,7 @@ class LogPort(ABC):
 
     @abstractmethod
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
-        """Remove the epochs that fell off the ladder; returns what was done, by partition.
+        """Remove the epochs that the retention policy does not keep; returns what was done, by partition.
 
         dry_run: remove nothing. damaged: give up manifests that cannot be read too.
         """

@@ -1,7 +1,7 @@
-"""The digests of one partition's buckets, kept from epoch to epoch, and what they are digests of while that is small.
+"""The digests of one partition's buckets, cached from epoch to epoch, with the hashed entities while these are small.
 
-A bucket's digest covers all of its entities, so to change it for one of them the others' keys and hashes are needed.
-Kept here, they need not be read from the table for every epoch. Past bytes_max nothing is kept but the digests.
+A bucket's digest covers all of its entities, so changing it for one of them needs the others' keys and hashes. With
+this cache they need not be read from the table for every epoch. Beyond bytes_max only the digests are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A chunk: some whole buckets of encoded entities, as one stored record of `.snapshots` and as a piece of a view.
+"""A chunk: whole buckets of encoded entities, as one stored record of `.snapshots` and as a piece of a view.
 
     format u8 = 1, groups u32, entities u32, preimages u32 (bytes)        big-endian
     places    groups of u32      slot * 256 + bucket, ascending           little-endian, as the next three
@@ -9,8 +9,8 @@
     entities                     their stored forms (reducers/entity.py), one after another
     CRC-32C u32 big-endian
 
-Entities stand by place and, within it, by key. A group's part of the preimages is what its bucket's digest covers, so
-a chunk is checked by one SHA-256 a bucket, and nothing of it is decoded before it is asked for.
+Entities are sorted by place and, within it, by key. A group's part of the preimages is what its bucket's digest covers,
+so a chunk is checked by one SHA-256 a bucket, and nothing of it is decoded before it is needed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Piece = tuple[int, bytes, list[bytes]]
 
 
 class ChunkWriter:
-    """Collects groups in order; gives a chunk whenever enough stands in it."""
+    """Collects groups in order; returns a chunk whenever there is enough for one."""
 
     def __init__(self) -> None:
         self._clear()
@@ -78,7 +78,7 @@ class ChunkWriter:
         return self.close() if self._body_bytes + self._preimage_bytes >= CHUNK_BYTES else None
 
     def close(self) -> bytes | None:
-        """What was added since the last chunk as one, or None."""
+        """Return what was added since the last chunk as one, or None."""
         if not self._places:
             return None
         head = _HEAD.pack(FORMAT, len(self._places), len(self._bodies), self._preimage_bytes)
@@ -121,9 +121,9 @@ def hash_chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
 
 
 class Chunk:
-    """A chunk as it is read; `data` is all of it, `places` stand in order.
+    """A chunk that is read; `data` is all of it, `places` are sorted.
 
-    Raises CorruptionError where the bytes are not what was written.
+    Raises CorruptionError if the bytes are not what was written.
     """
 
     def __init__(self, data: bytes, where: str, *, checked: bool = False) -> None:
@@ -153,7 +153,7 @@ class Chunk:
         return len(self._ends)
 
     def preimage(self, group: int) -> bytes:
-        """What the digest of a group's bucket covers, as far as this chunk goes."""
+        """Return what the digest of a group's bucket covers, for the part in this chunk."""
         base, starts = self._preimages, self._starts
         return self.data[base + starts[group] : base + starts[group + 1]]
 
@@ -203,8 +203,8 @@ class Chunk:
             yield place, self.members(group)
 
     def rows(self, groups: bytearray) -> list[tuple[str, bytes]]:
-        """(entity, encoded) of the groups whose byte is not 0, in one go: most hold one entity, and looking into each
-        group by itself costs more than that."""
+        """Return (entity, encoded) of the groups whose byte is not 0, in one pass: most hold one entity, and handling
+        each group separately costs more."""
         data, at, start = self.data, self._preimages, self._bodies
         base, group, first = start, -1, 0
         found: list[tuple[str, bytes]] = []
@@ -280,9 +280,9 @@ def split(preimages: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _length(data: bytes, at: int) -> int:
-    """A big-endian u32.
+    """Return a big-endian u32.
 
-    CorruptionError where there is none: chunks are walked through before all of their bytes are checked.
+    CorruptionError if there is none: chunks are traversed before all of their bytes are checked.
     """
     try:
         return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]

@@ -1,15 +1,15 @@
-"""Closed entities (a type's `refold.closed_by` field is set): kept out of bases, so a rebuild costs what is open.
+"""Closed entities (a type's `refold.closed_by` field is set): left out of bases, so a rebuild costs only open ones.
 
-A base writes, beside its range of open entities,
+In addition to its range of open entities a base writes
     cold      a span of chunks for each (type, month of closing) of entities closed since the base before
-    index     spans of chunks without bodies: (key, state hash) of closed entities, by place; what stands later wins
+    index     spans of chunks without bodies: (key, state hash) of closed entities, by place; later ones win
     buckets   the digests of all buckets, closed entities included: 256 a slot, BUCKET_SLOTS slots a record, CRC-32C
-and lists those of earlier bases that still hold; spans of one kind grow together (seal.py). A closed entity that
-changes is in the deltas, and at the next base either open again or in a new cold span: what is open or later goes
-before what is older.
+and lists those of earlier bases that are still valid; spans of one kind are merged over time (seal.py). A closed entity
+that changes is in the deltas, and at the next base either open again or in a new cold span: open and later entries take
+precedence over older ones.
 
-A rebuild reads the ranges and the buckets. For a bucket that changed it looks up the closed members in the index; an
-entity's body is looked up in the cold spans of its type when it is asked for, or folded onto.
+A rebuild reads the ranges and the buckets. For a changed bucket it looks up the closed members in the index; an
+entity's body is looked up in the cold spans of its type when it is needed, or folded further.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Closing(NamedTuple):
 
 
 def closings(registry: Registry, schemas: int | None = None) -> dict[str, Closing]:
-    """By type name, what closes it, for those types that close."""
+    """Return what closes each type, by name, for those types that close."""
     found = {}
     for name in registry.fingerprints(schemas):
         definition = registry.newest(name, schemas).definition
@@ -107,10 +107,10 @@ Instead = Callable[[CorruptionError], Entities]
 
 
 class ColdEntities:
-    """The closed entities of an epoch, looked up where they are stored.
+    """The closed entities of an epoch, looked up in their spans.
 
-    Where a record there is damaged they all come from `instead` from then on, or the error is raised. Those may be
-    more: what is open stands above them anyway.
+    If a record there is damaged they are all read from `instead` from then on, or the error is raised. That source may
+    have more entities: open ones are above them anyway.
     """
 
     def __init__(self, reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> None:
@@ -161,7 +161,7 @@ class ColdEntities:
         raise CorruptionError(f"the closed entity {key.decode()} is in no snapshot that should hold it")
 
     def rows(self, reads: Callable[[str, str], bool]) -> Iterator[tuple[int, bytes, bytes]]:
-        """(place, key, encoded) of the closed entities in the spans whose type and month are to be read, each once."""
+        """Yield (place, key, encoded) of the closed entities in the spans with a selected type and month, each once."""
         made = self._made
         given: set[bytes] = set()
         if made is None:
@@ -183,13 +183,13 @@ class ColdEntities:
             for chunk in span.chunks():
                 for group, place in enumerate(chunk.places):
                     hashes = self.hashes(place)
-                    # One that changed since it was written here stands elsewhere too: the index has its present hash.
+                    # An entity that changed since it was written here is elsewhere too: the index has its current hash.
                     for key, body in chunk.members(group):
                         if hashes.get(key) == stored_hash(body):
                             yield place, key, body
 
     def names(self) -> Iterator[tuple[int, bytes]]:
-        """(place, key) of every closed entity; some come more than once."""
+        """Yield (place, key) of every closed entity; some repeatedly."""
         made = self._made
         if made is None:
             try:
@@ -209,7 +209,7 @@ class ColdEntities:
 
 
 def closed_in(reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> ColdEntities | None:
-    """The closed entities of an epoch, None where it has none."""
+    """Return the closed entities of an epoch, None if it has none."""
     return ColdEntities(reader, manifest, instead) if manifest.cold else None
 
 

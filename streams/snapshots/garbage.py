@@ -1,15 +1,17 @@
-"""Removing the epochs that fell off the ladder, and in the end their records. The owner's work alone.
+"""Remove the epochs that the retention policy does not keep, and later their records. Only the owner does this.
 
-A reader goes on with a manifest that it read before, so a record outlives the manifests that name it by a grace that
-is longer than any rebuild. Of each partition, while no epoch is being written:
-1. Read the manifests and the tombs (`Tomb`: what is left of a removed manifest). One that cannot be read may name any
-   record: nothing of the partition is removed then, and the report says so.
-2. Bury the manifests that the ladder does not keep (retention_policy.py): each becomes a tomb with the time of its
+A reader continues with a manifest that it read before, so a record outlives the manifests that name it by a grace
+period that is longer than any rebuild. For each partition, while no epoch is being written:
+1. Read the manifests and the tombs (`Tomb`: the rest of a removed manifest). One that cannot be read may name any
+   record: then nothing of the partition is removed, and the report says so.
+2. Bury the manifests that the policy does not keep (retention_policy.py): each becomes a tomb with the time of its
    removal.
-3. Remove the records below the end that neither a manifest nor a tomb younger than the grace names. These are also what
-   a writer left that ended before its manifest was sealed.
-4. Forget the tombs that are older.
-A collector that ends anywhere leaves what the next one finds again: records go before the tombs that name them.
+3. Remove the records before the end that neither a manifest nor a tomb within the grace period names. These include the
+   records of a writer that ended before its manifest was sealed.
+4. Delete the older tombs.
+
+A collector may end at any point: the next one finds the rest, because records are removed before the tombs that name
+them.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ Interval = tuple[int, int]
 
 
 class Slower(NamedTuple):
-    """Cuts with start <= offset < end are rebuilt from the epoch at `begins_at` (0: from nothing) instead of a later
-    one: at most so many more records are replayed."""
+    """Cuts with start <= offset < end are rebuilt from the epoch at `begins_at` (0: from the beginning) instead of a
+    later one: at most so many more records are replayed."""
 
     start: int
     end: int
@@ -45,7 +47,7 @@ class Collected(NamedTuple):
     """What was removed of one partition, or in a dry run would have been.
 
     kept: how many epochs stay. removed: the epochs that do not, and `slower` what that costs. records, removed_bytes:
-    the records that went, of epochs removed long enough ago. waiting: those that go when the grace ends.
+    the removed records, of epochs removed long enough ago. waiting: those that are removed when the grace period ends.
     problems: what kept the partition from being collected.
     """
 
@@ -60,7 +62,7 @@ class Collected(NamedTuple):
 
 
 def collected_of(tree: Sequence[Any]) -> Collected:
-    """The report behind its form in lists."""
+    """Return the report from its form in lists."""
     partition, stay, removed, slower, records, removed_bytes, waiting, problems = tree
     return Collected(
         partition, stay, tuple(Epoch(*each) for each in removed), tuple(Slower(*each) for each in slower), records,
@@ -69,7 +71,7 @@ def collected_of(tree: Sequence[Any]) -> Collected:
 
 
 class Collector:
-    """Collects one store's garbage. What it read of manifests it keeps: they never change."""
+    """Collects one store's garbage. It caches the manifests that it read: they never change."""
 
     def __init__(self, store: SnapshotStore, grace_ms: int = GRACE_MS) -> None:
         self._store = store
@@ -139,7 +141,7 @@ class Collector:
             self._store.unpin(epoch)
 
     def _read(self, epoch: Epoch, data: bytes, used: dict[bytes, _Known]) -> _Known | None:
-        """What counts in a manifest; None where it is damaged."""
+        """Return the relevant part of a manifest; None if it is damaged."""
         digest = hashlib.sha256(epoch.key + data).digest()
         known = self._known.get(digest)
         if known is None:
@@ -154,7 +156,7 @@ class Collector:
 
 
 class _Known(NamedTuple):
-    """What garbage has to know of a manifest: when, what, and the records it names."""
+    """The part of a manifest that garbage collection needs: time, epoch, and the records it names."""
 
     recorded_at: int
     is_base: bool
@@ -162,7 +164,7 @@ class _Known(NamedTuple):
 
 
 class _Buried(NamedTuple):
-    """A tomb; `known` is None where it names nothing any more, or cannot be read."""
+    """A tomb; `known` is None if it names nothing any more, or cannot be read."""
 
     epoch: Epoch
     is_young: bool
@@ -170,7 +172,7 @@ class _Buried(NamedTuple):
 
 
 def _problems(unread: Iterable[Epoch], tombs: Iterable[_Buried]) -> tuple[str, ...]:
-    """Why nothing can be removed."""
+    """Return why nothing can be removed."""
     unread_tombs = [each.epoch for each in tombs if each.is_young and each.known is None]
     return (
         *(
@@ -198,12 +200,12 @@ def merged(several: Iterable[Iterable[Interval]]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """How many offsets there are in intervals of which no two meet."""
+    """Return how many offsets are in disjoint intervals."""
     return sum(end - start for start, end in intervals)
 
 
 def slower(epochs: Iterable[Epoch], stay: set[Epoch]) -> Iterator[Slower]:
-    """What becomes slower to rebuild when of these epochs, ascending, only some stay."""
+    """Yield what becomes slower to rebuild if only some of these epochs, ascending, stay."""
     begins_at = 0
     gone: list[int] = []
     for epoch in epochs:

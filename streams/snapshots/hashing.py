@@ -1,7 +1,7 @@
-"""SHA-256 over spans of records: of long ones by a thread beside the caller, so that reading waits for it little.
+"""SHA-256 over spans of records: long ones in a second thread, so that reading waits little for it.
 
-Much is hashed at once there: the thread asks for Python's lock before and after each time, and may wait for it for as
-long as it takes to hash eight megabytes. So spans of less than a piece are hashed by the caller, when they end.
+The thread hashes large pieces: it needs the GIL before and after each piece, and may wait for it for as long as it
+takes to hash eight megabytes. So spans of less than a piece are hashed by the caller, when they end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 PIECE_BYTES = 16 << 20
-# So many pieces may wait for the thread: whoever reads is done with one about as soon as the thread is, or before.
+# So many pieces may wait for the thread: the reader finishes one about as soon as the thread does, or sooner.
 AHEAD = 2
 
 
@@ -53,7 +53,7 @@ class RunningHashes:
         return ended
 
     def _beside(self) -> None:
-        """Let the thread hash what came since the last piece; returns when no more than AHEAD are left to it."""
+        """Let the thread hash the data since the last piece; returns when at most AHEAD pieces are left to it."""
         self._under_way.append(self._thread.submit(_hash, self._digest, self._some))
         self._is_beside, self._some, self._some_bytes = True, [], 0
         while len(self._under_way) > AHEAD:

@@ -1,11 +1,11 @@
-"""One partition's entities at one point, encoded: chunks over chunks, the later over the earlier.
+"""One partition's entities at one point, encoded: chunks over chunks, later ones over earlier ones.
 
-1. A snapshot's ranges come in as one layer each, the latest first and the base last: a group whose entities all stand
-   above it already is never looked at again.
-2. What is folded after it is put above them; when much was put it becomes a layer of its own (its chunks may go to
-   disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
-3. For each place it is known which chunks hold a part of it that counts; a lookup asks the latest first.
-4. Below all stand the closed entities of the epoch, which are read where they are stored when they are asked for.
+1. Each range of a snapshot becomes one layer, the latest first and the base last: a group whose entities are all above
+   it already is never read again.
+2. Entities that are folded after it are put above them; a large number of them becomes a separate layer (its chunks may
+   be written to disk), and MERGED such layers of one size become one, so a view of any size takes bounded memory.
+3. For each place it is known which chunks hold a valid part of it; a lookup asks the latest first.
+4. Below all are the closed entities of the epoch, which are read from their spans when they are needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_MASK = (1 << _GROUP_BITS) - 1
 
 
 class Layers:
-    """Encoded entities by name. Names not put and in no layer are not there; nothing is ever taken out."""
+    """Encoded entities by name. A name that was not put and is in no layer does not exist; nothing is ever removed."""
 
     def __init__(self, store: ChunkStore, cold: ColdEntities | None = None, put_bytes: int = PUT_BYTES) -> None:
         self._store = store
@@ -45,9 +45,9 @@ class Layers:
         self._last_place = -1
         self._put: dict[str, bytes] = {}
         self._put_bytes = 0
-        self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made of what was put
-        # By place to which something was added since digests were made: the preimage of all there but the closed ones,
-        # or None where it is not known.
+        self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made from put entities
+        # By place to which something was added since digests were made: the preimage of all except the closed ones, or
+        # None if it is unknown.
         self._unhashed: dict[int, bytes | None] = {}
         self.digests = Digests()
 
@@ -56,11 +56,11 @@ class Layers:
     def add(
         self, data: bytes, where: str, filed: Filed | None = None, *, checked: bool = False, hashed: bool = False
     ) -> None:
-        """Take up a chunk of a layer that stands under all that were added before; CorruptionError where its bytes are
-        damaged. A layer's chunks come in order, and all layers before anything is put or hashed.
+        """Add a chunk of a layer below all that were added before; CorruptionError if its bytes are damaged. A layer's
+        chunks are added in order, and all layers before anything is put or hashed.
 
-        filed: the file it stands in, which need not be kept otherwise then. checked: the giver checks its bytes.
-        hashed: `settled_by` was given its digests, and no other layer comes.
+        filed: the file that holds it, so it need not be kept in memory. checked: the caller checks its bytes. hashed:
+        `settled_by` was given its digests, and no other layer follows.
         """
         chunk = Chunk(data, where, checked=checked)
         places, preimages = chunk.places.tolist(), chunk.preimages()
@@ -90,7 +90,7 @@ class Layers:
             ref += 1
 
     def _take(self, chunk: Chunk) -> int:
-        """Take up a chunk of a layer that stands above all others."""
+        """Add a chunk of a layer above all others."""
         number = self._store.add(chunk)
         for ref, place in enumerate(chunk.places, number << _GROUP_BITS):
             below = self._newest.get(place)
@@ -109,7 +109,7 @@ class Layers:
             self.settle()
 
     def settle(self) -> None:
-        """Make a layer of what was put."""
+        """Make a layer of the put entities."""
         if not self._put:
             return
         placed: dict[int, list[Member]] = {}
@@ -121,7 +121,7 @@ class Layers:
         self._lay(pieces)
 
     def put_pieces(self, pieces: Iterable[Piece]) -> None:
-        """Set entities that stand by place."""
+        """Set entities that are sorted by place."""
         self.settle()
         self._lay(pieces)
 
@@ -133,7 +133,7 @@ class Layers:
         return [self._take(Chunk(data, "a view", checked=True)) for data in chunks_of_pieces(pieces)]
 
     def _merge(self) -> None:
-        """The last MERGED layers of one level become one of the next."""
+        """Merge the last MERGED layers of one level into one of the next."""
         while len(self._spilled) >= MERGED and len({level for level, _ in self._spilled[-MERGED:]}) == 1:
             level = self._spilled[-1][0]
             old = {number for _, numbers in self._spilled[-MERGED:] for number in numbers}
@@ -207,9 +207,9 @@ class Layers:
         return sorted(self._latest(refs, Chunk.hashes, {} if self._cold is None else self._cold.hashes(place)).items())
 
     def rows(self, reads: Callable[[str, str], bool] | None = None) -> Iterator[tuple[str, bytes]]:
-        """(entity, encoded) of all, each once.
+        """Yield (entity, encoded) of all, each once.
 
-        reads: of which type and month (YYYY-MM) of closing the closed ones are read; None for all.
+        reads: selects the type and month (YYYY-MM) of closing of the closed ones to read; None for all.
         """
         self.settle()
         alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part that counts
@@ -246,7 +246,7 @@ class Layers:
         yield from self._closed()
 
     def _closed(self) -> Iterator[str]:
-        """The entities that stand among the closed ones alone."""
+        """Yield the entities that are only among the closed ones."""
         if self._cold is None:
             return
         known: set[bytes] = set()
@@ -256,7 +256,7 @@ class Layers:
                 yield key.decode()
 
     def _is_open(self, place: int, key: bytes) -> bool:
-        """Whether a key stands above the closed ones."""
+        """Whether a key is above the closed ones."""
         return key in self._open_keys(place)
 
     def _open_keys(self, place: int) -> Collection[bytes]:
@@ -268,7 +268,7 @@ class Layers:
         return sorted(self._latest(refs, Chunk.members, {}).items())
 
     def _latest(self, refs: list[int], read: Read, found: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """What is read of several groups, newest first, over what is found, the newer over the older."""
+        """Read several groups, newest first, and merge them into `found`, newer over older."""
         for ref in reversed(refs):
             found.update(read(self._store.get(ref >> _GROUP_BITS), ref & _GROUP_MASK))
         return found
@@ -281,7 +281,7 @@ class Layers:
         self._unhashed.clear()
 
     def rehash(self) -> Digests:
-        """The digests of all places, those that something was added to hashed again."""
+        """Return the digests of all places; places with added entities are hashed again."""
         self.settle()
         unhashed, digest_of, digests = self._unhashed, hashlib.sha256, self.digests
         for slot, each in groupby(sorted(unhashed), lambda place: place >> 8):  # in the order of their chunks

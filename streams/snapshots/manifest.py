@@ -1,4 +1,4 @@
-"""The manifest: the record that seals an epoch of one partition, and says exactly what a rebuild reads and checks.
+"""The manifest: the record that seals an epoch of one partition, and names exactly what a rebuild reads and checks.
 
 Its bytes are deterministic CBOR, a map of the fields below, and a CRC-32C. Its name is its key: `epoch/`, partition
 u16, observations offset u64, schemas offset u64, big-endian, so that names sort by the point they stand for. The digest
@@ -44,7 +44,7 @@ class Epoch(NamedTuple):
 
 
 def epoch_of(key: bytes) -> Epoch:
-    """The epoch behind a manifest's key."""
+    """Return the epoch of a manifest's key."""
     try:
         return Epoch(*_NAME.unpack(key.removeprefix(PREFIX)))
     except struct.error as error:
@@ -60,7 +60,7 @@ class OffsetSpan(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """A span of closed entities of one type and month of closing; a rebuild reads it when it is asked for.
+    """A span of closed entities of one type and month of closing; a rebuild reads it when it is needed.
 
     month: YYYY-MM (UTC), of the observation that closed them.
     """
@@ -74,7 +74,7 @@ class Cold(NamedTuple):
 class Manifest:
     """One sealed epoch. `entities` and `observations` (distinct) count all, closed ones included.
 
-    ranges: what to read, base first, what stands later wins; the last is this epoch's own.
+    ranges: what to read, base first, later ones win; the last is this epoch's own.
     slots: the digest of each of the partition's slots, ascending. root: over these, other slots empty.
     changed: entities in the deltas since the base. previous: digest of the manifest before, empty in the first.
     warm: entities in the base. recorded_at: the greatest below, in milliseconds. deadletters: their next offset.
@@ -112,7 +112,7 @@ class Manifest:
 
     @property
     def is_base(self) -> bool:
-        """Whether the epoch holds every open entity in a range of its own."""
+        """Whether the epoch holds every open entity in its own range."""
         return len(self.ranges) == 1
 
     def leaves_out(self, aside: Iterable[int]) -> bool:
@@ -155,7 +155,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(data: bytes, epoch: Epoch) -> Manifest:
-    """The manifest behind its bytes; CorruptionError where they are not what was written for this epoch."""
+    """Parse a manifest; CorruptionError if the bytes are not what was written for this epoch."""
     where = f"the manifest of epoch {epoch}"
     try:
         tree = cbor2.loads(unsealed(data, where))
@@ -201,7 +201,7 @@ def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
 
 
 def _is_whole(found: Any) -> bool:
-    """Whether each value is of its type: the checksum says that nothing was damaged, not who wrote it."""
+    """Whether each value has its type: the checksum shows that nothing was damaged, not who wrote it."""
     counts = (
         found.entities, found.observations, found.recorded_at, found.warm, found.changed, found.deadletters,
         found.records, found.size, found.fold_version, *(part for each in found.spans for part in each[:2]),

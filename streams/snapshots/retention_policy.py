@@ -1,11 +1,12 @@
-"""Which epochs of one partition are kept as they grow old.
+"""Which epochs of one partition are kept as they age.
 
 1. Every epoch of the last hour.
 2. Of the last day, the last base of each hour.
 3. Of the last month, 30 days, the last base of each day.
-4. The pinned ones, the newest epoch and the newest base, however old: a log that rests keeps its last snapshot.
-Age is counted from `recorded_at`; hours and days are those of UTC. As long as time goes on, what is kept does not
-depend on how often the ladder was asked before.
+4. The pinned ones, the newest epoch and the newest base, at any age: an idle log keeps its last snapshot.
+
+Age is counted from `recorded_at`; hours and days are in UTC. As long as time moves forward, the result does not depend
+on how often the policy was applied before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MONTH_MS = 30 * DAY_MS
 
 
 class Rung(NamedTuple):
-    """What the ladder has to know of an epoch; recorded_at in milliseconds, as its manifest has it."""
+    """What the policy needs to know of an epoch; recorded_at in milliseconds, as in its manifest."""
 
     epoch: Epoch
     recorded_at: int

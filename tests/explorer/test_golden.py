@@ -154,7 +154,7 @@ def test_secrets_are_taken_out_by_the_standard_rules(desk: Path, golden: Golden)
     [
         (["add", "r-99"], "no run r-99 is in this log"),
         (["add", "r-17", "--expect", "refund<=3"], "--known-bad WHY"),
-        (["add", "r-17", "--expect", "refund"], "compares nothing"),
+        (["add", "r-17", "--expect", "refund"], "has no comparison"),
         (["add", "r-17", "--name", "../paid"], "letters, digits"),
         (["add", "r-17", "--answer", "refund"], "--answer is NAME=JSON"),
         (["add", "r-17", "--redact", "privacy:redact"], "no module privacy"),

@@ -163,6 +163,6 @@ def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:
     worker = Worker("--log", f"file:{tmp_path}")
     try:
         assert worker.process.wait(300) == 2
-        assert "needs none" in worker.first
+        assert "needs no worker" in worker.first
     finally:
         worker.kill()

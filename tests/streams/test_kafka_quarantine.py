@@ -143,7 +143,7 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: P
         return done.json
 
     for _ in range(2):  # a dry run changes nothing
-        with opened(url) as log, pytest.raises(SchemaError, match=rf"hinders it.* refold quarantine add {position}$"):
+        with opened(url) as log, pytest.raises(SchemaError, match=rf"prevents it.* refold quarantine add {position}$"):
             log.register(RIGHT)
         assert command("add", position, "--dry-run")["aside"] is False
     file = tmp_path / "odds.avsc"

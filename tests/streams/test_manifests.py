@@ -87,7 +87,7 @@ def test_names_sort_as_epochs_do(epochs: list[Epoch]) -> None:
 @given(MANIFESTS, EPOCHS)
 def test_under_another_name_it_is_no_manifest(manifest: Manifest, epoch: Epoch) -> None:
     if epoch != manifest.epoch:
-        with pytest.raises(CorruptionError, match=f"the manifest of epoch {epoch} says it is of"):
+        with pytest.raises(CorruptionError, match=f"the manifest of epoch {epoch} claims to be of"):
             read_manifest(encode_manifest(manifest), epoch)
 
 

@@ -212,7 +212,7 @@ def test_an_emptied_registry_gives_no_id_a_second_time(own_registry: SchemaRegis
         own_registry.restart()
         again = ids.register(prefix, thing(a="long"))
     assert {*again} & {*given}
-    with pytest.raises(SchemaError, match="was the registry emptied or exchanged"):
+    with pytest.raises(SchemaError, match="was the registry emptied or replaced"):
         registry.check(thing(a="long"), again)
 
 

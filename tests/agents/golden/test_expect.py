@@ -70,7 +70,7 @@ UNMET = {
     "error!=null": "it did not fail",
 }
 REFUSED = {
-    "outcome": "compares nothing",
+    "outcome": "has no comparison",
     "=3": "what to compare",
     "outcome=ok": "succeeded, failed",
     "outcome.x=failed": "outcome=succeeded",

@@ -194,7 +194,9 @@ def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
                 go.set()
                 late.result()
 
-    with pytest.raises(InputError, match=r"beside begins while step 1 \(own\), which other code opened.*start what"):
+    with pytest.raises(
+        InputError, match=r"beside begins while step 1 \(own\), which other code opened.*start concurrent"
+    ):
         log.run("a").drive(beside)
 
 

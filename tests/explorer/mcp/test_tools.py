@@ -190,7 +190,7 @@ WRONG: dict[str, tuple[str, Given, str]] = {
     "field": ("why", {"value": f"{CONFIG}.colour"}, "rate_limit"),
     "type": ("find", {"type": "colour"}, "it has "),
     "long": ("find", {"text": "x" * 10_000}, "at most 8,000 characters"),
-    "cursor": ("runs", {"cursor": "further"}, "in `more` of an answer"),
+    "cursor": ("runs", {"cursor": "further"}, "from `more` of an answer"),
 }
 
 

@@ -98,7 +98,7 @@ def test_a_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:
         log.write(batch, sync=False)
         assert [log.get(family, b"k") for family in FAMILIES[:-1]] == [family.encode() for family in FAMILIES[:-1]]
         assert log.get("meta", b"k") == b"again"
-        with pytest.raises(InputError, match="make another"):
+        with pytest.raises(InputError, match="create another"):
             log.write(batch, sync=True)
         log.sync()
 
