@@ -57,7 +57,7 @@ OBSERVED: dict[str, tuple[list[Any], list[str]]] = {
     "wrong symbol": ([CONFIG, "effect=maybe"], ["effect", "one of read, write", "'maybe'"]),
     "not json": ([CONFIG, "tags=a"], ["tags", "JSON", '["a", "b"]']),
     "bare word as json": ([CONFIG, "settings.mode=fast"], ["settings.mode", "double quotes", "'fast'"]),
-    "key of no map": ([CONFIG, "tool.name=x"], ["tool.name", "no map"]),
+    "key of no map": ([CONFIG, "tool.name=x"], ["tool.name", "not a map"]),
     "field given twice": ([CONFIG, "tool=a", "tool=b"], ["tool", "given twice"]),
     "no assignment": ([CONFIG, "rate_limit"], ["'rate_limit'", "FIELD=VALUE"]),
     "unreadable file": ([CONFIG, "tool=@absent"], ["tool", "'absent'", "cannot be read", "@@"]),

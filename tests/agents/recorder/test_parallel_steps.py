@@ -195,7 +195,7 @@ def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
                 late.result()
 
     with pytest.raises(
-        InputError, match=r"beside begins while step 1 \(own\), which other code opened.*start concurrent"
+        InputError, match=r"beside begins while step 1 \(own\), which other code opened.*concurrent"
     ):
         log.run("a").drive(beside)
 
