@@ -194,9 +194,7 @@ def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
                 go.set()
                 late.result()
 
-    with pytest.raises(
-        InputError, match=r"beside begins while step 1 \(own\), which other code opened.*concurrent"
-    ):
+    with pytest.raises(InputError, match=r"beside begins while step 1 \(own\), which other code opened.*concurrent"):
         log.run("a").drive(beside)
 
 
