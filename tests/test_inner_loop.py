@@ -29,6 +29,7 @@ LONG = {
     "tests/agents/capture/test_clients.py": "imports the SDKs of model providers, and records each use of them",
     "tests/agents/capture/test_encodings.py": "reads large bodies in every encoding, in pieces of every size",
     "tests/agents/capture/test_faults.py": "captures through proxies that fail, each with a provider of its own",
+    "tests/agents/capture/test_javascript.py": "runs a program in Node.js, with OpenAI's SDK of npm",
     "tests/agents/capture/test_malformed.py": "sends hundreds of malformed requests by a proxy",
     "tests/agents/capture/test_mcp_record.py": "runs MCP servers below a tee, in processes of their own",
     "tests/agents/capture/test_program.py": "runs programs below a proxy, in processes of their own",

@@ -21,6 +21,7 @@ class NpmPackage(NamedTuple):
 
 
 AXE = NpmPackage("axe-core@4.14.1", "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745")
+OPENAI = NpmPackage("openai@6.49.0", "e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cced")
 TYPESCRIPT = NpmPackage("typescript@5.9.3", "10e108c9cf7d5f2879053dff18515fb405abf2ccef63eaaf017d9c571687a1d3")
 
 
