@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 import asof
+import capturing
 import flat
 import parquet_sink
 import postgres_sink
@@ -180,6 +181,7 @@ PARTS = {
     "parquet": parquet_sink.show,
     "postgres": postgres_sink.show,
     "search": searching.show,
+    "capture": capturing.show,
 }
 PEER_PARTS = {
     "worker": compare,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from refold.agents.journal.record import Recording
 
 CLOSING_S = 10.0
+SHOWN_MAX = 20
+SWITCH_S = 0.0002
+"""How long the thread that stores may hold the interpreter while a piece of a stream waits: Python's own 5 ms show."""
 PORT = 8080
 SPOOL_MIB = 1024
 
@@ -190,11 +194,12 @@ def capture_settings(
     place: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
     **more: Any,
 ) -> CaptureSettings:  # fmt: skip
-    """Return the settings to capture into a command's log."""
+    """Return the settings to capture into a command's log, and set the command's process up for it."""
     from refold.agents.log import open_log
     from refold.streams.open import given_url
 
     module = capture_modules()
+    sys.setswitchinterval(SWITCH_S)
     url = module.whole_url(given_url(place.url))
     given: CaptureSettings = module.CaptureSettings(
         url,
@@ -212,8 +217,10 @@ def tell_stored(stored: Stored, log_url: str) -> None:
     runs = counted(len(stored.runs), "run")
     if stored.exchanges:
         click.echo(f"refold: {counted(stored.exchanges, 'exchange')} in {runs}, in {log_url}", err=True)
-    for run in stored.runs:
+    for run in stored.runs[:SHOWN_MAX]:
         click.echo(f"  refold run steps {run}", err=True)
+    if len(stored.runs) > SHOWN_MAX:
+        click.echo(f"  and {counted(len(stored.runs) - SHOWN_MAX, 'run')} more: refold runs", err=True)
     if stored.missed:
         click.echo(f"refold: {counted(stored.missed, 'exchange')} not kept", err=True)
     if stored.waiting:
