@@ -39,6 +39,7 @@ def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) ->
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "COLUMNS": "120", "PATH": path}
     environment.pop("REFOLD_LOG", None)
+    environment["XDG_STATE_HOME"] = str(folder / "state")  # search indexes and spools
     environment |= more or {}
     count = 0
     for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
