@@ -163,6 +163,8 @@ def _id_set(ids: Iterable[str | bytes], path: str) -> tuple[bytes, ...]:
 
 def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
     """A text is iterable too, letter by letter: a single id or name is not a list of them."""
+    if type(given) is tuple or type(given) is list:
+        return given
     if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
         raise ValidationError(path, f"a list of {what}", given)
     return given

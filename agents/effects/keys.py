@@ -31,10 +31,7 @@ def effect_key(task: str, step: int, tool: str, arguments: Plain, ordinal: int =
 
     ValidationError where the arguments are no JSON tree, or task and tool are too long to name an entity.
     """
-    again = f".{ordinal}" if ordinal > 1 else ""
-    key = f"{_escaped(task)}:{step}:{_escaped(tool)}:{inputs_hash(arguments)}{again}"
-    check_name(entity_of(key), "effect key")
-    return key
+    return _key_of(task, step, tool, inputs_hash(arguments), ordinal)
 
 
 def entity_of(key: str) -> str:
@@ -62,9 +59,16 @@ class StepKeys:
         asked = tool, inputs_hash(arguments)
         while True:
             self._given[asked] = self._given.get(asked, 0) + 1
-            key = effect_key(self._task, self._step, tool, arguments, self._given[asked])
+            key = _key_of(self._task, self._step, *asked, self._given[asked])
             if key not in self._taken:
                 return key
+
+
+def _key_of(task: str, step: int, tool: str, inputs: str, ordinal: int) -> str:
+    again = f".{ordinal}" if ordinal > 1 else ""
+    key = f"{_escaped(task)}:{step}:{_escaped(tool)}:{inputs}{again}"
+    check_name(entity_of(key), "effect key")
+    return key
 
 
 def _escaped(name: str) -> str:

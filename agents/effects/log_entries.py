@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from refold.agents.effects.claims import EffectState
 from refold.agents.effects.errors import ResultNotKept
@@ -31,6 +31,14 @@ Redact: TypeAlias = Callable[[Plain], Plain]
 StartOf: TypeAlias = Callable[[int], int]
 
 
+class Said(NamedTuple):
+    """An observation of an effect, by its id."""
+
+    id: bytes
+    patch: Mapping[str, Any]
+    cleared: tuple[str, ...]
+
+
 class Book:
     """Reads and writes effects in a log that several threads may use in turn.
 
@@ -50,8 +58,13 @@ class Book:
         self._new_source = new_source or _counted()
         self._start_of = start_of
 
-    def read(self, key: str, known: EffectState | None = None) -> EffectState:
-        """Return the current state of an effect; known: its state at the last read, which is updated."""
+    def read(self, key: str, known: EffectState | None = None, own: Said | None = None) -> EffectState:
+        """Return the current state of an effect.
+
+        Args:
+            known: its state at the last read, which is updated.
+            own: what this process said last of the effect: its record is not decoded.
+        """
         entity = entity_of(key)
         standing = known or EffectState()
         with self.log.turn:
@@ -62,22 +75,26 @@ class Book:
             start = standing.offset or (0 if port.is_indexed else self._start_of(partition))
             end = port.ends()[partition]
             for record in port.entity_records(entity, end, start):
-                said = observation_in(port.registry, record)
-                standing.take(said.patch, said.cleared)
+                if own is not None and record.id == own.id:
+                    standing.take(own.patch, own.cleared)
+                else:
+                    said = observation_in(port.registry, record)
+                    standing.take(said.patch, said.cleared)
             standing.offset = max(start, end)
         return standing
 
     def say(
         self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
         is_durable: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> Said:  # fmt: skip
         """Record something of an effect; durable on return, or with the next flush. by: who says it, if that is not who
         requests the effect.
         """
         source = by or self._new_source(order)
-        self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
+        said = self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
         if is_durable:
             self.log.flush()
+        return Said(bytes.fromhex(said), patch, cleared)
 
     def redacted(self, order: Order, tree: Plain) -> Plain:
         """Return the parts of a tree that may be written about the effect."""

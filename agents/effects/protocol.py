@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 from refold.agents.effects.claims import PROBE, Claim, EffectState, token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import inputs_hash
-from refold.agents.effects.log_entries import DONE_PRIORITY, Book
+from refold.agents.effects.log_entries import DONE_PRIORITY, Book, Said
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError, StorageError
@@ -193,9 +193,9 @@ class Protocol:
         try:
             self._in_hand.add(token)
             try:
-                yield Logged(partial(self._say_intended, order, token, intended_at, terms, standing))
+                own = yield Logged(partial(self._say_intended, order, token, intended_at, terms, standing))
                 while token not in standing.tokens and not self._is_late(intended_at, terms):
-                    standing = yield Logged(partial(self._book.read, order.key, standing))
+                    standing = yield Logged(partial(self._book.read, order.key, standing, own))
             except (GeneratorExit, InputError):  # killed, or refused: nothing was recorded
                 raise
             except BaseException:  # the record may still reach the log, but nothing was sent
@@ -244,7 +244,7 @@ class Protocol:
 
     # Recording
 
-    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> None:
+    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> Said:
         said: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
             "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,
@@ -258,7 +258,7 @@ class Protocol:
                 **{name: value for name, value in given.items() if value},
                 **({"compensation": {"undo": order.undo}} if order.undo else {}),
             }  # fmt: skip
-        self._book.say(order, said, cleared=("settled_at",) if standing.is_settled else ())
+        return self._book.say(order, said, cleared=("settled_at",) if standing.is_settled else ())
 
     def _release(self, order: Order, token: str, **more: str) -> Steps:
         """Release a claim under which nothing was sent; best effort, because the log may be unavailable."""

@@ -8,8 +8,10 @@ Details, each left out if it is empty; none at all if the exception was made fro
     left     {name: CLASS}: attributes with values that have no form here
     title, lines     of pydantic's ValidationError
 
-A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `_Making` and capture/messages.py. The kind `value` has a
-form of journal/objects.py. Bytes have another form here: text, in which redaction finds secrets.
+A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `Making` and capture/messages.py. The kind `value` has the
+form of journal/objects.py: dates, numbers, paths and objects that are made from their fields. The other kinds are those
+that the two cannot share (decision 146): bytes are text here, in which redaction finds secrets; a list, tuple, set or
+dict may hold exceptions and messages; an enumeration's member is looked up without its class's code.
 
 An exception is made from its details without running code that the record names:
 
@@ -27,13 +29,9 @@ An exception is made from its details without running code that the record names
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
-from pathlib import Path
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -59,17 +57,6 @@ _CAUSE = vars(BaseException)["__cause__"]
 _CONTEXT = vars(BaseException)["__context__"]
 _SUPPRESS = vars(BaseException)["__suppress_context__"]
 
-_TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
-    Decimal: (str, Decimal), uuid.UUID: (str, uuid.UUID), complex: (str, complex), type(Path()): (str, Path),
-    dt.datetime: (dt.datetime.isoformat, dt.datetime.fromisoformat),
-    dt.date: (dt.date.isoformat, dt.date.fromisoformat),
-    dt.time: (dt.time.isoformat, dt.time.fromisoformat),
-    dt.timedelta: (
-        lambda value: f"{value.days},{value.seconds},{value.microseconds}",
-        lambda text: dt.timedelta(*map(int, text.split(","))),
-    ),
-}  # fmt: skip
-_NAMED = {kind.__name__: make for kind, (_, make) in _TEXTS.items()}
 _SEVERAL: Mapping[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -188,8 +175,6 @@ class _Taking:
             return kind.__name__, [self.value(each, levels - 2) for each in items]
         if kind is bytes:
             return "bytes", kept(self._counted(value))
-        if kind in _TEXTS:
-            return kind.__name__, self._counted(_TEXTS[kind][0](value))
         if issubclass(kind, enum.Enum):
             return "enum", [class_name(kind), self.value(value.name, levels - 2)]
         if issubclass(kind, BaseException):
@@ -200,7 +185,7 @@ class _Taking:
         return "value", self._object(value, levels - 1)
 
     def _object(self, value: Any, levels: int) -> Plain:
-        """Return the form of an object that is made from its fields, as in a run's state (journal/objects.py)."""
+        """Return the form of a value as in a run's state (journal/objects.py)."""
         try:
             tree = dumped(value, "")
         except InputError:
@@ -350,8 +335,6 @@ class Making:
     def _of(self, name: str, form: Plain) -> Any:
         if name in _SEVERAL:
             return _SEVERAL[name]([self.value(each) for each in form])
-        if name in _NAMED:
-            return _NAMED[name](form)
         if name == "dict":
             return {self.value(key): self.value(each) for key, each in form}
         if name == "bytes":

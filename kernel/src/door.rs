@@ -1,11 +1,11 @@
 //! Observations on their way in: which patches are canonical as they are (avro/values.py), and their bytes.
 //!
-//! Only values that need no owner are taken: texts, bytes, numbers and booleans of exactly these types. Lists, objects and
-//! whatever else an author may give are Python's.
+//! As canonical only values that need no owner are taken: texts, bytes, numbers and booleans of exactly these types. What
+//! Python has checked may be of any kind, lists and objects too, and is written.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use crate::avro::{write_long, write_text};
 use crate::layout::Layout;
@@ -18,6 +18,8 @@ const HEAD_BYTES_MAX: usize = 9;
 /// Integers up to these are doubles, and floats, without loss.
 const DOUBLE_EXACT: i128 = 1 << 53;
 const FLOAT_EXACT: i128 = 1 << 24;
+/// Values that are nested deeper are Python's.
+const DEPTH_MAX: usize = 64;
 
 /// Whether every value of a patch is canonical as it is given, and of a field's own kind. False where Python has to look.
 pub fn is_canonical(layout: &Layout, patch: &Bound<PyDict>) -> PyResult<bool> {
@@ -66,6 +68,61 @@ fn plain_value<'a>(given: &'a Bound<PyAny>) -> PyResult<Option<Value<'a>>> {
     })
 }
 
+/// What a value is made of, in order: a list or an object comes before its parts, and owns none of them.
+enum Part<'py> {
+    List(usize),
+    Object(usize),
+    One(Bound<'py, PyAny>),
+}
+
+/// Add a value's parts; None where it is nested too deep.
+fn take_apart<'py>(given: &Bound<'py, PyAny>, depth: usize, parts: &mut Vec<Part<'py>>) -> Option<()> {
+    if depth > DEPTH_MAX {
+        return None;
+    }
+    if let Ok(list) = given.cast_exact::<PyList>() {
+        parts.push(Part::List(list.len()));
+        for each in list.iter() {
+            take_apart(&each, depth + 1, parts)?;
+        }
+    } else if let Ok(object) = given.cast_exact::<PyDict>() {
+        parts.push(Part::Object(object.len()));
+        for (key, each) in object.iter() {
+            parts.push(Part::One(key));
+            take_apart(&each, depth + 1, parts)?;
+        }
+    } else {
+        parts.push(Part::One(given.clone()));
+    }
+    Some(())
+}
+
+/// The value that the next parts make; None where Python has to look.
+fn put_together<'a>(parts: &mut std::slice::Iter<'a, Part>) -> PyResult<Option<Value<'a>>> {
+    Ok(match parts.next() {
+        None => None,
+        Some(Part::One(given)) if given.is_none() => Some(Value::Null),
+        Some(Part::One(given)) => plain_value(given)?,
+        Some(Part::List(count)) => {
+            let mut items = Vec::with_capacity(*count);
+            for _ in 0..*count {
+                let Some(item) = put_together(parts)? else { return Ok(None) };
+                items.push(item);
+            }
+            Some(Value::List(items))
+        }
+        Some(Part::Object(count)) => {
+            let mut members = Vec::with_capacity(*count);
+            for _ in 0..*count {
+                let Some(Value::Text(key)) = put_together(parts)? else { return Ok(None) };
+                let Some(member) = put_together(parts)? else { return Ok(None) };
+                members.push((key, member));
+            }
+            Some(Value::Map(members))
+        }
+    })
+}
+
 type GivenSource = (PyBackedStr, PyBackedStr, PyBackedStr, PyBackedStr, i64);
 /// An observation as Python's tuple: its parts in their order.
 pub type GivenObservation<'py> = (
@@ -89,15 +146,17 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
         return Ok(None);
     }
     let Ok(patch) = patch.cast::<PyDict>() else { return Ok(None) };
-    let given: Vec<_> = patch.iter().collect();
+    let mut parts = Vec::with_capacity(4 * patch.len());
+    if take_apart(patch.as_any(), 0, &mut parts).is_none() {
+        return Ok(None);
+    }
+    let Some(Value::Map(given)) = put_together(&mut parts.iter())? else { return Ok(None) };
     let mut patch = Vec::with_capacity(given.len());
-    for (name, value) in &given {
-        let Some(place) = name.cast::<PyString>()?.to_str().ok().and_then(|name| layout.places.get(name)) else {
+    for (name, value) in given {
+        let Some(place) = layout.places.get(name) else { return Ok(None) };
+        if matches!(value, Value::Null) || !layout.fields[*place].patch.holds(&value) {
             return Ok(None);
-        };
-        let Some(value) = plain_value(value)?.filter(|value| layout.fields[*place].patch.holds(value)) else {
-            return Ok(None);
-        };
+        }
         patch.push((*place, value));
     }
     patch.sort_unstable_by_key(|(place, _)| *place);

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from refold.avro.blob import Sealed
 from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import ObservationValidator
@@ -82,3 +83,22 @@ def test_a_common_patch_is_canonical_and_what_is_not_is_left_to_python() -> None
     )
     assert reader.encode(observation) is not None
     assert reader.encode(observation._replace(retracts=(b"r" * 32,))) is None
+
+
+def test_an_effects_observation_is_written_by_the_kernel() -> None:
+    definition = shipped_types()["effect"]
+    sealed = Sealed("run:r", b"ciphertext")
+    retry = {"attempt": 1, "at": 1, "backoff_ms": 200, "error": sealed}
+    patch = {"key": "k", "claims": {"r:1": "failed"}, "inputs": sealed, "retries": [retry], "lease_ms": 1000}
+    compare(definition, patch)
+    kernel = find_kernel().kernel
+    assert kernel is not None
+    reader = kernel.ObservationReader(definition.name, bytes(5), field_layouts(definition))
+    observation = ObservationValidator(definition).build(
+        "effect/k", patch, observed_at=1, now=TIME_MAX, source=Source("agent")
+    )
+    assert reader.encode(observation) is not None
+    nested: Any = "x"
+    for _ in range(10_000):  # deeper than any schema: left to Python, and no stack overflows
+        nested = [nested]
+    assert reader.encode(observation._replace(patch={"claims": nested})) is None

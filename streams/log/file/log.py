@@ -358,7 +358,8 @@ class FileLog(LogPort):
         return self.database
 
     def ends(self) -> dict[int, int]:
-        return records.read_progress(self._view, self.partitions).observations
+        held = None if self._owner is None else self._owner.ends
+        return records.read_progress(self._view, self.partitions).observations if held is None else held
 
     def changes_end(self, partition: int) -> int:
         return records.read_progress(self._view, self.partitions).changes[partition]
@@ -405,7 +406,8 @@ class FileLog(LogPort):
     def entity_records(self, entity: str, end: int, start: int = 0) -> Iterator[Record]:
         if not self._is_indexed(self.partition_of(entity)):
             return super().entity_records(entity, end, start)
-        return self.records_of(entity, (arrival.q for arrival in self.arrivals(entity, end, start)))
+        found = indexes.arrivals(self._view, entity, start, end)
+        return self._indexed_records(entity, (arrival.q for arrival in found))
 
     def arrivals(self, entity: str, end: int, start: int = 0) -> Iterator[IndexedObservation]:
         if not self._is_indexed(self.partition_of(entity)):
@@ -414,8 +416,10 @@ class FileLog(LogPort):
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
         if not self._is_indexed(self.partition_of(entity)):
-            yield from super().records_of(entity, qs)
-            return
+            return super().records_of(entity, qs)
+        return self._indexed_records(entity, qs)
+
+    def _indexed_records(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
         for q, record in indexes.records_of(self._view, self.partition_of(entity), entity, qs):
             if record is None:
                 raise lacking(entity, q)

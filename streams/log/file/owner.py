@@ -203,6 +203,12 @@ class Owner:
             yield
 
     @property
+    def ends(self) -> dict[int, int] | None:
+        """The next offset of each partition, as held in memory; None while a write is under way: the database says."""
+        held = self._progress
+        return None if held is None else held.observations.copy()
+
+    @property
     def written(self) -> int:
         """What to ask `sync` for, so that all that was appended by now is durable."""
         return self._database.sequence

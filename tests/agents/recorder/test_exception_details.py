@@ -378,7 +378,7 @@ FORMS: Any = st.recursive(
     st.none() | st.integers(-5, 5) | st.text(max_size=3) | st.sampled_from(["builtins.ValueError", f"{NAME}Refused"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
         "args", "fields", "cause", "context", "suppress", "left", "title", "lines", "exception", "message", "a",
-        *(f"refold.{kind}" for kind in ("tuple", "set", "dict", "bytes", "enum", "error", "Decimal", "timedelta", "?",
+        *(f"refold.{kind}" for kind in ("tuple", "set", "dict", "bytes", "enum", "error", "decimal", "timedelta", "?",
                                         "value", "httpx2.Response", "httpx2.Request", "requests.Response")),
     ]), inner, max_size=4),
     max_leaves=12,

@@ -47,7 +47,7 @@ class WorldsBook:
         self._world = world
         self._least = 0
 
-    def read(self, key: str, known: EffectState | None = None) -> EffectState:
+    def read(self, key: str, known: EffectState | None = None, own: object = None) -> EffectState:
         standing = known or EffectState()
         self._least = max(self._least, standing.offset)
         self._least = end = self._world.rng.randint(self._least, len(self._world.said))
