@@ -14,7 +14,7 @@ import pytest
 import refold
 from refold.agents.effects.keys import effect_key
 from refold.agents.effects.ledger import Ledger
-from refold.agents.effects.order import Order
+from refold.agents.effects.order import Order, Terms
 from refold.explorer.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("log_path")
@@ -81,7 +81,7 @@ def refund(order: int) -> dict[str, Any]:
     return {"id": order}
 
 
-@refold.tool(effect="write", lease_s=3)
+@refold.tool(effect="write", lease_s=3600)
 def mail(order: int) -> str:
     raise TimeoutError("no answer")
 
@@ -161,12 +161,14 @@ def test_settle_by_a_probe(
     assert "still unknown" in capsys.readouterr().out
     assert "no module nowhere" in refused("settle", key, "--probe", "nowhere:x")
     assert "tools has no function x" in refused("settle", key, "--probe", "tools:x")
+    assert "may still be in progress" in refused("settle", key, "--probe", "tools:lost")
     assert ask("settle", key, "--probe", "tools.py:found")[1]["result"] == {"id": 1}
-    with opened(log_path) as log, pytest.raises(refold.EffectUnknown):
-        log.run("desk", id="run-8").drive(lambda run: run.step("mail", mail, 5))
-    (other,) = ask("list", "--run", "run-8")[1]
-    while run(["effects", "settle", other["key"], "--probe", "tools:lost"]):  # until its lease is over
-        assert "may still be in progress" in capsys.readouterr().err
+    order = Order("run-8:1:mail:5", "mail", {"kwargs": {"order": 5}}, run="run-8", agent="desk")
+    with opened(log_path) as log:
+        long_ago = Ledger(log, lambda: 1_700_000_000_000_000, lambda: "token", keeper=log.vault)
+        with pytest.raises(refold.EffectUnknown):
+            long_ago.perform(order, mail, Terms(lease_s=60))
+    assert run(["effects", "settle", order.key, "--probe", "tools:lost"]) == 0
     assert "is failed, says" in capsys.readouterr().out
 
 

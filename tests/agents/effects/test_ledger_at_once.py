@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.log_entries import Said
 from refold.agents.effects.order import Done, Terms
 from refold_tests.ledger_world import Service, World, ordered
 
@@ -110,10 +111,10 @@ def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
         ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
         say = ledger._book.say
 
-        def slow(*given: Any, **more: Any) -> None:
+        def slow(*given: Any, **more: Any) -> Said:
             claiming.set()
             assert go.wait(300)
-            say(*given, **more)
+            return say(*given, **more)
 
         ledger._book.say = slow  # type: ignore[method-assign]
         task = asyncio.create_task(ledger.perform_async(ordered(), Service("never")))

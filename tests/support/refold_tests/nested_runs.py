@@ -32,7 +32,10 @@ EFFECTS = Counter(
      "file outside": 1, "send all": 1}
 )  # fmt: skip
 RUNS = 1 + 5 * 2
-LEASE_S = 8.0  # of which a loaded machine may take half to claim
+LEASE_S = (
+    20.0  # of which a loaded machine may take half to claim; who resumes after a kill may have to wait for its end
+)
+LONG_LEASE_S = 600.0  # where nothing is killed, nobody waits for it
 KINDS = ("threads", "tasks")
 FINISHED, FAILED = 0, 1
 
@@ -40,7 +43,7 @@ FINISHED, FAILED = 0, 1
 class Nested:
     """The agent, of one log and one world. kind: of KINDS."""
 
-    def __init__(self, log: refold.AgentLog, world: Path, kind: str) -> None:
+    def __init__(self, log: refold.AgentLog, world: Path, kind: str, lease_s: float = LONG_LEASE_S) -> None:
         self.log = log
         self._kind = kind
 
@@ -49,7 +52,7 @@ class Nested:
                 return refold.Done("done")
             raise refold.NotDone("it is not in the world")
 
-        @refold.tool(effect="write", probe=probe, lease_s=LEASE_S)
+        @refold.tool(effect="write", probe=probe, lease_s=lease_s)
         def act(what: str, *, idempotency_key: str = "") -> str:
             time.sleep(random.random() * 0.002)
             with world.open("a") as file:
@@ -129,7 +132,7 @@ def effects(world: Path) -> Counter[str]:
     return Counter(line.partition(" ")[2] for line in lines(world))
 
 
-def drive(log: refold.AgentLog, world: Path, run: str, kind: str) -> Any:
+def drive(log: refold.AgentLog, world: Path, run: str, kind: str, lease_s: float = LONG_LEASE_S) -> Any:
     """Begin the run, or go on with it; its output, also where its end stands already."""
     try:
         found = log.recording(run)
@@ -139,7 +142,7 @@ def drive(log: refold.AgentLog, world: Path, run: str, kind: str) -> Any:
         if found.outcome == "succeeded":
             return found.output
         begun = log.run("outer", resume=run)
-    return begun.drive(Nested(log, world, kind).agent)
+    return begun.drive(Nested(log, world, kind, lease_s).agent)
 
 
 class _Boundaries:
@@ -202,7 +205,7 @@ def main() -> None:
                 boundaries = _Boundaries(int(dies_behind))
                 boundaries.wrap()
                 with refold.open(url) as log:
-                    drive(log, Path(world), run, kind)
+                    drive(log, Path(world), run, kind, LEASE_S)
                 os.write(writing, str(boundaries.count).encode())
                 status = FINISHED
             except BaseException:
