@@ -32,9 +32,8 @@ EFFECTS = Counter(
      "file outside": 1, "send all": 1}
 )  # fmt: skip
 RUNS = 1 + 5 * 2
-LEASE_S = (
-    20.0  # of which a loaded machine may take half to claim; who resumes after a kill may have to wait for its end
-)
+# A loaded machine may take half of it to claim; a resume after a kill may have to wait for its end.
+LEASE_S = 20.0
 LONG_LEASE_S = 600.0  # where nothing is killed, nobody waits for it
 KINDS = ("threads", "tasks")
 FINISHED, FAILED = 0, 1
