@@ -31,7 +31,7 @@ Redact: TypeAlias = Callable[[Plain], Plain]
 StartOf: TypeAlias = Callable[[int], int]
 
 
-class Said(NamedTuple):
+class OwnEntry(NamedTuple):
     """An observation of an effect, by its id."""
 
     id: bytes
@@ -58,7 +58,7 @@ class Book:
         self._new_source = new_source or _counted()
         self._start_of = start_of
 
-    def read(self, key: str, known: EffectState | None = None, own: Said | None = None) -> EffectState:
+    def read(self, key: str, known: EffectState | None = None, own: OwnEntry | None = None) -> EffectState:
         """Return the current state of an effect.
 
         Args:
@@ -86,7 +86,7 @@ class Book:
     def say(
         self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
         is_durable: bool = True,
-    ) -> Said:  # fmt: skip
+    ) -> OwnEntry:  # fmt: skip
         """Record something of an effect; durable on return, or with the next flush. by: who says it, if that is not who
         requests the effect.
         """
@@ -94,7 +94,7 @@ class Book:
         said = self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
         if is_durable:
             self.log.flush()
-        return Said(bytes.fromhex(said), patch, cleared)
+        return OwnEntry(bytes.fromhex(said), patch, cleared)
 
     def redacted(self, order: Order, tree: Plain) -> Plain:
         """Return the parts of a tree that may be written about the effect."""

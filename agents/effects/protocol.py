@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 from refold.agents.effects.claims import PROBE, Claim, EffectState, token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import inputs_hash
-from refold.agents.effects.log_entries import DONE_PRIORITY, Book, Said
+from refold.agents.effects.log_entries import DONE_PRIORITY, Book, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError, StorageError
@@ -244,7 +244,7 @@ class Protocol:
 
     # Recording
 
-    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> Said:
+    def _say_intended(self, order: Order, token: str, at: int, terms: Terms, standing: EffectState) -> OwnEntry:
         said: dict[str, Any] = {
             "claims": {token: "intended"}, "token": token, "status": "intended", "intended_at": at,
             "lease_ms": terms.lease_ms, "attempts": standing.attempts + 1,

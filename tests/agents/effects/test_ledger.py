@@ -12,7 +12,7 @@ from refold.agents.effects.claims import token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import entity_of
 from refold.agents.effects.ledger import Ledger
-from refold.agents.effects.log_entries import Book, Said
+from refold.agents.effects.log_entries import Book, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.keys.memory import MemoryKeyRing
 from refold.agents.vault import Vault, run_key
@@ -50,7 +50,7 @@ def test_a_claim_of_its_own_is_taken_without_its_record_where_another_lies_befor
     order, other = ordered(), ordered("r-2")
     book = Book(world.log)
 
-    def claimed(by: Order) -> Said:
+    def claimed(by: Order) -> OwnEntry:
         return book.say(by, {"claims": {token_of(by.run, "x"): "intended"}, "intended_at": 1, "lease_ms": 1000})
 
     claimed(other)

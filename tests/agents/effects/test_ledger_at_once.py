@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from refold.agents.effects.ledger import Ledger
-from refold.agents.effects.log_entries import Said
+from refold.agents.effects.log_entries import OwnEntry
 from refold.agents.effects.order import Done, Terms
 from refold_tests.ledger_world import Service, World, ordered
 
@@ -111,7 +111,7 @@ def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
         ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
         say = ledger._book.say
 
-        def slow(*given: Any, **more: Any) -> Said:
+        def slow(*given: Any, **more: Any) -> OwnEntry:
             claiming.set()
             assert go.wait(300)
             return say(*given, **more)
