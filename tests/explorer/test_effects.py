@@ -86,6 +86,10 @@ def mail(order: int) -> str:
     raise TimeoutError("no answer")
 
 
+def unanswered(key: str) -> str:
+    raise TimeoutError("no answer")
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[refold.AgentLog]:
     with refold.open(f"file:{path}") as log:
@@ -167,7 +171,7 @@ def test_settle_by_a_probe(
     with opened(log_path) as log:
         long_ago = Ledger(log, lambda: 1_700_000_000_000_000, lambda: "token", keeper=log.vault)
         with pytest.raises(refold.EffectUnknown):
-            long_ago.perform(order, mail, Terms(lease_s=60))
+            long_ago.perform(order, unanswered, Terms(lease_s=60))
     assert run(["effects", "settle", order.key, "--probe", "tools:lost"]) == 0
     assert "is failed, says" in capsys.readouterr().out
 
