@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import selectors
@@ -206,6 +207,47 @@ def test_confined_nothing_arrives(
     assert server.arrived() == (0, 0)
     # A thread that was left behind had not begun to act when its process ended.
     assert not is_same(found) or way == "a thread left behind"
+
+
+WORKER = """
+import socket, sys
+with open(sys.argv[2], "rb", buffering=0) as told:
+    while told.read(1):
+        socket.create_connection(("127.0.0.1", int(sys.argv[1]))).sendall(b"x")
+"""
+TOLD = "REFOLD_TEST_TOLD"
+
+
+def tells_a_worker(run: Run) -> str:
+    """Gives work to a process from before that is no pool of Python's: by a descriptor, or by a named pipe."""
+    with run.step("tell"), contextlib.suppress(BaseException):
+        pipe = os.environ[TOLD]
+        if pipe.isdigit():
+            os.write(int(pipe), b"x")
+        else:
+            Path(pipe).write_bytes(b"x")
+    return "done"
+
+
+@pytest.mark.parametrize("way", ["a descriptor", "a named pipe"])
+def test_confined_no_worker_from_before_is_told(
+    way: str, log: AgentLog, server: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-S", "-c", WORKER, str(server.port), str(pipe)]
+    with subprocess.Popen(command) as worker:
+        told = os.open(pipe, os.O_WRONLY)
+        os.set_inheritable(told, True)
+        monkeypatch.setenv(TOLD, str(told) if way == "a descriptor" else str(pipe))
+        try:
+            log.run("a", id="r").drive(tells_a_worker)
+            with contextlib.suppress(Departure):
+                log.replay("r", tells_a_worker, confined=True)
+        finally:
+            os.close(told)
+        assert worker.wait() == 0
+    assert server.arrived() == (1, 1), "what it was told while the run was recorded"
 
 
 @pytest.mark.parametrize("name", sorted(escapes.LATER))

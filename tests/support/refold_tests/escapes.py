@@ -402,6 +402,7 @@ WAYS: dict[str, Callable[[int], object]] = {
     "os.posix_spawn": _posix_spawned,
     "os.system": lambda port: os.system(" ".join([*_code(port)[:3], f'"{_code(port)[3]}"'])),
     "subprocess": lambda port: subprocess.run(_code(port), check=False),
+    "a program without the environment": lambda port: subprocess.run(["env", "-i", *_code(port)], check=False),
     "_posixsubprocess.fork_exec": _fork_executed(),
     "fork_exec, kept before": _fork_executed(is_kept=True),
     "os.forkpty": _forked_terminal,
