@@ -20,6 +20,7 @@ from refold.agents.policy.decision import PolicyDecision
 from refold.agents.policy.facts import arguments_of, title_of
 from refold.agents.recorder.observations import Seal
 from refold.agents.recorder.sinks import LogSink
+from refold.agents.recordings.load import rebuilt
 from refold.avro.errors import Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import Source
 from refold.streams.client import Log
@@ -112,8 +113,10 @@ def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bo
     Args:
         opened: opens the value of a field of an entity (agents/vault.py).
     """
+    view = rebuilt(log, ["action"])
+    if view is None:
+        return []
     found = []
-    view = log.rebuild(types=["action"])
     for entity in view:
         fields = view[entity].fields
         approval = _approval(fields)

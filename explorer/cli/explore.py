@@ -27,26 +27,29 @@ PORT = 6077
               help="The address to serve on. Any address but loopback needs a token, in REFOLD_TOKEN.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free port.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the pages in a browser.")
+@click.option("--write", "can_write", is_flag=True,
+              help="Let readers mark, flag, pin, settle, approve and deny.")  # fmt: skip
 @click.option("--tls-cert", metavar="FILE", help="Serve the pages over TLS: a certificate in PEM, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The certificate's key in PEM, without a password.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME",
               help="A name that browsers know this server by, as well as its addresses; may be repeated.")  # fmt: skip
 @on_log
 def explore(
-    place: LogTarget, host: str, port: int, is_opened: bool, tls_cert: str | None, tls_key: str | None,
+    place: LogTarget, host: str, port: int, is_opened: bool, can_write: bool, tls_cert: str | None, tls_key: str | None,
     allowed_hosts: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Explore a log in a browser.
 
-    It shows runs step by step, entities at any moment, comparisons, and the health of the log. It never writes. Every
-    page shows one cut, and the page's address names the cut, so you can send the address to somebody. Below each page
-    are the commands that give the same answers. Addresses below /api answer in JSON. It works offline: it loads nothing
-    from the network. Ctrl-C ends it.
+    It shows runs step by step, entities at any moment, changes as they come, comparisons, and the health of the log.
+    Every page shows one cut, and the page's address names the cut, so you can send the address to somebody. Below each
+    page are the commands that give the same answers. Addresses below /api answer in JSON. It works offline: it loads
+    nothing from the network. It only reads the log, unless --write adds actions. Ctrl-C ends it.
 
     \b
     Examples
       refold explore
       refold explore --log kafka://127.0.0.1:9092/agents --open
+      refold explore --write
       REFOLD_TOKEN=$(openssl rand -hex 32) refold explore --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     for needed in ("aiohttp", "jinja2"):
@@ -66,16 +69,16 @@ def explore(
         print(f"explore {listener.url}/", flush=True)
         if is_opened and not webbrowser.open(f"{listener.url}/"):
             print("refold: no browser could be opened; open the address above", file=sys.stderr)
-        _serve(listener, place, is_secure=tls_cert is not None)
+        _serve(listener, place, is_secure=tls_cert is not None, can_write=can_write)
     return 0
 
 
-def _serve(listener: Listener, place: LogTarget, *, is_secure: bool) -> None:
+def _serve(listener: Listener, place: LogTarget, *, is_secure: bool, can_write: bool) -> None:
     """Serve requests until Ctrl-C."""
     from refold.explorer.web.site import explorer, import_pages
     from refold.streams.web.server import WebServer
 
-    site = explorer(place, listener.token, is_secure=is_secure)
+    site = explorer(place, listener.token, is_secure=is_secure, can_write=can_write)
     server = WebServer.on(listener)
     try:
         server.serve(site)

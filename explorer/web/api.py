@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import refold
 from refold.avro.errors import InputError
+from refold.explorer.queries.approvals import ApprovalsQuery
 from refold.explorer.queries.compare import CompareQuery
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
@@ -81,6 +82,10 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "effects": Endpoint(
         "What write tools did, or may have done.", lambda _, __, given: EffectsQuery(**given),
         parameters=(Parameter("status"), Parameter("run"), Parameter("tool"), AT),
+    ),
+    "approvals": Endpoint(
+        "The calls of runs that wait for a person.", lambda _, __, given: ApprovalsQuery(given.get("all", False)),
+        parameters=(Parameter("all", "boolean", "Also those that have an answer."),),
     ),
     "deadletters": Endpoint(
         "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from refold.avro.errors import RefoldError
+from refold.explorer.queries.approvals import ApprovalsQuery
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.operate import DoctorQuery, MarkersQuery, VerifyQuery
@@ -17,6 +18,7 @@ def operate_page(view: PageView) -> bytes:
     queries: dict[str, Query] = {
         "doctor": DoctorQuery(view.place),
         "effects": EffectsQuery("unknown"),
+        "questions": ApprovalsQuery(),
         "letters": DeadLettersQuery(),
         "markers": MarkersQuery(),
     }
@@ -29,8 +31,10 @@ def operate_page(view: PageView) -> bytes:
             answers[name] = query.answer(view.log)
         except RefoldError as error:  # the other answers are worth seeing all the same
             answers[name], problems[name] = None, str(error)
-    names = {"doctor": "the examination", "effects": "unsettled effects", "letters": "dead letters",
-             "markers": "markers", "verify": "the full check"}  # fmt: skip
+    names = {
+        "doctor": "the examination", "effects": "unsettled effects", "questions": "calls that wait for a person",
+        "letters": "dead letters", "markers": "markers", "verify": "the full check",
+    }  # fmt: skip
     shown = [(names[name], query) for name, query in queries.items()]
     if not view.get("verify"):
         shown.append((names["verify"], VerifyQuery()))

@@ -73,16 +73,21 @@ def number(given: int | None) -> str:
 
 
 class Renderer:
-    """Makes pages of one log. shown_url: the log as commands name it, None where REFOLD_LOG does; shown_max: how many
-    characters of one value are shown."""
+    """Makes pages of one log.
 
-    def __init__(self, shown_url: str | None, shown_max: int = SHOWN_MAX) -> None:
+    shown_url: the log as commands name it, None where REFOLD_LOG does. shown_max: how many characters of one value are
+    shown. can_write: whether pages have the forms of actions.
+    """
+
+    def __init__(self, shown_url: str | None, shown_max: int = SHOWN_MAX, *, can_write: bool = False) -> None:
         self._shown_url = shown_url
         self._environment = Environment(
             loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True,
         )  # fmt: skip
-        self._environment.globals |= {"link": link, "entity_link": entity_link, "command": self.command}
+        self._environment.globals |= {
+            "link": link, "entity_link": entity_link, "command": self.command, "can_write": can_write,
+        }  # fmt: skip
         self._environment.filters |= {
             "clip": partial(clipped, most=shown_max), "cell": cell, "visible": visible, "took": took,
             "duration": duration, "time": time_tag, "number": number, "words": lambda text: text.replace("_", " "),

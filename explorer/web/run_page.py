@@ -81,6 +81,7 @@ def run_page(view: PageView) -> bytes:
         timeline=drawn, listed=list(_listed(view, run, number, cut)), forks=_forks(view, run_id, cut),
         is_raw=bool(view.get("raw")),
         cost="" if usage is None else cost_text(usage),
+        is_pinned=run.pinned,
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step,
     )  # fmt: skip
 

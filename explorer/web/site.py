@@ -6,12 +6,14 @@
     GET  /story/ID           a run in plain sentences    GET /operate        how the log stands
     GET  /static/NAME        styles and scripts          GET /api/...        the same as JSON (api.py)
     GET  /live               the newest cut, as an event whenever it is another
+    GET  /changes            the newest changes           POST /do/NAME       an action, with --write (actions.py)
     POST /sign-in            the token, off loopback
 
 1. refold's web server checks Host, Origin and bounds (streams/web/server.py), as for every page that refold has.
 2. A page is about one cut. Where its address names none, or another form of WHEN, it is resolved and the browser is
    sent to the address with the cut. So every address that a reader sees gives the same page again.
-3. Nothing is written: the log is opened to read, and every page is asked for with GET.
+3. Pages only read: the log is opened to read, and every page is asked for with GET. Only actions write, and there
+   are none without --write.
 4. The content security policy allows scripts and styles of this server alone, and none within a page.
 """
 
@@ -43,8 +45,8 @@ POLICY = (
 # With "no-referrer" browsers post a form of this server with `Origin: null`, as those of other sites.
 SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
-STATIC, PAGES, SLOW, LIVE = "static", "pages", "slow", "live"
-SIGN_IN = "sign-in"
+STATIC, PAGES, SLOW, LIVE, WRITE = "static", "pages", "slow", "live", "write"
+SIGN_IN, ACTION = "sign-in", "do"
 NEWEST_S = 0.5
 SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "verify"})
 """Those of the API that read a whole log."""
@@ -72,6 +74,7 @@ SITE: Mapping[str, SitePage] = {
     "story": SitePage("story_page:story_page", 1),
     "entities": SitePage("entity_page:entities_page"),
     "entity": SitePage("entity_page:entity_page", -1),
+    "changes": SitePage("changes_page:changes_page"),
     "compare": SitePage("compare_page:compare_page"),
     "diff": SitePage("compare_page:diff_page"),
     "operate": SitePage("operate_page:operate_page", lane=SLOW),
@@ -95,26 +98,29 @@ class NewestCut:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """The site of one log."""
+    """The site of one log. can_write: whether it has actions."""
 
     place: LogTarget
     handles: Handles
     renderer: Renderer
     sessions: SignIns
     newest: NewestCut
+    can_write: bool = False
 
     @property
     def lanes(self) -> Mapping[str, int]:
         """What reads a whole log holds up no page; each thread has the log open for itself."""
-        return {STATIC: 1, PAGES: 3, SLOW: 1, LIVE: 1}
+        return {STATIC: 1, PAGES: 3, SLOW: 1, LIVE: 1, WRITE: 1}
 
     def route(self, request: Request) -> Route | PageResponse:
         """Which threads answer. Every route is open to the web server: who has signed in is known here, by a cookie."""
         name, parts = _path(request.path)
         if name == SIGN_IN:
             return Route(STATIC, is_open=True)
-        if request.method != "GET":
-            return problem(405, f"{request.path[:100]} is asked for with GET: these pages only read")
+        if name == ACTION and self.can_write and request.method == "POST":
+            return Route(WRITE, is_open=True)
+        if request.method != "GET" or name == ACTION:
+            return problem(405, f"{request.path[:100]}: {self._is_refused(name)}")
         if name == "api":
             return Route(SLOW if parts and parts[0] in SLOW_ENDPOINTS else PAGES, is_open=True)
         if name == LIVE:
@@ -138,6 +144,8 @@ class Explorer:
             return self._api(parts, request)
         if name == LIVE:
             return self._live()
+        if name == ACTION:
+            return self._act(parts, request)
         try:
             page = SITE.get(name)
             if page is None or not (page.parts == len(parts) or (page.parts < 0 and parts)):
@@ -169,6 +177,25 @@ class Explorer:
         except (RefoldError, OSError) as error:
             return problem(503, error)
 
+    def _is_refused(self, name: str) -> str:
+        """Why a request with another method than the page's is refused."""
+        if name != ACTION:
+            return "ask for it with GET: pages only read"
+        return "post a form to it" if self.can_write else "this explorer only reads; start it with --write"
+
+    def _act(self, parts: tuple[str, ...], request: Request) -> PageResponse:
+        from refold.explorer.web.actions import act
+
+        try:
+            location = act(self.place, "/".join(parts), request.content)
+            return PageResponse(303, b"", HTML, {**SECURITY, "Location": location})
+        except UnknownEntity as error:
+            return self._error(404, error)
+        except (InputError, NotAnswerable) as error:
+            return self._error(400, error)
+        except (RefoldError, OSError) as error:
+            return self._error(503, error)
+
     def _live(self) -> PageResponse:
         """The newest cut. All who follow share one look at the log in NEWEST_S."""
         try:
@@ -193,9 +220,12 @@ class Explorer:
         return PageResponse(status, content, HTML, SECURITY)
 
 
-def explorer(place: LogTarget, token: Token | None, *, is_secure: bool) -> Explorer:
-    """The site of a log. token: that callers need; is_secure: it is served over TLS."""
-    return Explorer(place, Handles(place), Renderer(place.url), SignIns(token, is_secure=is_secure), NewestCut())
+def explorer(place: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False) -> Explorer:
+    """The site of a log. token: that callers need; is_secure: it is served over TLS; can_write: it has actions."""
+    return Explorer(
+        place, Handles(place), Renderer(place.url, can_write=can_write), SignIns(token, is_secure=is_secure),
+        NewestCut(), can_write,
+    )  # fmt: skip
 
 
 def import_pages() -> None:

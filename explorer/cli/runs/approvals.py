@@ -9,6 +9,7 @@ import click
 
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, moment
+from refold.explorer.queries.approvals import question_json
 from refold.explorer.queries.log_target import LogTarget
 
 _by = click.option("--by", default="", metavar="NAME", help="Who answers [the user].")
@@ -33,7 +34,7 @@ def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
     with place.read() as log:
         found = log.questions(all_too=all_too)
     if as_json:
-        screen.json([{**each._asdict(), "approval": each.approval._asdict()} for each in found])
+        screen.json([question_json(each) for each in found])
         return 0
     for each in found:
         stands = each.approval

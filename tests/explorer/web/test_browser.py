@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 import refold
 from refold.explorer.demo.desk import RUN
 from refold_tests.absent import without
-from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
+from refold_tests.explored import CONFIG, FORK, READER, Explored, explored, incident_in
 from refold_tests.npm import AXE, package_folder
 
 # One browser for the module; its tests stay on one worker.
@@ -26,7 +26,7 @@ PAGES = {
     "runs": "/", "run": f"/run/{RUN}", "step": f"/run/{READER}?step=2", "raw": f"/run/{RUN}?step=2&raw=1",
     "story": f"/story/{RUN}", "entities": "/entities?type=tool_config", "entity": f"/entity/{CONFIG}?field=rate_limit",
     "compare": f"/compare?a={RUN}&b={FORK}", "choose": f"/compare?a={RUN}", "diff": "/diff?a=@deploy-1&b=now",
-    "operate": "/operate", "error": "/run/nobody",
+    "operate": "/operate", "changes": "/changes", "error": "/run/nobody",
 }  # fmt: skip
 
 
@@ -96,6 +96,25 @@ def test_the_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None
     opened(page, "first divergence at step 4")
     expect(page.locator(".differs .old")).to_contain_text("1998")
     expect(page.locator(".differs .new")).to_contain_text("1999")
+
+
+def test_a_reader_who_may_write_flags_a_run_and_marks_a_moment(context: BrowserContext, tmp_path: Path) -> None:
+    page = context.new_page()
+    with explored(incident_in(tmp_path), can_write=True) as pages:
+        page.goto(f"{pages.url}/run/{RUN}?step=2")
+        opened(page, "Step 2 decide")
+        page.get_by_label("Why it is kept longer").fill("the kettle again")
+        page.get_by_role("button", name="Flag").click()
+        expect(page.locator("h1 ~ .flag")).to_contain_text("flagged")
+        opened(page, "Step 2 decide")
+        page.get_by_role("link", name="Operate").click()
+        opened(page, "Markers")
+        page.get_by_label("Name").fill("after-the-kettle")
+        page.get_by_role("button", name="Mark this moment").click()
+        expect(page.locator("th", has_text="@after-the-kettle")).to_be_visible()
+        page.get_by_role("link", name="Changes").click()
+        opened(page, "Changes")
+        expect(page.locator("tr", has_text="flagged").first).to_contain_text(f"run/{RUN}")
 
 
 def test_the_incident_is_solved_by_keyboard(page: Page, pages: Explored) -> None:

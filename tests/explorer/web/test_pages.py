@@ -37,7 +37,13 @@ ADDRESSES = {
     "compare": f"/compare?a={RUN}&b={FORK}",
     "diff": f"/diff?a=@deploy-1&b=now&entity={CONFIG}",
     "operate": "/operate?verify=1",
+    "changes": "/changes",
 }
+
+
+def printed(command: list[str], out: str) -> Any:
+    """The answer of a command: `tail` prints a change a line, so that it can go on."""
+    return [json.loads(line) for line in out.splitlines()] if command[0] == "tail" else json.loads(out)
 
 
 def texts(tree: Any) -> Iterator[str]:
@@ -75,7 +81,7 @@ def test_each_command_that_a_page_shows_answers(pages: Explored, name: str, caps
         status = run([*command, "--json"])
         out, err = capsys.readouterr()
         assert status in (0, 1), err
-        assert json.loads(out) is not None
+        assert printed(command, out) is not None
 
 
 # What a page shows of what its first command answers: by page, where that is in the answer.
@@ -93,6 +99,8 @@ SHOWN: dict[str, Any] = {
                               [[each["path"], each["a"], each["b"]] for each in found["divergence"]["differences"]]],
     "diff": lambda rows: [[each["field"], each["old"], each["new"]] for each in rows],
     "operate": lambda found: [each["subject"] for each in found["findings"]],
+    "changes": lambda found: [[row["entity"], row["field"], row["source"]["agent"]]
+                              for each in found for row in each["mutations"]],
 }  # fmt: skip
 
 
@@ -100,7 +108,7 @@ SHOWN: dict[str, Any] = {
 def test_a_page_shows_the_values_of_its_command(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = pages.get(ADDRESSES[name])
     run([*page.commands[0], "--json"])
-    answer = json.loads(capsys.readouterr().out)
+    answer = printed(page.commands[0], capsys.readouterr().out)
     expected = list(texts(SHOWN[name](answer)))
     assert expected
     assert [each for each in expected if each not in page.text] == []

@@ -133,11 +133,11 @@ class Explored(NamedTuple):
 
 
 @contextmanager
-def explored(url: str, token: str | None = None) -> Iterator[Explored]:
+def explored(url: str, token: str | None = None, *, can_write: bool = False) -> Iterator[Explored]:
     """The explorer of a log on a free port."""
     known = None if token is None else Token(token)
     server = WebServer("127.0.0.1", 0, Access(known), what="the explorer's pages")
-    site = explorer(LogTarget(url), known, is_secure=False)
+    site = explorer(LogTarget(url), known, is_secure=False, can_write=can_write)
     try:
         server.serve(site)
         yield Explored(server.url)

@@ -1,0 +1,60 @@
+"""Changes as they come: what `refold tail` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from refold.agents.log import AgentLog
+from refold.avro.observation import type_of
+from refold.avro.registry import TypeVersion
+from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import change_json
+from refold.streams.changes import Change, Shown
+from refold.streams.client import Log
+
+
+class ShownChanges:
+    """How the values of changes are shown: by the definition that each change was made under.
+
+    found: called when a change has a definition that no change before had.
+    """
+
+    def __init__(self, log: Log, found: Callable[[], None] = lambda: None) -> None:
+        self._log = log
+        self._found = found
+        self._known: dict[bytes, Shown] = {}
+
+    def of(self, change: Change) -> Shown:
+        """How the values of a change are shown."""
+        if change.definition not in self._known:
+            self._known[change.definition] = Shown(self._version(change).definition, python=False)
+            self._found()
+        return self._known[change.definition]
+
+    def _version(self, change: Change) -> TypeVersion:
+        versions = self._log.port.registry.versions(type_of(change.entity))
+        return next((each for each in versions if each.definition.fingerprint == change.definition), versions[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class TailQuery:
+    """The changes after a point. since: WHEN."""
+
+    since: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold tail`."""
+        return ["tail", *options_of({"from": self.since})]
+
+    def changes(self, log: AgentLog) -> Iterator[dict[str, Any]]:
+        """Each change, as the command prints it in a line, in order within each partition."""
+        shown = ShownChanges(log)
+        for change in log.changes(self.since):
+            yield change_json(change, shown.of(change), log.port.partition_of(change.entity))
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """All of them."""
+        return list(self.changes(log))

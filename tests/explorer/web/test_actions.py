@@ -1,0 +1,160 @@
+"""Actions of the explorer: each writes what its command writes, and only an explorer with --write has any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+import refold
+from refold.agents.effects.errors import EffectUnknown
+from refold.policy import ApprovalNeeded, Policy
+from refold_tests.explored import Explored, Page, explored
+
+TOKEN = "0123456789abcdef-secret"
+ASKING = """
+name = "desk"
+[[rule]]
+name = "large refunds"
+tool = "desk.refund"
+args.eur.over = 100
+action = "ask"
+"""
+
+
+@refold.tool(effect="write", name="desk.refund")
+def refund(eur: int) -> dict[str, int]:
+    """Nobody knows whether it paid."""
+    raise TimeoutError(f"no answer about {eur} EUR")
+
+
+def agent(run: refold.Run) -> None:
+    """An agent whose refund is not answered, or needs a person."""
+    with run.step("pay"):
+        refund(run.input["eur"])
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A log with an effect that is unknown, and two calls that wait for a person."""
+    found = f"file:{tmp_path_factory.mktemp('acted') / 'log'}"
+    with refold.open(found) as log:
+        with pytest.raises(EffectUnknown):
+            log.run("desk", id="unknown-1", input={"eur": 5}).drive(agent)
+        for name in ("asked-1", "asked-2"):
+            with pytest.raises(ApprovalNeeded):
+                log.run("desk", id=name, input={"eur": 500}, guard=Policy.parse(ASKING)).drive(agent)
+    return found
+
+
+@pytest.fixture(scope="module")
+def writable(url: str) -> Iterator[Explored]:
+    """Its pages, with actions."""
+    with explored(url, can_write=True) as found:
+        yield found
+
+
+def posted(pages: Explored, name: str, headers: dict[str, str] | None = None, /, **fields: str) -> Page:
+    """The answer to a form."""
+    return pages.ask(f"/do/{name}", "POST", headers, urlencode(fields).encode())
+
+
+def test_a_moment_is_marked(writable: Explored, url: str) -> None:
+    done = posted(writable, "mark", name="deploy-2", back="/operate")
+    assert (done.status, done.headers["Location"]) == (303, "/operate")
+    assert "@deploy-2" in writable.get("/operate").text
+    with refold.open(url, read_only=True) as log:
+        assert log.point("@deploy-2").cut.records > 0
+    again = posted(writable, "mark", name="deploy-2")
+    assert again.status == 400
+    assert "deploy-2" in again.text
+
+
+def test_a_run_is_flagged_and_pinned_and_let_go(writable: Explored, url: str) -> None:
+    page = writable.get("/run/unknown-1")
+    done = posted(writable, "flag", run="unknown-1", reason="paid twice", back=page.url)
+    assert (done.status, done.headers["Location"]) == (303, "/run/unknown-1")
+    posted(writable, "pin", run="unknown-1")
+    text = writable.get("/run/unknown-1").text
+    assert "⚑ flagged" in text
+    assert "pinned" in text
+    with refold.open(url, read_only=True) as log:
+        fields = log.state("run/unknown-1").fields
+        assert (fields["flagged"], fields["pinned"]) == (True, True)
+        assert log.vault.open("run/unknown-1", "flag_reason", fields["flag_reason"]) == "paid twice"
+    posted(writable, "flag", run="unknown-1", take_back="1")
+    posted(writable, "pin", run="unknown-1", take_back="1")
+    with refold.open(url, read_only=True) as log:
+        fields = log.state("run/unknown-1").fields
+        assert (fields["flagged"], fields["pinned"]) == (False, False)
+
+
+def test_an_unknown_effect_is_settled_once(writable: Explored, url: str) -> None:
+    with refold.open(url, read_only=True) as log:
+        [effect] = log.effects.list(status="unknown")
+    given = {"effect": effect.key, "fate": "done", "result": '{"eur": 5}', "note": "in the bank's list"}
+    assert posted(writable, "settle", **{**given, "fate": "perhaps"}).status == 400
+    assert posted(writable, "settle", **{**given, "result": ""}).status == 400
+    assert posted(writable, "settle", **given, back="/operate").status == 303
+    with refold.open(url, read_only=True) as log:
+        assert log.effects.effect(effect.key).status == "done"
+    assert posted(writable, "settle", **given).status == 400
+    assert "of every write that was sent it is known" in writable.get("/operate").text
+
+
+def test_a_question_is_answered(writable: Explored, url: str) -> None:
+    with refold.open(url, read_only=True) as log:
+        first, second = (each.id for each in log.questions())
+    assert "Waiting for a person Call" in writable.get("/operate").text
+    assert posted(writable, "approve", question=first).status == 303
+    assert posted(writable, "deny", question=second, reason="the parcel is lost").status == 303
+    assert posted(writable, "deny", question=first).status == 400
+    with refold.open(url, read_only=True) as log:
+        answers = {each.id: each.approval for each in log.questions(all_too=True)}
+        assert log.questions() == []
+    assert (answers[first].decision, answers[second].decision) == ("approved", "rejected")
+    assert answers[second].reason == "the parcel is lost"
+
+
+def test_what_is_no_form_of_an_action_is_refused_and_writes_nothing(writable: Explored, url: str) -> None:
+    with refold.open(url, read_only=True) as log:
+        before = log.point(None).cut
+    assert posted(writable, "erase").status == 400
+    assert posted(writable, "flag", run="nobody").status == 404
+    assert posted(writable, "mark").status == 400
+    assert posted(writable, "mark", name="x" * 70_000).status == 400
+    for back in ("https://evil.example/", "//evil.example/", "/\\evil.example/", "javascript:alert(1)"):
+        assert posted(writable, "mark", name="away", back=back).status == 400
+    assert writable.ask("/do/mark").status == 405
+    foreign = {"Origin": "https://evil.example"}
+    assert posted(writable, "mark", foreign, name="foreign").status == 403
+    assert posted(writable, "mark", {"Origin": "null"}, name="foreign").status == 403
+    with refold.open(url, read_only=True) as log:
+        assert log.point(None).cut == before
+
+
+def test_an_explorer_that_only_reads_has_no_actions(url: str) -> None:
+    with explored(url) as pages:
+        refused = posted(pages, "mark", name="nothing")
+        assert refused.status == 405
+        assert "--write" in refused.body
+        for target in ("/operate", "/run/unknown-1"):
+            assert "/do/" not in pages.get(target).body
+
+
+def test_who_has_not_signed_in_writes_nothing(url: str) -> None:
+    with explored(url, TOKEN, can_write=True) as pages:
+        assert posted(pages, "mark", name="nothing").status == 401
+        assert posted(pages, "mark", {"Authorization": f"Bearer {TOKEN}"}, name="by-token").status == 303
+
+
+def test_an_action_is_taken_by_the_log_of_another_process(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as owner:
+        owner.observe("document/one", {"kind": "text"})
+        owner.flush()
+        with explored(url, can_write=True) as pages:
+            assert posted(pages, "mark", name="beside").status == 303
+        assert owner.point("@beside").cut.records == 1
