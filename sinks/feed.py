@@ -14,6 +14,8 @@ The changes of one partition come in order, and those of one fold share `through
    entity is asked of the log as in 3. Where nobody knows whose change it was, as of a batch, so is every entity that
    has an observation in the batch's stretch of the log: the change tells of one of these.
 5. In doubt nothing is remembered: who failed to write a batch begins again from the sink's position.
+
+The states given out last, so that a busy entity is not read back from the store for each batch.
 """
 
 from __future__ import annotations
@@ -25,10 +27,8 @@ from typing import NamedTuple
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import type_of
 from refold.avro.quarantine import CHANGES, OBSERVATIONS
-from refold.sinks.initial_load import change_history, definitions_at, load_of
+from refold.sinks.initial_load import change_history, definitions_at, load_of, told
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load
-from refold.sinks.recompute import told
-from refold.sinks.state_cache import Remembered
 from refold.sinks.states import advance, begun, follows, is_exact, packed, unpacked
 from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
@@ -36,6 +36,37 @@ from refold.streams.feed import ChangeReader, first_past
 from refold.streams.log.port import LogPort
 from refold.streams.rebuild.partition import Progress
 from refold.streams.table.folds import Folds
+
+CACHE_BYTES_MAX = 32 << 20
+
+
+class Remembered:
+    """States by name, those taken up longest ago leave first. Bounded by what was read for them, in encoded bytes."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._states: dict[str, tuple[EntityState, int]] = {}
+        self._bytes = 0
+
+    def take(self, name: str) -> tuple[EntityState, int] | None:
+        """What is known of an entity, and its weight; it is no longer remembered."""
+        found = self._states.pop(name, None)
+        if found is not None:
+            self._bytes -= found[1]
+        return found
+
+    def keep(self, state: EntityState, weight: int) -> None:
+        """Remember a state that is not remembered now."""
+        self._states[state.entity] = state, weight
+        self._bytes += weight
+        while self._bytes > self._bytes_max:
+            self.take(next(iter(self._states)))
+
+    def clear(self) -> None:
+        """Remember nothing."""
+        self._states.clear()
+        self._bytes = 0
+
 
 Held = Callable[[Collection[str]], Mapping[str, bytes]]
 CHANGES_MAX = 5_000

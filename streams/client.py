@@ -1,4 +1,7 @@
-"""The log as its users hold it: observe, ask, rebuild, compare, follow, mark, verify."""
+"""The log as its users hold it: observe, ask, rebuild, compare, follow, mark, verify.
+
+Who speaks: a source for every observation, its seq counted per (agent, run) from 0.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,8 @@ from refold.avro.times import datetime_micros, parse_time
 from refold.streams.asof import entities_at, entity_at
 from refold.streams.changes import Change, Row, Shown, rows
 from refold.streams.cut import Cut
-from refold.streams.diff import difference
 from refold.streams.feed import changes_from
-from refold.streams.history import moments, observed_below
+from refold.streams.history import difference, moments, observed_below
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.partition import Progress
@@ -33,11 +35,36 @@ from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed
-from refold.streams.sources import Sources
 from refold.streams.table.folds import Folds
 from refold.streams.verify.run import verify
 from refold.streams.verify.verdict import VerifyReport
 from refold.streams.view import EntityView, StateView
+
+
+class Sources:
+    """Counts for the agents that name no run and seq of their own, each in a fresh run of this process."""
+
+    def __init__(self, agent: str, new_id: Callable[[], str]) -> None:
+        self._agent = agent
+        self._new_id = new_id
+        self._current: dict[str, Source] = {}
+
+    def next(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
+        """The source of the next observation, and what to call once it is accepted, so that refusals use no seq."""
+        if isinstance(given, Source):
+            return given, lambda: None
+        agent: object = self._agent if given is None else given
+        if not isinstance(agent, str):
+            raise ValidationError("source", "a Source, an agent's name, or nothing", given)
+        source = self._current.get(agent)
+        if source is None:
+            source = self._current[agent] = Source(agent, self._new_id())
+
+        def count() -> None:
+            self._current[agent] = source._replace(seq=source.seq + 1)
+
+        return source, count
+
 
 Time = int | dt.datetime | str
 F = TypeVar("F", bound=Callable[..., Any])
@@ -329,7 +356,7 @@ class Log:
         self._port.pin(list(epochs), None)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
-        """Remove the snapshots that are too old to keep (streams/snapshots/retention_policy.py); says what, by
+        """Remove the snapshots that are too old to keep (streams/snapshots/garbage.py); says what, by
         partition.
 
         The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.

@@ -1,6 +1,6 @@
 """Opening a log by its URL.
 
-file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/location.py
+file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/url.py
 kafka://HOST:PORT[,HOST:PORT...]/PREFIX[?partitions=8]  Apache Kafka; more in streams/log/kafka/url.py
 """
 

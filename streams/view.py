@@ -1,16 +1,20 @@
-"""What a rebuild gives: a read-only view of every entity at a cut, each field with the observation behind it."""
+"""What a rebuild gives: a read-only view of every entity at a cut, each field with the observation behind it.
+
+Why: from ids to observations, their places in the log, and on through their causes.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.jsonform import Show, shower
-from refold.avro.observation import Source
+from refold.avro.observation import Observation, Source
 from refold.avro.registry import TypeVersion
 from refold.reducers.conflicts import Conflicts, conflicts
 from refold.reducers.entity import Entity, stored_hash, unpack
@@ -19,10 +23,45 @@ from refold.reducers.order import place_of
 from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.history import Observed, observed_below
-from refold.streams.log.port import LogPort, observation_in
+from refold.streams.log.port import LogPort, Position, observation_in
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.table.folds import Folds
-from refold.streams.trace import TraceLink, trace
+
+
+class TraceLink(NamedTuple):
+    """One observation in a chain; depth 0 holds the value. ids in hex; recorded_at in milliseconds.
+
+    position, recorded_at and statement are None for a cause that does not stand below the cut.
+    """
+
+    observation: str
+    depth: int
+    position: Position | None
+    recorded_at: int | None
+    causes: list[str]
+    statement: Observation | None
+
+
+def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
+    """The chain behind some observations, each once, nearest first."""
+    waiting = deque((observation_id, 0) for observation_id in ids)
+    reached: set[bytes] = set()
+    chain: list[TraceLink] = []
+    while waiting:
+        observation_id, depth = waiting.popleft()
+        if observation_id in reached:
+            continue
+        reached.add(observation_id)
+        record = log.find(observation_id)
+        if record is None or record.offset >= cut.offsets[record.partition]:
+            chain.append(TraceLink(observation_id.hex(), depth, None, None, [], None))
+            continue
+        statement = observation_in(log.registry, record)
+        position = Position(record.partition, record.offset)
+        causes = [cause.hex() for cause in statement.causes]
+        chain.append(TraceLink(observation_id.hex(), depth, position, record.recorded_at, causes, statement))
+        waiting.extend((cause, depth + 1) for cause in statement.causes)
+    return chain
 
 
 @dataclass(frozen=True, slots=True)

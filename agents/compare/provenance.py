@@ -20,8 +20,7 @@ from refold.agents.journal.record import Call, Recording
 from refold.agents.recorder.log_backend import read_again
 from refold.avro.errors import InputError
 from refold.streams.client import Log
-from refold.streams.trace import TraceLink, trace
-from refold.streams.view import EntityView
+from refold.streams.view import EntityView, TraceLink, trace
 
 DEPTH = 2
 CAUSES_MAX = 3

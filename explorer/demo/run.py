@@ -25,8 +25,7 @@ from refold.explorer.demo.deployer import OBSERVATIONS
 from refold.explorer.demo.desk import fail
 from refold.explorer.demo.journal import now_micros
 from refold.explorer.demo.names import AGENT, CONFIG, CRASH, DEPLOYED, DEPLOYER, PAYING, PIPELINE, STEPS
-from refold.explorer.demo.page import BAD, DIM, GOOD, Page, day, stamp
-from refold.explorer.demo.render import Checks, Telling
+from refold.explorer.demo.render import BAD, DIM, GOOD, Checks, Page, Telling, day, stamp
 from refold.explorer.demo.stage import Actor, Stage
 
 SEED = 7

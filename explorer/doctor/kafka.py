@@ -39,9 +39,8 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
     from confluent_kafka import KafkaException
 
     from refold.streams.log.kafka.access import DESCRIBE, GROUP, Grant
-    from refold.streams.log.kafka.committed import CommittedOffsets
+    from refold.streams.log.kafka.committed import CommittedOffsets, group_lag
     from refold.streams.log.kafka.faults import storage_error
-    from refold.streams.log.kafka.groups import group_lag
     from refold.streams.log.kafka.lookups import members_of
     from refold.streams.log.kafka.topics import Topics
 

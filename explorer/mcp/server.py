@@ -4,6 +4,10 @@
    so it holds up no other question; so has what writes.
 2. What has no answer is a tool's result with `isError`, whose text says why and what to do next: a model reads it.
 3. A defect is one line in the server's own log, and none of it goes to the client.
+
+Entities as resources: `refold://entity/TYPE/ID`, with `?at=WHEN` at an earlier point; as the tool `state`.
+
+The tool `observe`, which is there only where the server was started with --write.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -38,13 +43,102 @@ from mcp_types import (
 
 import refold
 from refold.agents.log import AgentLog
-from refold.avro.errors import RefoldError
-from refold.explorer.mcp import resources, writing
-from refold.explorer.mcp.answers import answer
+from refold.avro.errors import InputError, RefoldError
+from refold.avro.observation import Source
+from refold.explorer.mcp.bounded import answer, compact
 from refold.explorer.mcp.tools import TOOLS
+from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.web.handles import Handles
-from refold.streams.web.thread_pool import Busy, Lane
+from refold.streams.web.server import Busy, Lane
+
+OBSERVE = "observe"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "entity": {"type": "string", "description": "TYPE/ID"},
+        "patch": {"type": "object", "description": "Fields and their values; state shows the fields of an entity"},
+        "agent": {"type": "string", "description": "Who observed it"},
+        "run": {"type": "string", "description": "In which of its runs"},
+        "causes": {"type": "array", "items": {"type": "string"},
+                   "description": "Ids of observations that it was derived from"},
+    },
+    "required": ["entity", "patch", "agent"],
+    "additionalProperties": False,
+}  # fmt: skip
+ABOUT = "Record an observation of an entity, durably. Values that were there stay in its history."
+KINDS: Mapping[str, type] = {"entity": str, "patch": dict, "agent": str, "run": str, "causes": list}
+
+
+def observe(place: LogTarget, given: Mapping[str, Any]) -> str:
+    """Record it; JSON with its id, once it is durable.
+
+    Raises:
+        RefoldError: It was refused; nothing is recorded.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        if name not in KINDS:
+            raise InputError(f"{name!r:.60}: {OBSERVE} takes {', '.join(KINDS)}")
+        if not isinstance(value, KINDS[name]):
+            raise InputError(f"{name}: {SCHEMA['properties'][name]['type']} of JSON, given {value!r:.60}")
+    missing = [name for name in SCHEMA["required"] if not found.get(name)]
+    if missing:
+        raise InputError(f"{OBSERVE} needs {', '.join(missing)}")
+    source = Source(found["agent"], found.get("run", ""))
+    with place.write(make=False) as log:
+        observation = log.observe(found["entity"], found["patch"], source=source, causes=found.get("causes", ()))
+        log.flush()
+        return compact(
+            {"again": {"at": str(log.point().cut)}, "answer": {"id": observation, "entity": found["entity"]}}
+        )
+
+
+SCHEME, HOST = "refold", "entity"
+TEMPLATE = f"{SCHEME}://{HOST}/{{+entity}}{{?at}}"
+LISTED = 100
+
+
+class EntityPage(NamedTuple):
+    """Entities by name. cursor: of the next page, None at the end."""
+
+    entities: list[str]
+    cursor: str | None
+
+
+def address_of(entity: str, at: str | None = None) -> str:
+    """The resource of an entity."""
+    query = "" if at is None else f"?{urlencode({'at': at})}"
+    return f"{SCHEME}://{HOST}/{quote(entity, safe='/')}{query}"
+
+
+def entities(log: AgentLog, cursor: str | None) -> EntityPage:
+    """A page of them; those that runs are recorded as are left out. A cursor is CUT@OFFSET."""
+    at, _, offset = (cursor or f"{log.point().cut}@0").rpartition("@")
+    if not at or not offset.isascii() or not offset.isdigit() or len(offset) > 15:
+        raise InputError(f"cursor {cursor!r:.80}: give the one that the page before returned")
+    names = list(FindQuery().names(log, log.point(at).cut))
+    begin = int(offset)
+    end = begin + LISTED
+    return EntityPage(names[begin:end], f"{at}@{end}" if end < len(names) else None)
+
+
+def read(log: AgentLog, address: str) -> str:
+    """The state of an entity, as the tool `state` gives it.
+
+    Raises:
+        RefoldError: There is no such entity, or it is no address of one.
+    """
+    try:
+        parts = urlsplit(address)
+        query = dict(parse_qsl(parts.query, max_num_fields=4))
+    except ValueError:
+        parts, query = None, {}
+    entity = "" if parts is None else unquote(parts.path.removeprefix("/"), errors="replace")
+    if parts is None or (parts.scheme, parts.netloc) != (SCHEME, HOST) or not entity or query.keys() - {"at"}:
+        raise InputError(f"{address:.120}: a resource is {TEMPLATE}, such as {address_of('tool_config/acme')}")
+    return answer(log, TOOLS["state"], {"entity": entity, **query})
+
 
 INSTRUCTIONS = (
     "What agents observed and did, and what their world looked like at any moment. WHEN is a time (RFC 3339 with "
@@ -89,7 +183,7 @@ class HistoryServer:
             hints = ToolAnnotations(
                 read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
             )
-            found.append(Tool(name=writing.OBSERVE, description=writing.ABOUT, input_schema=writing.SCHEMA,
+            found.append(Tool(name=OBSERVE, description=ABOUT, input_schema=SCHEMA,
                               annotations=hints))  # fmt: skip
         return found
 
@@ -101,8 +195,8 @@ class HistoryServer:
         try:
             if tool is not None:
                 text = await self._asked("slow" if tool.is_slow else "ask", lambda log: answer(log, tool, arguments))
-            elif self._writes and given.name == writing.OBSERVE:
-                text = await self._run("write", lambda: writing.observe(self._place, arguments))
+            elif self._writes and given.name == OBSERVE:
+                text = await self._run("write", lambda: observe(self._place, arguments))
             else:
                 names = ", ".join(each.name for each in self.tools())
                 raise MCPError(INVALID_PARAMS, f"{given.name:.60}: no such tool; there are {names}")
@@ -116,19 +210,17 @@ class HistoryServer:
 
     async def _list_resources(self, context: Any, given: PaginatedRequestParams | None) -> ListResourcesResult:
         cursor = None if given is None else given.cursor
-        page = await self._resource("slow", lambda log: resources.entities(log, cursor))
-        found = [Resource(uri=resources.address_of(each), name=each, mime_type=JSON) for each in page.entities]
+        page = await self._resource("slow", lambda log: entities(log, cursor))
+        found = [Resource(uri=address_of(each), name=each, mime_type=JSON) for each in page.entities]
         return ListResourcesResult(resources=found, next_cursor=page.cursor)
 
     async def _list_templates(self, context: Any, given: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         about = "An entity's state; at: WHEN, without it now"
-        template = ResourceTemplate(
-            uri_template=resources.TEMPLATE, name=resources.HOST, description=about, mime_type=JSON
-        )
+        template = ResourceTemplate(uri_template=TEMPLATE, name=HOST, description=about, mime_type=JSON)
         return ListResourceTemplatesResult(resource_templates=[template])
 
     async def _read_resource(self, context: Any, given: ReadResourceRequestParams) -> ReadResourceResult:
-        text = await self._resource("ask", lambda log: resources.read(log, given.uri))
+        text = await self._resource("ask", lambda log: read(log, given.uri))
         return ReadResourceResult(contents=[TextResourceContents(uri=given.uri, mime_type=JSON, text=text)])
 
     async def _resource(self, lane: str, work: Callable[[AgentLog], _T]) -> _T:

@@ -21,8 +21,7 @@ from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.entity import RECORDED, DiffQuery, StateQuery, WhyQuery, field_of
 from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.operate import VerifyQuery
-from refold.explorer.queries.parameters import CLOCK, Parameter
-from refold.explorer.queries.query import Query
+from refold.explorer.queries.query import CLOCK, Parameter, Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery
 

@@ -17,8 +17,7 @@ from refold.streams.changes import Row
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.point import Point
-from refold.streams.trace import TraceLink
-from refold.streams.view import EntityView
+from refold.streams.view import EntityView, TraceLink
 
 RECORDED = "recorded"
 

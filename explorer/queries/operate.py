@@ -1,4 +1,7 @@
-"""How a log stands: what `refold doctor`, `verify` and `markers` answer."""
+"""How a log stands: what `refold doctor`, `verify` and `markers` answer.
+
+Every entity at a point: the answer of `refold rebuild`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,29 @@ from refold.agents.log import AgentLog
 from refold.explorer.doctor.examine import examine
 from refold.explorer.doctor.findings import Looking
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.shapes import marker_json, verdict_json
+from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import marker_json, rebuild_json, verdict_json
 from refold.streams.point import Point
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildQuery:
+    """types: only entities of these; then there is no root."""
+
+    at: str | None = None
+    types: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold rebuild`."""
+        types = [f"--type={each}" for each in self.types]
+        return ["rebuild", *types, *options_of({"at": self.at})]
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """Return how many entities there are, and the root."""
+        point = log.point(self.at)
+        view = log.rebuild(point.cut, types=self.types or None)
+        return rebuild_json(point, view, None if self.types else view.root)
 
 
 @dataclass(frozen=True, slots=True)

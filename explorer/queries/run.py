@@ -1,18 +1,129 @@
-"""One run: the answers of `refold run show`, `refold run steps` and `refold knew`."""
+"""One run: the answers of `refold run show`, `refold run steps` and `refold knew`.
+
+The JSON of what an agent knew, as `refold knew` prints it.
+
+A run whose content has expired, or is sealed with no key here: what stands in clear of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from refold.agents.journal.difference import ABSENT, Difference
 from refold.agents.journal.record import Recording
+from refold.agents.knew import Knowledge, KnownEntity
 from refold.agents.log import AgentLog
+from refold.agents.received_answers import Heard
+from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
-from refold.explorer.queries.clear import clear_json
-from refold.explorer.queries.knew import knowledge_json
+from refold.avro.times import time_text
 from refold.explorer.queries.query import options_of, positionals
 from refold.explorer.queries.run_names import known_run, recorded_run
-from refold.explorer.queries.run_shapes import run_json, step_json
+from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
+from refold.explorer.queries.shapes import point_json
+from refold.streams.cut import Cut
+
+TIMES = {"started": "started_at", "ended": "ended_at"}
+TEXTS = {
+    "agent": "agent", "version": "agent_version", "outcome": "outcome", "user": "user", "task": "task",
+    "parent": "parent_run", "hash": "hash", "retention_class": "retention_class",
+}  # fmt: skip
+
+
+def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> dict[str, Any]:
+    """Return a run and its own steps without their content. content: why it is missing, null if it is not."""
+    fields = Fields(log.state(f"run/{run}", cut), log.vault)
+    before = fields.plain("forked_at_step", 0)
+    steps = own_steps(lambda names: log.states(names, cut), [(run, before, step_count(fields))])[run]
+    times = {name: fields.plain(field) for name, field in TIMES.items()}
+    return {
+        "run": run,
+        **{name: fields.plain(field) for name, field in TEXTS.items()},
+        **{name: None if micros is None else time_text(micros) for name, micros in times.items()},
+        "steps": before + len(steps),
+        "error": _exception(fields.plain("error")),
+        "content": None if why is None else str(why),
+        "layers": [
+            _step_json(number, Fields(view, log.vault)) for number, view in enumerate(steps, before + 1)
+        ],
+    }  # fmt: skip
+
+
+def _exception(record: Any) -> str | None:
+    """Return the class of an error whose record is stored in clear."""
+    return record.get("exception") if isinstance(record, dict) else None
+
+
+def _step_json(number: int, step: Fields) -> dict[str, Any]:
+    plain = step.plain
+    calls = plain("calls")
+    return {
+        "step": number,
+        "name": plain("name", ""),
+        "status": plain("status"),
+        "outcome": plain("outcome"),
+        "calls": [each["tool"] for each in calls] if isinstance(calls, list) else [],
+        "failure": _exception(plain("failure")),
+        "state_after": plain("state_after"),
+        "hash": plain("turn_hash"),
+    }
+
+
+def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
+    """Return what an agent had read and been answered by a point, each read with what the log held then."""
+    return {
+        "agent": agent,
+        **point_json(found.point),
+        "reads": [read_json(each) for each in found.reads],
+        "heard": [_heard_json(each) for each in found.heard],
+        "unheard": [each._asdict() for each in found.unheard],
+    }
+
+
+def read_json(given: KnownEntity) -> dict[str, Any]:
+    """Return one read."""
+    read, held = given.read, given.held
+    return {
+        "entity": read.entity,
+        "run": read.run,
+        "step": read.step,
+        "read_at": time_text(read.at),
+        "version": given.known.version,
+        "state_hash": read.state_hash,
+        "cut": read.cut,
+        "observations": list(read.observations),
+        "fields": given.known.shown(),
+        "held": None if held is None else {
+            "version": held.version, "state_hash": held.state_hash, "fields": held.shown(),
+        },
+        "stale": given.is_stale,
+        "newer_when_read": given.newer_then,
+        "newer_by_then": given.newer_by,
+        "differing": [_difference_json(each) for each in given.differing],
+    }  # fmt: skip
+
+
+def _heard_json(each: Heard) -> dict[str, Any]:
+    call = each.call
+    return {
+        "kind": call.asked.kind,
+        "name": call.asked.name,
+        "run": each.run,
+        "step": each.step,
+        "attempt": each.attempt,
+        "answered_at": time_text(each.at),
+        "request": call.asked.request,
+        "answer": call.answer,
+        "failure": failure_json(call.failure),
+    }
+
+
+def _difference_json(each: Difference) -> dict[str, Any]:
+    """A side without a value has no key."""
+    sides = (("known", each.left), ("held", each.right))
+    return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from refold.streams.log.port import Foreign, Marked, Position, SetAside
 from refold.streams.point import Point
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.store import Snapshot
-from refold.streams.trace import TraceLink
 from refold.streams.verify.verdict import VerifyReport
-from refold.streams.view import EntityView, Holder, StateView
+from refold.streams.view import EntityView, Holder, StateView, TraceLink
 
 
 def point_json(point: Point) -> dict[str, Any]:

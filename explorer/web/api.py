@@ -20,8 +20,7 @@ from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, 
 from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.operate import DoctorQuery, MarkersQuery, VerifyQuery
-from refold.explorer.queries.parameters import AT, CLOCK, Parameter
-from refold.explorer.queries.query import Query
+from refold.explorer.queries.query import AT, CLOCK, Parameter, Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery
 

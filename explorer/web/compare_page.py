@@ -20,7 +20,7 @@ from refold.agents.redaction.redactor import Redact
 from refold.explorer.queries.compare import CompareQuery, compare_json
 from refold.explorer.queries.entity import DiffQuery
 from refold.explorer.queries.run_shapes import status_of
-from refold.explorer.web.text import visible
+from refold.explorer.web.rendering import visible
 from refold.explorer.web.timeline import title_of
 from refold.explorer.web.view import PageView
 

@@ -11,9 +11,8 @@ from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.times import time_text
 from refold.explorer.queries.entity import HistoryQuery, StateQuery, WhyQuery
-from refold.explorer.queries.operate import MarkersQuery
+from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
-from refold.explorer.queries.rebuild import RebuildQuery
 from refold.explorer.web.charts import graph, lanes
 from refold.explorer.web.moments import CLOCKS, known_moments, placed, read_moments, true_moments
 from refold.explorer.web.rendering import entity_link

@@ -15,10 +15,9 @@ from refold.agents.redaction.redactor import Redact
 from refold.agents.usage.of_runs import summed, usage_of_call, usage_of_run
 from refold.agents.usage.prices import prices
 from refold.avro.errors import InputError, NotAnswerable, RefoldError
-from refold.explorer.queries.clear import clear_json
 from refold.explorer.queries.costs import cost_text, dollars
 from refold.explorer.queries.query import Query
-from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
+from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import call_json, run_json, step_json
 from refold.explorer.web.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of

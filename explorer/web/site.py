@@ -15,27 +15,65 @@
 3. Pages only read: the log is opened to read, and every page is asked for with GET. Only actions write, and there
    are none without --write.
 4. The content security policy allows scripts and styles of this server alone, and none within a page.
+
+Signing in with a browser, which sends no header Authorization: the token once, then a cookie.
+
+The cookie holds a random secret of this process and not the token. It is for scripts unreadable, is not sent with
+requests that other sites cause, and means nothing once the process has ended.
 """
 
 from __future__ import annotations
 
+import hmac
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from pkgutil import resolve_name
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.web.assets import assets
 from refold.explorer.web.handles import Handles
-from refold.explorer.web.rendering import Renderer
-from refold.explorer.web.sign_in import SignIns
+from refold.explorer.web.rendering import Renderer, assets
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.web.guard import Token
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
+
+COOKIE = "refold_session"
+CONTENT_BYTES_MAX = 2_048
+
+
+class SignIns:
+    """Who has signed in. token: None where nobody has to. is_secure: the pages are served over TLS."""
+
+    def __init__(self, token: Token | None, *, is_secure: bool) -> None:
+        self._token = token
+        self._secret = secrets.token_urlsafe(32)
+        self._flags = "; Secure" if is_secure else ""
+
+    def is_known(self, request: Request) -> bool:
+        """Whether the caller sent the token, or the cookie that it was exchanged for."""
+        if self._token is None or request.is_known:
+            return True
+        try:
+            cookie = SimpleCookie(request.headers.get("Cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._secret.encode())
+
+    def sign_in(self, content: bytes) -> str | None:
+        """The header Set-Cookie for a posted form with the token; None where it is another."""
+        if self._token is None or len(content) > CONTENT_BYTES_MAX:
+            return None
+        given = parse_qs(content.decode(errors="replace")).get("token", [""])[0]
+        if not self._token.is_sent_in(f"Bearer {given}"):
+            return None
+        return f"{COOKIE}={self._secret}; Path=/; HttpOnly; SameSite=Strict{self._flags}"
+
 
 HTML = "text/html; charset=utf-8"
 POLICY = (

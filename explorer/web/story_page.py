@@ -10,8 +10,7 @@ from refold.avro.times import time_text
 from refold.explorer.queries.run import RunQuery
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.web.messages import answered
-from refold.explorer.web.rendering import took
-from refold.explorer.web.text import cell
+from refold.explorer.web.rendering import cell, took
 from refold.explorer.web.view import PageMoved, PageView
 
 SENTENCES_MAX = 400

@@ -21,8 +21,8 @@ from refold.avro.blob import references
 from refold.avro.errors import InputError
 from refold.avro.observation import Observation
 from refold.avro.registry import Hole, TypeVersion
-from refold.streams.blobs.location import store_beside
 from refold.streams.blobs.store import ContentStore
+from refold.streams.blobs.url import store_beside
 from refold.streams.cut import Cut
 from refold.streams.exchange.archive_check import Check, runnable
 from refold.streams.exchange.archive_form import (

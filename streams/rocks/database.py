@@ -8,17 +8,20 @@ What holds:
    not known.
 3. A log that lost an acknowledged write or holds damaged bytes raises CorruptionError; reads are never short.
 4. `close()` moves everything into table files and lets go of the lock before it returns.
+
+Lets close() wait for calls that are under way, and turns away those that come later.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import NoReturn, cast
 
 from rocksdict import ColumnFamily, Rdict
@@ -35,10 +38,48 @@ from refold.streams.rocks.faults import (
     raise_lost,
     unwritable,
 )
-from refold.streams.rocks.gate import Gate
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
 from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
 from refold.streams.temporary import TemporaryFolder
+
+_PAUSE_S = 0.001
+
+
+class Gate:
+    """`with gate:` around each use, not one inside another; `shut()` once.
+
+    rocksdict lets other threads run during long calls and refuses to close a handle in use, so closing
+    must wait for those calls. An interrupt (Ctrl-C) may come between any two steps here: who is inside is told
+    by thread, so that a step out that was lost keeps nobody from closing, and is made up for by the next one.
+    """
+
+    def __init__(self, refusal: Callable[[], Exception]) -> None:
+        self._refusal = refusal
+        self._lock = Lock()
+        self._inside: set[int] = set()
+        self._shut = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._shut:
+                raise self._refusal()
+            self._inside.add(get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside.discard(get_ident())
+
+    def shut(self) -> bool:
+        """Let nobody in any more and wait until all others are out. True for the one caller that shut it."""
+        with self._lock:
+            first = not self._shut
+            self._shut = True
+        while True:
+            with self._lock:
+                if self._inside <= {get_ident()}:
+                    return first
+            time.sleep(_PAUSE_S)
+
 
 READER_PREFIX = "refold-read-"
 

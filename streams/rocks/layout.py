@@ -6,7 +6,7 @@
     SYNCED           the number of the last write known to be on the device
     db/              RocksDB
     blobs/           large values, unless
-    BLOBS            the URL of another store is kept for them (streams/blobs/location.py)
+    BLOBS            the URL of another store is kept for them (streams/blobs/url.py)
     keys/            the keys of what is sealed, unless another place is named for them (agents/keys/)
     owner.sock       where the owner answers
 

@@ -1,8 +1,8 @@
 """The sealed epochs of one partition, oldest first, each against the log folded to its point.
 
 Of each epoch:
-1. its manifest can be read, and fits the log and the manifests before it (manifests.py);
-2. every record of every span is there and whole (spans.py); each span is read once, however many epochs share it;
+1. its manifest can be read, and fits the log and the manifests before it (snapshots.py);
+2. every record of every span is there and whole (snapshots.py); each span is read once, however many epochs share it;
 3. every entity in a span that is new here is, byte for byte, what the log folds to at this point, unless a later span
    has it again; what the base has is open, what a cold span has was closed in its month;
 4. nothing is missing: a delta onto the epoch before has exactly the entities that a distinct observation came to since,
@@ -11,29 +11,167 @@ Of each epoch:
 Where a type's custom code as of an epoch is gone, its entities are left out, and the epoch is held to its own digests.
 An epoch that leaves out other observations than are set aside now is used by no reader, and is not looked at.
 What no manifest names was left by a writer that ended, and is no mismatch.
+
+What a manifest says of itself and of the log, without the records it names.
+
+1. It can be read: its checksum, and its own epoch, log and fold.
+2. `types` are the definitions below its offset of `.schemas`; `recorded_at` is that of the record before its offset;
+   `deadletters` is no more than there are.
+3. A delta that stands on the manifest before it has that one's ranges, its closed entities and its `previous`. The one
+   before may be gone; then a delta still names one.
+4. Its slots are the partition's, and its root is the root over them.
+
+The stored records of spans: each is there and whole, and they hold entities by place and key.
+
+What is wrong with a record is named by its place; its neighbours are read all the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash, stored_highest
-from refold.streams.cut import Cut
-from refold.streams.digest import Digests
+from refold.streams.cut import FOLD_VERSION, Cut
+from refold.streams.digest import Digests, root_over
 from refold.streams.log.port import LogPort, Mismatch
 from refold.streams.partition import BUCKETS, place_of, slots_of
+from refold.streams.snapshots.chunk import Chunk
 from refold.streams.snapshots.closed_entities import Closing, closed_month, closings, take_buckets
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan, read_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import PINNED_UNREADABLY
-from refold.streams.verify.manifests import check_manifest, follows, place_of_manifest
 from refold.streams.verify.refold import Refold
-from refold.streams.verify.spans import SpanReader
 from refold.streams.verify.table import compare
+
+Entry = tuple[str, str, bytes, bytes]
+"""(place of the record, entity, state hash, encoded entity; empty in the index of closed ones)."""
+
+
+class SpanReader:
+    """Reads the spans of one partition. `problems` is what was found wrong since it was last emptied."""
+
+    def __init__(self, log: LogPort, partition: int) -> None:
+        self._log = log
+        self._partition = partition
+        self._slots = frozenset(slots_of(partition, log.partitions))
+        self.problems: list[Mismatch] = []
+
+    def records(self, span: OffsetSpan) -> Iterator[tuple[str, bytes]]:
+        """(place, bytes) of the records there are; after the last the span's digest is checked."""
+        digest, expected, before = hashlib.sha256(), span.start, len(self.problems)
+        for offset, data in self._log.snapshots.records(self._partition, span.start, span.end):
+            self._missing(expected, offset)
+            expected = offset + 1
+            digest.update(data)
+            yield self._place(offset), data
+        self._missing(expected, span.end)
+        if len(self.problems) == before and digest.digest() != span.digest:
+            self._say(f"{self._place(span.start)} to {span.end - 1}", "not what was sealed")
+
+    def entries(self, span: OffsetSpan) -> Iterator[Entry]:
+        """The entities, or entries of the index, of a span in order."""
+        last_place = -1
+        for place, data in self.records(span):
+            try:
+                chunk = Chunk(data, place)
+            except CorruptionError as error:
+                self._say(place, str(error))
+                continue
+            for group, at in enumerate(chunk.places):
+                if at <= last_place or at >> 8 not in self._slots:
+                    self._say(place, f"the bucket {at >> 8}/{at & 0xFF} does not belong there")
+                last_place = at
+                yield from self._members(place, chunk, group)
+
+    def _members(self, place: str, chunk: Chunk, group: int) -> Iterator[Entry]:
+        at, last_key = chunk.places[group], b""
+        for (key, state_hash), (_, body) in zip(chunk.hashes(group), chunk.members(group), strict=True):
+            name = key.decode(errors="replace")
+            if key <= last_key or place_of(name) != at:
+                self._say(place, f"stands in the wrong place of bucket {at >> 8}/{at & 0xFF}", name)
+            elif body and stored_hash(body) != state_hash:
+                self._say(place, "stands beside another state hash than its own", name)
+            last_key = key
+            yield place, name, state_hash, body
+
+    def _missing(self, expected: int, found: int) -> None:
+        if found != expected:
+            to = "" if found == expected + 1 else f" to {found - 1}"
+            self._say(f"{self._place(expected)}{to}", "missing")
+
+    def _say(self, place: str, problem: str, entity: str = "") -> None:
+        self.problems.append(Mismatch(place, problem, entity))
+
+    def _place(self, offset: int) -> str:
+        return f"snapshots {self._partition}={offset}"
+
+
+def place_of_manifest(manifest: Manifest) -> str:
+    """How mismatches name it."""
+    return f"manifests {manifest.epoch}"
+
+
+def check_manifest(log: LogPort, manifest: Manifest, before: Manifest | None, deadletters: int) -> Iterator[Mismatch]:
+    """before: the readable manifest in front of it; deadletters: the partition's next offset of them."""
+    problems = [*_alone(log, manifest, deadletters), *_chain(manifest, before)]
+    return (Mismatch(place_of_manifest(manifest), problem) for problem in problems)
+
+
+def follows(manifest: Manifest, before: Manifest | None) -> bool:
+    """Whether it is a delta whose ranges begin with those of another epoch."""
+    if before is None or manifest.is_base:
+        return False
+    return manifest.ranges[: len(before.ranges)] == before.ranges and len(manifest.ranges) > len(before.ranges)
+
+
+def _alone(log: LogPort, manifest: Manifest, deadletters: int) -> Iterator[str]:
+    partition, offset, schemas = manifest.epoch
+    if manifest.log_id != log.log_id:
+        yield f"of another log, {manifest.log_id.hex()}"
+    if manifest.fold_version != FOLD_VERSION:
+        yield f"folded by fold version {manifest.fold_version}; this release folds by {FOLD_VERSION}"
+    if dict(manifest.types) != log.registry.fingerprints(schemas):
+        yield f"its types are not those registered below {schemas}"
+    if log.recorded_below(partition, offset) != manifest.recorded_at:
+        yield f"its recorded_at is not that of the record {partition}={offset - 1}"
+    if manifest.deadletters > deadletters:
+        yield f"counts {manifest.deadletters} dead letters; the log has {deadletters} there"
+    slots = slots_of(partition, log.partitions)
+    if len(manifest.slots) != len(slots):
+        yield f"has {len(manifest.slots)} slots; the partition has {len(slots)}"
+    elif manifest.root != root_over(dict(zip(slots, manifest.slots, strict=True)), manifest.entities):
+        yield "its root is not the root over its slots"
+    if any(span.start > span.end for span in manifest.spans):
+        yield "has a span that ends before it begins"
+    if not manifest.ranges or any(
+        one.end > two.start for one, two in zip(manifest.ranges, manifest.ranges[1:], strict=False)
+    ):
+        yield "its ranges do not follow one another"
+    if bool(manifest.cold) != bool(manifest.buckets) or bool(manifest.cold) != bool(manifest.index):
+        yield "names closed entities without their index and buckets, or these without closed entities"
+
+
+def _chain(manifest: Manifest, before: Manifest | None) -> Iterator[str]:
+    if manifest.is_base:
+        if manifest.changed:
+            yield f"a base, and counts {manifest.changed} changed entities"
+        return
+    if not manifest.previous:
+        yield "a delta, and names no manifest before it"
+    if before is None or not follows(manifest, before):
+        return
+    if (manifest.warm, manifest.cold, manifest.index, manifest.buckets) != (
+        before.warm, before.cold, before.index, before.buckets
+    ):  # fmt: skip
+        yield f"a delta onto the epoch {before.epoch}, and has another base or other closed entities"
+    if len(manifest.ranges) == len(before.ranges) + 1 and manifest.previous != before.digest:
+        yield f"`previous` is not the digest of the manifest {before.epoch}, onto which it is a delta"
+
 
 SHOWN = 8
 

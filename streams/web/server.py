@@ -1,7 +1,7 @@
 """refold's web server: one for all pages it has.
 
 It runs in a thread with an event loop of its own, so pages answer whatever other loops of the process do. Pages may
-block: they run in bounded threads (thread_pool.py). A request passes, in this order:
+block: they run in bounded threads (server.py). A request passes, in this order:
 
 1. a place among the connections (connection.py);
 2. TLS, where there is a certificate;
@@ -13,6 +13,10 @@ block: they run in bounded threads (thread_pool.py). A request passes, in this o
 8. where the route is followed: the lane again each FOLLOW_S, and an event for each answer that is another.
 
 No answer and no line of the log holds a traceback.
+
+Threads that answer requests: a bounded number, with a bounded queue before them.
+
+They are daemons. A request that takes an hour does not hold up the end of the process.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ import logging
 import socket
 import threading
 import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -33,7 +40,58 @@ from refold.streams.web.connection import HEADERS, Bounds, Connection, Slot, Slo
 from refold.streams.web.guard import Head, RequestGuard, unknown_caller
 from refold.streams.web.listening import Access, Listener
 from refold.streams.web.page import PageResponse, Request, Route, Site, problem
-from refold.streams.web.thread_pool import Busy, Lane
+
+WAITING_MAX = 64
+
+
+class Busy(Exception):
+    """Every thread has work, and the queue is full."""
+
+
+class Lane:
+    """Runs work in at most `threads` threads; `waiting_max` more may wait for one."""
+
+    def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
+        self._name = name
+        self._threads = threads
+        self._waiting_max = waiting_max
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._started = self._pending = 0
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """The result to come; raises Busy."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._pending >= self._threads + self._waiting_max:
+                raise Busy
+            self._pending += 1
+            if self._started < min(self._threads, self._pending):
+                threading.Thread(target=self._run, name=f"{self._name}-{self._started}", daemon=True).start()
+                self._started += 1
+        self._queue.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """End each thread after the work it has; what waits is not begun."""
+        with self._lock:
+            started, self._started = self._started, self._threads
+        for _ in range(started):
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, work = item
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+            finally:
+                with self._lock:
+                    self._pending -= 1
+                del item, future, work
+
 
 GRACE_S = 5.0
 QUERY_FIELDS_MAX = 32

@@ -28,9 +28,8 @@ from confluent_kafka import KafkaException
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.committed import CommittedOffsets
+from refold.streams.log.kafka.committed import CommittedOffsets, group_lag
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
-from refold.streams.log.kafka.groups import group_lag
 from refold.streams.log.kafka.topics import TopicAdmin, Topics, Unfit
 from refold.streams.log.kafka.url import Address
 from refold.streams.worker.condition import Condition, CurrentCondition

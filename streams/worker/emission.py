@@ -49,8 +49,7 @@ from refold.streams.deadletters import verdict_value
 from refold.streams.deadline import Deadline
 from refold.streams.events import tell
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
-from refold.streams.log.kafka.call_timeout import within
-from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.clients import Clients, within
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
 from refold.streams.log.kafka.range_reader import Headers

@@ -45,7 +45,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.close_all import close_all
 from refold.streams.worker.commit import PendingCommit
-from refold.streams.worker.condition import CurrentCondition, WorkerCondition
+from refold.streams.worker.condition import CurrentCondition, Waits, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
@@ -55,7 +55,6 @@ from refold.streams.worker.partition import Partition
 from refold.streams.worker.quarantine import Settling
 from refold.streams.worker.schema_lookup import SchemaLookup
 from refold.streams.worker.snapshots import Sealing
-from refold.streams.worker.stall_log import Waits
 from refold.streams.worker.standby import Standbys
 from refold.streams.worker.start import Starter, Starting, close_started
 from refold.streams.worker.table import PartitionTable

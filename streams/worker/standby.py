@@ -32,7 +32,7 @@ from typing import Any
 from refold.avro.errors import CorruptionError, DamagedRecord, LockedError, StorageError
 from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.worker.stall_log import Waits
+from refold.streams.worker.condition import Waits
 from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
 

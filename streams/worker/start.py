@@ -8,11 +8,16 @@ Before that, once a process: fence (`Emitter.fence`), so that nothing of an earl
 3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
    markers, aborted records and records of others. Its headers say through where the partition was emitted.
 4. The emitted point is the greatest of the committed point and those two: committed offsets expire.
-5. Open the table. A lost table is rebuilt at that point (recovery.py). So is one that leaves out other observations
+5. Open the table. A lost table is rebuilt at that point (start.py). So is one that leaves out other observations
    than those that are set aside by now; if a ruling comes meanwhile, it is rebuilt again.
 6. Fold the log from the table's point to exactly the emitted point, emitting nothing. Definitions are taken up where
    they were (advance.py), and records with verdicts are left out, because a verdict is final.
 Then the fold continues from there.
+
+Rebuild a partition's lost table with the code of a rebuild: the nearest snapshot and the records after it.
+
+The steps are those of streams/table/recovery.py. The table is then at the emitted point, folding continues at once, and
+the indexes are filled in the background.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 
@@ -28,6 +34,7 @@ from confluent_kafka import KafkaException
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.avro.quarantine import OBSERVATIONS
+from refold.streams.cut import Cut
 from refold.streams.events import tell
 from refold.streams.held_types import held_types
 from refold.streams.log.kafka.access import GROUP, READ, Grant
@@ -39,11 +46,38 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import ID
+from refold.streams.log.port import LogPort
+from refold.streams.rebuild.result import Rebuilt
+from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import Memory
+from refold.streams.table.recovery import recover
 from refold.streams.worker.advance import follow, require_folded, standing
 from refold.streams.worker.commit import StoredPosition
-from refold.streams.worker.recovery import recover_table
 from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
+
+
+def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, go_on: Callable[[], None]) -> int:
+    """Rebuild the table at the point of `stored`, with its totals counted; the database's content is removed.
+
+    Returns how many records were folded for that.
+    """
+    at = Reached(stored.at.offset, stored.at.schemas)
+    made = [stored]
+
+    def put_totals(rebuilt: Rebuilt, write: WriteSet) -> None:
+        part = rebuilt.parts[stored.partition]
+        made[0] = replace(stored, at=at, entities=part.entities, distinct=part.observations)
+        made[0].put(write)
+
+    cut = Cut(log.log_id, {stored.partition: at.offset}, at.schemas, log.registry.digest(at.schemas))
+    table.stop_filling()
+    rebuilt = recover(table.database, log, cut, put_totals, lambda more, total: go_on())
+    table.made_from = rebuilt.source()
+    if at.offset:
+        _log.info("%s: made again at %s: %s", table.database.path, at, table.made_from)
+    table.stand(made[0])
+    return rebuilt.parts[stored.partition].replayed
+
 
 STABLE_POLL_S = 0.05
 OFFSETS_TIMEOUT_S = 2.0

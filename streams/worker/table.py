@@ -5,7 +5,7 @@ Opening it:
 2. a table of another log, partition or number of partitions is refused by name, and so is one past the log's end, or
    with another last observation than the log has there (start.py): the log lost records;
 3. one of another format or fold version, one that was being made when its process ended, and one that went another way
-   than the log says, is lost: it is made again (streams/worker/recovery.py).
+   than the log says, is lost: it is made again (streams/worker/start.py).
 
 Its writes are not synced. What a power cut takes is folded again from the log, up to what was emitted, emitting
 nothing (streams/worker/start.py).
@@ -34,11 +34,10 @@ from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch import DecodedRecord, TableWriter
+from refold.streams.table.batch import DecodedRecord, TableWriter, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
-from refold.streams.table.redefine import fold_again
 from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
 
 LOCK_WAIT_S = 0.1

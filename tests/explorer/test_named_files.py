@@ -18,7 +18,7 @@ from refold.sinks.otlp.sending import GrpcSender, HttpSender
 from refold.sinks.otlp.settings import target_of, wire_of
 from refold.sinks.otlp.sink import PositionFile
 from refold.sinks.port import SinkRefused
-from refold.streams.blobs.location import KEPT, store_beside
+from refold.streams.blobs.url import KEPT, store_beside
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import ENVIRONMENT as REGISTRY

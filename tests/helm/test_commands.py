@@ -12,7 +12,7 @@ from refold.agents.keys.master import MASTER_ENVIRONMENT
 from refold.explorer.cli.main import cli
 from refold.explorer.cli.operate.sink import sink
 from refold.explorer.queries.log_target import TYPES_ENVIRONMENT
-from refold.sinks.postgres.address import parse_address
+from refold.sinks.postgres.sink import parse_address
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES, read_settings
 from refold.streams.log.kafka.url import BLOBS_ENVIRONMENT, parse_url
 from refold.streams.open import ENVIRONMENT as LOG_ENVIRONMENT

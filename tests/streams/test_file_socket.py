@@ -292,7 +292,7 @@ def test_a_short_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeyp
     long = tmp_path / ("x" * 120) / "log"
     Database.create(long).close()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("refold.streams.log.file.address._fits", lambda name: "x" * 120 not in str(name))
+    monkeypatch.setattr("refold.streams.log.file.client._fits", lambda name: "x" * 120 not in str(name))
     (tmp_path / f"refold-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(StorageError, match="not a folder of this user alone"):
         serve(long, echo)

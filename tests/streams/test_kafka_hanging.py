@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from refold.streams.log.kafka.call_timeout import within
+from refold.streams.log.kafka.clients import within
 
 
 def test_what_comes_back_in_time() -> None:

@@ -12,8 +12,8 @@ from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.runs.lines import Lines
-from refold.explorer.queries.knew import knowledge_json
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run import knowledge_json
 
 READS = (
     TableColumn("read", "dim", is_fixed=True),

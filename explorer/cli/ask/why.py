@@ -16,8 +16,7 @@ from refold.explorer.queries.entity import FieldReference, field_of, told_chain
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.explorer.queries.shapes import patch_of
-from refold.streams.trace import TraceLink
-from refold.streams.view import EntityView
+from refold.streams.view import EntityView, TraceLink
 
 
 @click.command(epilog=WHEN_OF_ENTITY)

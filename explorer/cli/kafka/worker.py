@@ -222,8 +222,13 @@ def _run_with_agents(
 ) -> None:  # fmt: skip
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.worker.host.agents_app import AgentsApp, AgentThread
-    from refold.streams.worker.host.change_consumer import REBALANCE_MS, ChangeConsumer, ChangesSource, Deliver
-    from refold.streams.worker.host.change_decoder import ChangeDecoder
+    from refold.streams.worker.host.change_consumer import (
+        REBALANCE_MS,
+        ChangeConsumer,
+        ChangeDecoder,
+        ChangesSource,
+        Deliver,
+    )
     from refold.streams.worker.host.process import run_process
     from refold.streams.worker.membership import GroupMember
 
@@ -249,9 +254,8 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
     from refold.streams.web.client import asker_of
     from refold.streams.worker.host.metrics import About, metrics_of
     from refold.streams.worker.host.pages import Pages
-    from refold.streams.worker.lookups import answer_lookup
     from refold.streams.worker.operations import Operations
-    from refold.streams.worker.tables import OwnTables
+    from refold.streams.worker.tables import OwnTables, answer_lookup
 
     tables = OwnTables(service.table, service.log.partitions)
     port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)

@@ -235,8 +235,7 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
 def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
     """Return the metrics of this sink, served until `ending` closes."""
     try:
-        from refold.sinks.metrics import SinkMetrics
-        from refold.sinks.pages import SinkPages
+        from refold.sinks.metrics import SinkMetrics, SinkPages
         from refold.streams.web.guard import token_in
         from refold.streams.web.listening import Access
         from refold.streams.web.server import WebServer

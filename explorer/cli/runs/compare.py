@@ -24,9 +24,9 @@ from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.formatting import Humane
 from refold.explorer.cli.output.screen import Screen, counted, observed_texts
 from refold.explorer.cli.runs.clear import compare_clear
-from refold.explorer.queries.clear import clear_json
 from refold.explorer.queries.compare import Pair, compare_json, known_at
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run import clear_json
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.sealed import Opener
 

@@ -26,9 +26,8 @@ from refold.avro.errors import InputError, LockedError, OwnerGone, OwnerSilent
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.streams.blobs.folder import BlobFolder
-from refold.streams.blobs.location import BESIDE, store_beside
 from refold.streams.blobs.store import ContentStore, GuardedStore
-from refold.streams.blobs.url import open_store
+from refold.streams.blobs.url import BESIDE, open_store, store_beside
 from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
@@ -80,7 +79,7 @@ class FileLog(LogPort):
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
     ) -> None:
-        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/location.py)."""
+        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/url.py)."""
         self.path = path
         self.url = url_of(path) + ("" if blobs is None else f"?blobs={quote(blobs, safe=':/')}")
         self.registry = Registry()

@@ -23,7 +23,7 @@ from threading import Lock, Thread
 
 from refold.avro.errors import InputError, RefoldError, StorageError
 from refold.streams.deadline import Deadline
-from refold.streams.log.file.address import bind, is_same_user
+from refold.streams.log.file.client import bind, is_same_user
 from refold.streams.log.file.framing import answer_error, encode, receive
 
 Handler = Callable[[str, object], object]

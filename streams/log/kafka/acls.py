@@ -43,8 +43,8 @@ from refold.streams.log.kafka.access import (
     Grant,
 )
 from refold.streams.log.kafka.clients import Clients
+from refold.streams.log.kafka.committed import describe_group
 from refold.streams.log.kafka.faults import error_of, is_unlisted, storage_error
-from refold.streams.log.kafka.groups import describe_group
 
 TIMEOUT_S = 30.0
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND})

@@ -1,13 +1,17 @@
 """Kafka's clients with the settings that the promises rest on; what connects them comes from outside.
 
 What the client logs goes to the logger of this module, and nowhere where nobody asked for it.
+
+Calls of Kafka's client that may never come back, whatever time they were given.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -17,6 +21,26 @@ from refold.avro.errors import InputError
 from refold.streams.log.kafka.access import Grant, lacking
 from refold.streams.log.kafka.faults import settings_error
 from refold.streams.log.kafka.settings import Settings
+
+
+def within(timeout_s: float, call: Callable[[], None]) -> None:
+    """Make a call, in a thread of its own; raises what it raises, and TimeoutError where it is not over by then.
+
+    Nobody can end such a call: it keeps its thread, and what it was made on, until it comes back or the process ends.
+    """
+    answer: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as problem:
+            answer.set_exception(problem)
+        else:
+            answer.set_result(None)
+
+    Thread(target=run, name="refold-call", daemon=True).start()
+    answer.result(timeout_s)
+
 
 # Above the largest inline value, and a state or a chunk of entities with it.
 MESSAGE_BYTES_MAX = 8 << 20

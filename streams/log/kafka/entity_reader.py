@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from refold.avro.observation import ID_BYTES
 from refold.avro.registry import Registry
 from refold.streams.log.kafka.damaged import was_ruled_on
+from refold.streams.log.kafka.lookups import IndexedHistory, TableClient
 from refold.streams.log.kafka.records import Records
-from refold.streams.log.kafka.worker_tables import IndexedHistory, TableClient
 from refold.streams.log.port import Checkpoint, IndexedObservation, Record, arrival_of, firsts, lacking
 
 

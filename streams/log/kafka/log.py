@@ -2,7 +2,7 @@
 
 What it answers is as of a view: the ends of all partitions, taken before everything else is read on, so that whatever
 stands below them was registered and can be read. `refresh` takes the next view; so does the first question after
-something was written here. Entity tables stand with the workers (worker_tables.py), and are looked up where these
+something was written here. Entity tables stand with the workers (lookups.py), and are looked up where these
 answer; everything that can be computed from the log is. What workers alone can do, they are asked for.
 """
 
@@ -25,14 +25,14 @@ from refold.reducers.fold import Fold
 from refold.streams.blobs.store import ContentStore, GuardedStore, NoStore
 from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.contents import TopicContents
+from refold.streams.log.kafka.contents import LogStores, TopicContents
 from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
 from refold.streams.log.kafka.deadletters import Decided
-from refold.streams.log.kafka.emitted import emitted, settled
 from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.fold_position import Reached, emitted_of, is_emitted
+from refold.streams.log.kafka.fold_position import Reached, emitted, emitted_of, is_emitted, settled
 from refold.streams.log.kafka.foreign_records import ForeignRecords
+from refold.streams.log.kafka.lookups import Folding, Places, TableClient
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
@@ -44,11 +44,9 @@ from refold.streams.log.kafka.rulings_ahead import rulings_ahead
 from refold.streams.log.kafka.schemas import SchemaFollower
 from refold.streams.log.kafka.settings import Settings
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
-from refold.streams.log.kafka.stores import LogStores
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.log.kafka.view import View, seen
-from refold.streams.log.kafka.worker_tables import Folding, Places, TableClient
 from refold.streams.log.port import (
     ChangeRecord,
     Checkpoint,

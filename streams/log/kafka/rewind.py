@@ -19,10 +19,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from refold.avro.errors import InputError
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.access import GROUP, READ, Grant
-from refold.streams.log.kafka.committed import CommittedOffsets
+from refold.streams.log.kafka.committed import CommittedOffsets, describe_group
 from refold.streams.log.kafka.faults import error_of, storage_error
 from refold.streams.log.kafka.fold_position import through_of
-from refold.streams.log.kafka.groups import describe_group
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 

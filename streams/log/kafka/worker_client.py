@@ -22,6 +22,11 @@ from refold.streams.log.kafka.lookups import (
     CBOR,
     LOOKUP,
     OTHER_LOG,
+    Folding,
+    IndexedHistory,
+    IndexedRecords,
+    Places,
+    TableClient,
     arrived_of,
     ask,
     held_of,
@@ -33,7 +38,6 @@ from refold.streams.log.kafka.lookups import (
 )
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.url import Address, merged
-from refold.streams.log.kafka.worker_tables import Folding, IndexedHistory, IndexedRecords, Places, TableClient
 from refold.streams.log.port import Checkpoint, Elsewhere, Mismatch
 from refold.streams.snapshots.garbage import Collected, collected_of
 from refold.streams.snapshots.manifest import Epoch

@@ -1,4 +1,4 @@
-"""The process that seals epochs for another one (protocol.py says what the two tell each other).
+"""The process that seals epochs for another one (channel.py says what the two tell each other).
 
 1. The numbers of its socket and of the shared memory are its arguments. Signals to end are the other's to answer; when
    the socket ends, the other is done or gone: end at the next word to it.
@@ -23,8 +23,16 @@ from refold.streams import runtime
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Kept, Sealer
-from refold.streams.snapshots.sealing_process.channel import Channel
-from refold.streams.snapshots.sealing_process.protocol import DONE, FAILED, PART_BYTES, Answer, Begin, ErrorThere, Told
+from refold.streams.snapshots.sealing_process.channel import (
+    DONE,
+    FAILED,
+    PART_BYTES,
+    Answer,
+    Begin,
+    Channel,
+    ErrorThere,
+    Told,
+)
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import EpochState, TableView
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.manifest import Manifest, read_manifest
-from refold.streams.snapshots.sealing_process.protocol import PART_BYTES, Answer, ErrorThere, SealingFailed, Told
+from refold.streams.snapshots.sealing_process.channel import PART_BYTES, Answer, ErrorThere, SealingFailed, Told
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 

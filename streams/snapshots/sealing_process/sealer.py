@@ -2,7 +2,7 @@
 
 1. While tables are small, or this process may use one core alone, seal here: starting another costs more.
 2. Else start one (child.py), once. Tell it where the table stands, and answer what it asks of the view and the store
-   until the epoch is sealed (protocol.py): the log and the table have one owner, and that is this process. What takes
+   until the epoch is sealed (channel.py): the log and the table have one owner, and that is this process. What takes
    long there leaves room for epochs of other partitions.
 3. What the store or the view raises here is raised here again when the other gave up for it.
 4. A process that could not be started, ends or fails by itself is not started again: abandon what it wrote of the
@@ -23,8 +23,15 @@ from refold.avro.errors import StorageError
 from refold.streams import runtime
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.seal import Sealer
-from refold.streams.snapshots.sealing_process.channel import Channel, shared_memory
-from refold.streams.snapshots.sealing_process.protocol import DONE, FAILED, Asked, Begin, SealingFailed
+from refold.streams.snapshots.sealing_process.channel import (
+    DONE,
+    FAILED,
+    Asked,
+    Begin,
+    Channel,
+    SealingFailed,
+    shared_memory,
+)
 from refold.streams.snapshots.sealing_process.request_handler import Desk
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView

@@ -31,7 +31,7 @@ from refold.avro.errors import InputError, RefoldError, StorageError, UnknownEnt
 from refold.streams.log.kafka.lookups import CBOR, FORWARDED, LOG, LOOKUP, OTHER_LOG, ask
 from refold.streams.web.client import Asker
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, json_object, problem
-from refold.streams.web.thread_pool import Busy, Lane
+from refold.streams.web.server import Busy, Lane
 from refold.streams.worker.condition import WorkerCondition
 from refold.streams.worker.host.health import Status, health_of, readiness_of
 

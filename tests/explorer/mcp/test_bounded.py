@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold.avro.errors import InputError
-from refold.explorer.mcp.answers import fitted
-from refold.explorer.mcp.bounded import AnswerPart, bounded, part_at, size_of
+from refold.explorer.mcp.bounded import AnswerPart, bounded, fitted, part_at, size_of
 
 NAMES = st.sampled_from(["a", "b/c", "d~e", "f@1", "", "long name of a member"])
 TREES = st.recursive(

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 import refold
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
-from refold.explorer.mcp.answers import ANSWER_CHARS_MAX
+from refold.explorer.mcp.bounded import ANSWER_CHARS_MAX
 from refold.explorer.mcp.server import INSTRUCTIONS, HistoryServer
 from refold.explorer.mcp.tools import TOOLS
 from refold.explorer.queries.log_target import LogTarget

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.explorer.web.rendering import clipped, visible
 from refold.explorer.web.site import POLICY, SITE
-from refold.explorer.web.text import clipped, visible
 from refold_tests.explored import Explored, Page, explored
 
 pytestmark = pytest.mark.outside

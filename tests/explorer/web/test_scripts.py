@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from refold.explorer.web.assets import assets
+from refold.explorer.web.rendering import assets
 from refold_tests.absent import without
 from refold_tests.npm import TYPESCRIPT, package_folder
 from refold_tests.tree import ROOT

@@ -16,8 +16,7 @@ from refold.agents import otel
 from refold.agents.journal.record import Attempt, Recording, Step
 from refold.agents.vault import run_key
 from refold.sinks.feed import Feed
-from refold.sinks.otlp.encoding import BYTES_MAX, SPANS_MAX
-from refold.sinks.otlp.sink import OtlpSink
+from refold.sinks.otlp.sink import BYTES_MAX, SPANS_MAX, OtlpSink
 from refold.sinks.port import Batch, SinkBusy, SinkRefused
 from refold.sinks.run import keep_up
 from refold_tests.otlp_receiver import Receiver

@@ -20,8 +20,16 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.sinks.feed import Lag
 from refold.sinks.parquet.columns import columns_of
-from refold.sinks.parquet.manifest import CommitManifest, CommittedFile, decoded, encoded
-from refold.sinks.parquet.sink import COMMITS, MANIFESTS, ParquetSink, open_sink
+from refold.sinks.parquet.sink import (
+    COMMITS,
+    MANIFESTS,
+    CommitManifest,
+    CommittedFile,
+    ParquetSink,
+    decoded,
+    encoded,
+    open_sink,
+)
 from refold.sinks.port import SinkBusy, SinkRefused
 from refold.sinks.run import Report, SinkWatch, keep_snapshots
 from refold.streams.objects.folder import FolderObjects

@@ -16,7 +16,7 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.blobs.store import GuardedStore
 from refold.streams.blobs.url import open_store
 from refold.streams.checksum import sealed
-from refold.streams.log.kafka.content_records import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
+from refold.streams.log.kafka.content_index import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
 from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace

@@ -12,7 +12,7 @@ import pytest
 
 import refold
 from refold.avro.errors import CorruptionError, DamagedRecord
-from refold.streams.log.kafka.content_records import partition_of_content
+from refold.streams.log.kafka.content_index import partition_of_content
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url

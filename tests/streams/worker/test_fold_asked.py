@@ -13,10 +13,10 @@ import refold
 from refold.avro.errors import InputError, NotAnswerable
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
+from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.worker_client import AskedTables, Workers
-from refold.streams.log.kafka.worker_tables import IndexedHistory, IndexedRecords, Places, TableClient
 from refold.streams.log.port import Checkpoint, IndexedObservation, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild

@@ -129,7 +129,7 @@ def test_a_lost_table_is_made_again_from_epochs(
         fold_all(log, tmp_path)
     for each in range(log.partitions):
         shutil.rmtree(tmp_path / str(each))
-    with caplog.at_level(logging.INFO, "refold.streams.worker.recovery"):
+    with caplog.at_level(logging.INFO, "refold.streams.worker.start"):
         fold_all(log, tmp_path)
     sources = [record.args[2] for record in caplog.records if record.name.endswith("recovery")]  # type: ignore[index]
     used = {key: value for source in sources for key, value in source["snapshot_epochs"].items()}  # type: ignore[index]

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from refold.streams.worker.stall_log import Waits
+from refold.streams.worker.condition import Waits
 
 
 def test_it_is_said_when_it_begins_changes_and_is_over(caplog: pytest.LogCaptureFixture) -> None:

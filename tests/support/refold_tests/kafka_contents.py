@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refold.avro.observation import ID_BYTES
 from refold.streams.checksum import sealed
-from refold.streams.log.kafka.content_records import (
+from refold.streams.log.kafka.content_index import (
     PUT,
     TOKEN_BYTES,
     Chunks,

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from refold.avro.definition import TypeDefinition
 from refold.avro.nodes import JSON, allows, value_of
 from refold.sinks.parquet.columns import columns_of
-from refold.sinks.parquet.manifest import CommitManifest, decoded
-from refold.sinks.parquet.sink import CURRENT
+from refold.sinks.parquet.sink import CURRENT, CommitManifest, decoded
 from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
 from refold.streams.rebuild.workers import rebuild

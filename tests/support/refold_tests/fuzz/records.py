@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.streams.checksum import sealed
 from refold.streams.deadletters import Verdict, verdict_value
-from refold.streams.log.kafka.content_records import (
+from refold.streams.log.kafka.content_index import (
     AGAIN,
     EXPIRED,
     PUT,

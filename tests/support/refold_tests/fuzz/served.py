@@ -33,8 +33,7 @@ from refold.avro.ids import identify
 from refold.explorer.queries.shapes import row_json, state_json
 from refold.streams.cut import parse_cut
 from refold.streams.log.file import framing, server
-from refold.streams.log.file.address import locate
-from refold.streams.log.file.client import Client
+from refold.streams.log.file.client import Client, locate
 from refold.streams.log.file.log import FileLog
 from refold.streams.web.client import Asker
 from refold.streams.web.connection import Bounds
@@ -44,9 +43,8 @@ from refold.streams.web.server import WebServer
 from refold.streams.worker.condition import well
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
-from refold.streams.worker.lookups import answer_lookup
 from refold.streams.worker.operations import Operations
-from refold.streams.worker.tables import OwnTables
+from refold.streams.worker.tables import OwnTables, answer_lookup
 
 PATIENCE_S = 45.0
 """Longer than any deadline of the servers below, and shorter than the driver's."""
