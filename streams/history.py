@@ -2,11 +2,10 @@
 
 History is a function of the log and of the cut's definitions: it is folded again when asked for, never stored.
 
-What differs between two points: of one entity, or of a whole log.
-
-Both sides are folded by the later point's definitions, so that what differs is what was observed. Between two points
-of the recorded clock only entities with records between them are looked at; their records are read many entities at a
-time, for a log without an index passes over a partition for each reading.
+A difference between two points is made of the same mutations, of one entity or of a whole log. Both sides are folded by
+the later point's definitions, so every difference was observed. Between two points of the recorded clock only entities
+with records between them are read. Their records are read many entities at a time: a log without an index passes over a
+partition for each reading.
 """
 
 from __future__ import annotations

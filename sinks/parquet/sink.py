@@ -1,7 +1,7 @@
 """`refold sink parquet --to URL`: every entity at an exact cut, as Parquet files in a folder or in S3.
 
     commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet   one commit's files, the whole state
-    manifests/<number>.json   makes a commit one: its cut, root, folder and files (sink.py)
+    manifests/<number>.json   makes a commit one: its cut, root, folder and files
     CURRENT                   the folder of the newest commit, as text
     current                   in a folder: a link to it
 

@@ -9,7 +9,7 @@ What holds:
 3. A log that lost an acknowledged write or holds damaged bytes raises CorruptionError; reads are never short.
 4. `close()` moves everything into table files and lets go of the lock before it returns.
 
-Lets close() wait for calls that are under way, and turns away those that come later.
+`close()` waits for calls that are under way, and refuses later ones.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@
 
 The caller adds its own offsets to the same write, so that the tables never part from what they were folded from.
 
-Taking up a new definition of a type whose entities are there: each is folded again by it, from all its observations.
-
-What was folded again already folds to the same, so whoever is interrupted begins from the first entity.
+A new definition of a type that has entities folds each of them again, from all its observations. Folding again is
+idempotent, so after an interruption it begins at the first entity.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The sealed epochs of one partition, oldest first, each against the log folded to its point.
 
 Of each epoch:
-1. its manifest can be read, and fits the log and the manifests before it (snapshots.py);
-2. every record of every span is there and whole (snapshots.py); each span is read once, however many epochs share it;
+1. its manifest can be read, and fits the log and the manifests before it;
+2. every record of every span is there and whole; each span is read once, however many epochs share it;
 3. every entity in a span that is new here is, byte for byte, what the log folds to at this point, unless a later span
    has it again; what the base has is open, what a cold span has was closed in its month;
 4. nothing is missing: a delta onto the epoch before has exactly the entities that a distinct observation came to since,
@@ -12,8 +12,7 @@ Where a type's custom code as of an epoch is gone, its entities are left out, an
 An epoch that leaves out other observations than are set aside now is used by no reader, and is not looked at.
 What no manifest names was left by a writer that ended, and is no mismatch.
 
-What a manifest says of itself and of the log, without the records it names.
-
+Of each manifest, without the records that it names:
 1. It can be read: its checksum, and its own epoch, log and fold.
 2. `types` are the definitions below its offset of `.schemas`; `recorded_at` is that of the record before its offset;
    `deadletters` is no more than there are.
@@ -21,9 +20,8 @@ What a manifest says of itself and of the log, without the records it names.
    before may be gone; then a delta still names one.
 4. Its slots are the partition's, and its root is the root over them.
 
-The stored records of spans: each is there and whole, and they hold entities by place and key.
-
-What is wrong with a record is named by its place; its neighbours are read all the same.
+Of each span: its records are there and whole, and hold entities by place and key. A damaged record is named by its
+place, and its neighbours are still read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The entity table against the replayed entities, and how two encoded entities differ.
 
-Records of one partition set aside while they are read in order, for a log that reads single ones slowly.
+For a log that reads single records slowly, the records of one partition are spooled while they are read in order.
 """
 
 from __future__ import annotations

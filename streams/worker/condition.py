@@ -2,7 +2,7 @@
 
 Kept by one thread, read by any.
 
-Logs what partitions wait for, once each: when a wait begins, when its reason changes, and when it is over.
+Waits of partitions are logged once each: when a wait begins, when its reason changes, and when it is over.
 """
 
 from __future__ import annotations

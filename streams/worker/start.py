@@ -8,7 +8,7 @@ Before that, once a process: fence (`Emitter.fence`), so that nothing of an earl
 3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
    markers, aborted records and records of others. Its headers say through where the partition was emitted.
 4. The emitted point is the greatest of the committed point and those two: committed offsets expire.
-5. Open the table. A lost table is rebuilt at that point (start.py). So is one that leaves out other observations
+5. Open the table. A lost table is rebuilt at that point. So is one that leaves out other observations
    than those that are set aside by now; if a ruling comes meanwhile, it is rebuilt again.
 6. Fold the log from the table's point to exactly the emitted point, emitting nothing. Definitions are taken up where
    they were (advance.py), and records with verdicts are left out, because a verdict is final.

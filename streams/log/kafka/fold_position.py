@@ -19,7 +19,7 @@ one transaction, and says where it ends in three spots:
 It is the next offset of the batch that the record was emitted in, u64 big-endian. It rises along a topic's partition,
 so what stands up to an offset is found by halving, and the last record says how far emission is.
 
-Up to where the changes of a log are made, as any client of it finds out (fold_position.py).
+A client finds up to where the changes of a log are made:
 
 1. Read the point at the group's committed offset.
 2. Wait until everything that was in `.changes` and `.deadletters` then is decided: with the offset a worker committed

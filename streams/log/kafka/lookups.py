@@ -18,11 +18,9 @@ Asking a worker's page (streams/worker/host/pages.py), by whoever has its URL: a
 A URL on loopback means another worker on another machine: who asks says of which log, and a worker of another one
 refuses.
 
-What stands with a log's workers: the tables of the partitions that they fold, and the folding itself.
-
-A client of a Kafka log has neither. It asks the workers over their pages (worker_client.py); in a worker's own process
-they are at hand (streams/worker/tables.py). What tables say is a short cut: each answer tells up to which offset it
-holds, the log is read for the rest, and for all of it where no worker answers.
+A client of a Kafka log has no tables. It asks the workers over their pages (worker_client.py). A worker reads its own
+(streams/worker/tables.py). An answer is a shortcut: it says up to which offset it holds. The log is read for the rest,
+and for everything if no worker answers.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ some 5 ms later. So a message is sent by one call and received by one call.
 3. One side speaks and then hears the other, so the memory is free again whenever something is to be said. What is said
    without an answer is short.
 
-What a process that seals epochs (child.py) and the one that it seals them for (sealer.py) tell each other.
-
-Over a channel (channel.py), where every question costs time: of what is always asked the answers are told at once.
+The messages between the process that seals (child.py) and the one that it seals for (sealer.py). Every question costs
+time, so predictable answers are sent in advance.
 1. The child hears (log id, partitions).
 2. For each epoch it hears a `Begin`. Until it is done it asks: (name, arguments, left) of what the store or the view
    has. The answer is (True, what that gives), or (False, an `ErrorThere`) for what it raises.
