@@ -356,7 +356,7 @@ class Log:
         self._port.pin(list(epochs), None)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
-        """Remove the snapshots that are too old to keep (streams/snapshots/garbage.py); says what, by
+        """Remove the snapshots that are too old to keep (streams/snapshots/retention_policy.py); says what, by
         partition.
 
         The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.
