@@ -41,7 +41,7 @@ import asyncio
 import builtins
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -68,6 +68,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from refold.agents.adapters.langgraph.ancestors import needed_by, walked
 from refold.agents.adapters.langgraph.contents import Contents, StoredValue
+from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 from refold.agents.adapters.langgraph.readable import readable
 from refold.agents.adapters.langgraph.thread_writer import NewCheckpoint, ThreadWriter
 from refold.agents.adapters.langgraph.threads import (
@@ -92,6 +93,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         self,
         log: str | os.PathLike[str] | AgentLog | None = None,
         *,
+        classes: Iterable[type] = (),
         serde: SerializerProtocol | None = None,
         agent: str = "langgraph",
         is_readable: bool | None = None,
@@ -101,13 +103,15 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         Args:
             log: its URL, file:PATH or kafka://HOST:PORT/PREFIX, as for `refold.open`; or a log that is open, and stays
                 so.
-            serde: how values are written and read; LangGraph's own without one, which loads whatever class a checkpoint
-                names unless LANGGRAPH_STRICT_MSGPACK is true (docs/SECURITY.md).
+            classes: classes of your own that the graph's state has. A value of another class is refused with
+                InputError, when it is written or read; messages and LangGraph's own classes need no list.
+            serde: how values are written and read, in place of LangGraph's serializer for listed classes. LangGraph's
+                serializer with its own defaults loads any class that a checkpoint names (docs/SECURITY.md).
             agent: the source of what is observed.
             is_readable: whether values are also stored as readable JSON. None: only if the serializer is LangGraph's
             own, which does not encrypt.
         """
-        super().__init__(serde=serde)
+        super().__init__(serde=ListedClassesSerializer(classes) if serde is None else serde)
         self._is_own = not isinstance(log, AgentLog)
         self._log = log if isinstance(log, AgentLog) else open_log(None if log is None else os.fspath(log))
         self._is_readable = isinstance(self.serde, JsonPlusSerializer) if is_readable is None else is_readable

@@ -357,7 +357,7 @@ class FileLog(LogPort):
         return self.database
 
     def ends(self) -> dict[int, int]:
-        held = None if self._owner is None else self._owner.ends
+        held = None if self._owner is None or self._closed else self._owner.ends
         return records.read_progress(self._view, self.partitions).observations if held is None else held
 
     def changes_end(self, partition: int) -> int:

@@ -66,7 +66,7 @@ def test_arguments_without_names_and_bodies_of_exchanges() -> None:
 
 @pytest.mark.parametrize("path", ["", ".a", "a.", "[0]", "a[", "a[-1]", "a[x]", 'a["b]', "a..b"])
 def test_what_is_no_path_is_refused_where_it_is_given(path: str) -> None:
-    with pytest.raises(InputError, match="no path"):
+    with pytest.raises(InputError, match="not a path"):
         refold.tool(ignore=[path])
 
 

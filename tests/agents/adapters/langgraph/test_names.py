@@ -1,16 +1,22 @@
-"""A checkpoint may name a class. What that loads is up to LangGraph's serializer, which takes a list of what it may."""
+"""A checkpoint may name a class. RefoldSaver loads a listed class only, and says at once which one is not listed."""
 
 from __future__ import annotations
 
+import enum
 import importlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel
 
+from refold.avro.errors import InputError
 from refold.langgraph import RefoldSaver
 
 MODULE = "refold_trap_of_a_checkpoint"
@@ -21,25 +27,95 @@ from dataclasses import dataclass
 class Value:
     number: int
 """
+THREAD: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+
+
+class Colour(enum.Enum):
+    """An enum of a state."""
+
+    RED = "red"
+
+
+class Order(BaseModel):
+    """A model of a state."""
+
+    number: int
+
+
+@dataclass
+class Customer:
+    """A dataclass of a state."""
+
+    name: str
+
+
+@dataclass
+class State:
+    """A graph's state."""
+
+    customer: Customer
+    order: Order | None = None
+    colour: Colour | None = None
+
+
+def put(saver: RefoldSaver, value: Any) -> None:
+    """Write a checkpoint with one channel."""
+    checkpoint: Any = empty_checkpoint()
+    checkpoint |= {"channel_values": {"x": value}, "channel_versions": {"x": 1}}
+    saver.put(THREAD, checkpoint, {"source": "input", "step": -1, "parents": {}}, {"x": 1})
+
+
+def got(saver: RefoldSaver) -> Any:
+    """The value of the channel in the newest checkpoint."""
+    read = saver.get_tuple(THREAD)
+    assert read is not None
+    return read.checkpoint["channel_values"]["x"]
 
 
 def test_a_class_that_is_not_listed_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{MODULE}.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     url = f"file:{tmp_path / 'log'}"
-    thread: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    checkpoint: Any = empty_checkpoint()
-    checkpoint |= {"channel_values": {"x": importlib.import_module(MODULE).Value(1)}, "channel_versions": {"x": 1}}
-    with RefoldSaver(url) as saver:
-        saver.put(thread, checkpoint, {"source": "input", "step": -1, "parents": {}}, {"x": 1})
-
-    def found(serializer: JsonPlusSerializer) -> Any:
-        monkeypatch.delitem(sys.modules, MODULE, raising=False)
-        with RefoldSaver(url, serde=serializer) as saver:
-            read = saver.get_tuple(thread)
-        assert read is not None
-        return read.checkpoint["channel_values"]["x"]
-
-    assert "Value" not in type(found(JsonPlusSerializer(allowed_msgpack_modules=None))).__name__
+    value = importlib.import_module(MODULE).Value
+    with RefoldSaver(url, classes=[value]) as saver:
+        put(saver, value(1))
+    monkeypatch.delitem(sys.modules, MODULE)
+    with RefoldSaver(url) as saver, pytest.raises(InputError, match=rf"{MODULE}\.Value.*classes=\[Value\]"):
+        got(saver)
     assert MODULE not in sys.modules
-    assert type(found(JsonPlusSerializer(allowed_msgpack_modules=[(MODULE, "Value")]))).__name__ == "Value"
+    with RefoldSaver(url, classes=[value]) as saver:
+        assert type(got(saver)).__name__ == "Value"
+    with RefoldSaver(url, serde=JsonPlusSerializer(allowed_msgpack_modules=None)) as saver:
+        assert "Value" not in type(got(saver)).__name__
+
+
+@pytest.mark.parametrize(
+    "value", [Customer("ann"), {"deep": [Order(number=1)]}, Colour.RED], ids=["dataclass", "model", "enum"]
+)
+def test_a_value_of_an_unlisted_class_is_refused_when_it_is_written(tmp_path: Path, value: Any) -> None:
+    with RefoldSaver(f"file:{tmp_path / 'log'}") as saver:
+        with pytest.raises(InputError, match="classes="):
+            put(saver, value)
+        assert saver.get_tuple(THREAD) is None
+        with pytest.raises(InputError, match="classes="):
+            saver.put_writes({"configurable": {**THREAD["configurable"], "checkpoint_id": "1"}}, [("x", value)], "task")
+
+
+def test_messages_need_no_list(tmp_path: Path) -> None:
+    with RefoldSaver(f"file:{tmp_path / 'log'}") as saver:
+        put(saver, [AIMessage("yes", id="1")])
+        assert got(saver) == [AIMessage("yes", id="1")]
+
+
+def test_a_graph_goes_on_with_the_classes_of_its_state(tmp_path: Path) -> None:
+    def look(state: State) -> dict[str, Any]:
+        return {"order": Order(number=1 if state.order is None else state.order.number + 1), "colour": Colour.RED}
+
+    builder = StateGraph(State)
+    builder.add_node("look", look)
+    builder.add_edge(START, "look")
+    url, thread = f"file:{tmp_path / 'log'}", {"configurable": {"thread_id": "t"}}
+    for number in (1, 2):
+        with RefoldSaver(url, classes=[Customer, Order, Colour]) as saver:
+            found = builder.compile(checkpointer=saver).invoke({"customer": Customer("ann")}, thread)  # type: ignore[call-overload]
+            assert found == {"customer": Customer("ann"), "order": Order(number=number), "colour": Colour.RED}

@@ -1,0 +1,65 @@
+"""LangGraph's serializer, restricted to listed classes: a checkpoint names classes, and data must not load code.
+
+LangGraph's own default imports the module of any class that a checkpoint names, and calls the class. LangGraph's strict
+mode replaces a value of an unlisted class by plain values, which changes a graph's state without an error. This
+serializer refuses such a value, when it is read and already when it is written. So a graph whose state needs a class
+fails in its first step, and not when it is resumed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from refold.avro.errors import InputError
+
+_BLOCKED = ("msgpack_blocked", "msgpack_method_blocked")
+_reading = threading.local()
+
+
+def _note(event: SerdeEvent) -> None:
+    """Keep what LangGraph blocks while this thread reads a value."""
+    blocked: list[SerdeEvent] | None = getattr(_reading, "blocked", None)
+    if blocked is not None and event["kind"] in _BLOCKED:
+        blocked.append(event)
+
+
+register_serde_event_listener(_note)
+
+
+class ListedClassesSerializer(JsonPlusSerializer):
+    """LangGraph's serializer for its own classes, those of messages, and listed ones."""
+
+    def __init__(self, classes: Iterable[type] = ()) -> None:
+        """List the classes that checkpoints may hold.
+
+        Args:
+            classes: dataclasses, enums and models of pydantic that a graph's state has.
+        """
+        super().__init__(allowed_msgpack_modules=tuple(classes) or None)
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Serialize a value. InputError if it holds a value of an unlisted class."""
+        data = super().dumps_typed(obj)
+        self.loads_typed(data)
+        return data
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Return the value of serialized data. InputError if it names an unlisted class; that class is not imported."""
+        blocked: list[SerdeEvent] = []
+        _reading.blocked = blocked
+        try:
+            value = super().loads_typed(data)
+        finally:
+            _reading.blocked = None
+        if blocked:
+            module, name = blocked[0]["module"], blocked[0]["name"]
+            raise InputError(
+                f"a checkpoint holds a value of the class {module}.{name}, which RefoldSaver may not load; if the "
+                f"class is yours, list it: RefoldSaver(log, classes=[{name.rpartition('.')[2]}])"
+            )
+        return value
