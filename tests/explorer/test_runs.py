@@ -229,7 +229,7 @@ def test_a_forks_state_begins_with_what_it_changed(refund: Recording, ask: Ask) 
 
 def test_a_hash_that_is_none_is_refused(refund: Recording, ask: Ask) -> None:
     assert "give at least 6 of its hexadecimal digits" in ask("checkout", "abc", status=2)
-    assert "'xyzxyz' is no hash" in ask("checkout", "xyzxyz", status=2)
+    assert "'xyzxyz' is not a hash" in ask("checkout", "xyzxyz", status=2)
     assert "no step, run or state with a hash like 00000000 is in this log" in ask("checkout", "0" * 8, status=2)
 
 
