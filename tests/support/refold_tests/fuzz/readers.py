@@ -107,9 +107,10 @@ def change(data: bytes) -> None:
 def key(data: bytes) -> None:
     """A record of `.keys`: what no ring wrote is passed over."""
     ring: Any = KafkaKeyRing.__new__(KafkaKeyRing)
-    ring._held = {"run/r-1": {b"held": b"x"}}
+    ring._held = {}
+    ring._take(cbor2.dumps(["run/r-1"]), 0, b"x")
     raw = unpacked(data)
-    ring._take(raw.key or b"", raw.value)
+    ring._take(raw.key or b"", 1, raw.value)
     "".join(ring._held).encode()
 
 
