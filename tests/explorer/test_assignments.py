@@ -140,7 +140,7 @@ def test_a_reference_to_a_content_is_taken_as_it_is() -> None:
         ("settings.a=fast", "double quotes"),
         ("inner=x", "JSON"),
         ("tags=a", r'\["a", "b"\]'),
-        ("text.a=b", "no map"),
+        ("text.a=b", "not a map"),
         ("raw=?", "base64"),
         ("four=0", "hexadecimal"),
         ("whole=1_000", "an integer"),

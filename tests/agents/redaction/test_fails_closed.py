@@ -75,7 +75,7 @@ def test_what_is_no_text_but_known_stays() -> None:
     ("options", "says"),
     [
         ({"key": b"short"}, "16 bytes"),
-        ({"rules": {"Bad kind": "x"}}, "no kind"),
+        ({"rules": {"Bad kind": "x"}}, "not a kind"),
         ({"rules": {"own": "("}}, "own: "),
         ({"without": ["mail"]}, "email, card"),
     ],
