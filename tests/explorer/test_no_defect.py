@@ -92,7 +92,7 @@ def test_a_golden_file_of_integers_without_end_is_refused(tmp_path: Path) -> Non
         ('{"refold_golden": 1' + "0" * 5000 + "}", "[" * 100_000, "NaN", '{"refold_golden": NaN}')
     ):
         (tmp_path / f"{number}.golden.json").write_text(text)
-        assert "no golden trace" in refold_command("golden", "sign", tmp_path / f"{number}.golden.json").refused()
+        assert "not a golden trace" in refold_command("golden", "sign", tmp_path / f"{number}.golden.json").refused()
 
 
 DOCUMENTS: dict[str, tuple[str, str, str]] = {

@@ -110,7 +110,7 @@ def test_a_dry_run_says_what_becomes_slower_and_removes_nothing(tmp_path: Path, 
         f"partition {partition}: 3 epochs off, 1 stay",
         "  offsets 2 to 7 are rebuilt from the beginning: at most 6 records more to replay",
         "3 epochs, 0 snapshot records and 0 bytes would be removed; 1 stay",
-        "3 snapshot records of removed epochs go later",
+        "3 snapshot records of removed epochs will be removed later",
     ]
     report = ask("--collect", "--dry-run", "--json")
     assert report["dry_run"] is True

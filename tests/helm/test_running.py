@@ -57,7 +57,7 @@ def test_topics_are_made_a_worker_comes_up_drains_and_the_test_is_content(
                               "workers": {"port": port, "replicas": 1}}  # fmt: skip
     found = objects(chart.template(values))
     job, test = (of_kind(found, kind) for kind in ("Job", "Pod"))
-    assert "made; 2 partitions" in _run(job["spec"]["template"], tmp_path)
+    assert "created; 2 partitions" in _run(job["spec"]["template"], tmp_path)
     pod = of_kind(found, "StatefulSet")["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     worker = subprocess.Popen([*COMMAND, *_words(pod, tmp_path)], env=_around(pod, tmp_path), cwd=tmp_path,
