@@ -200,7 +200,7 @@ def test_what_is_no_question_is_refused_and_the_owner_serves_on(path: Path, sent
 
 def test_an_answer_that_is_none_is_an_error() -> None:
     for odd in (None, 7, [2, "x"], [1, "SystemExit", ["x"]], [1, "InputError", "x"]):
-        with pytest.raises(StorageError, match="no answer"):
+        with pytest.raises(StorageError, match="invalid answer"):
             framing.result_of(odd)
     with pytest.raises(StorageError, match="ValidationError"):
         framing.result_of([1, "ValidationError", ["too few"]])
