@@ -57,6 +57,7 @@ def test_what_is_followed_is_sent_whenever_it_is_another(site: Count) -> None:
         other.sendall(FOLLOW)
         first = until(connection, b"data: 1\n\n")
         assert b"Content-Type: text/event-stream" in first
+        until(other, b"data: 1\n\n")  # a request that is answered first while the count is 0 is not followed
         site.count = 0  # an error of a while is no event, and does not end it
         until(connection, b":\n\n")
         site.count = 2
