@@ -131,7 +131,7 @@ def test_a_lost_table_is_made_again_from_epochs(
         shutil.rmtree(tmp_path / str(each))
     with caplog.at_level(logging.INFO, "refold.streams.worker.start"):
         fold_all(log, tmp_path)
-    sources = [record.args[2] for record in caplog.records if record.name.endswith("recovery")]  # type: ignore[index]
+    sources = [record.args[2] for record in caplog.records if "made again at" in record.msg]  # type: ignore[index]
     used = {key: value for source in sources for key, value in source["snapshot_epochs"].items()}  # type: ignore[index]
     assert used == {str(each): offset for each, offset in sealed.items()}
     check_whole(log, tmp_path, acknowledged)
