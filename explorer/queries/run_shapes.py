@@ -196,6 +196,12 @@ def decision_of(step: Step) -> dict[str, Any] | None:
     return decided[-1] if decided else None
 
 
+def title_of(step: Step) -> str:
+    """A step's name, else what it decided, else ""."""
+    decided = decision_of(step)
+    return step.name or ("" if decided is None else str(decided["choice"]))
+
+
 def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     return {
         "attempt": attempt.number,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from refold.agents.log import AgentLog
@@ -13,6 +14,10 @@ from refold.explorer.queries.query import options_of
 from refold.explorer.queries.shapes import change_json
 from refold.streams.changes import Change, Shown
 from refold.streams.client import Log
+from refold.streams.cut import Cut
+
+RECORDS_LISTED = 200
+RECORDS_OF_A_PARTITION_MIN = 10
 
 
 class ShownChanges:
@@ -58,3 +63,22 @@ class TailQuery:
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """All of them."""
         return list(self.changes(log))
+
+
+def before_some(cut: Cut) -> Cut:
+    """A cut before this one by about RECORDS_LISTED records, the same number in each partition."""
+    of_each = max(RECORDS_OF_A_PARTITION_MIN, RECORDS_LISTED // max(1, len(cut.offsets)))
+    return replace(cut, offsets={partition: max(0, end - of_each) for partition, end in cut.offsets.items()})
+
+
+def by_observation(change: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A change as one row for each observation, with its mutations; one without where a new definition made it."""
+    if change["redefined"]:
+        through = change["through"]
+        yield {
+            "entity": change["entity"], "version": change["to_version"], "recorded_at": None, "source": None,
+            "position": {"partition": through["partition"], "offset": through["offset"] - 1}, "mutations": [],
+        }  # fmt: skip
+    for _, group in groupby(change["mutations"], key=lambda row: row["by"]):
+        mutations = list(group)
+        yield {**mutations[0], "mutations": mutations}

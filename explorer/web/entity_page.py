@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +13,8 @@ from refold.avro.times import time_text
 from refold.explorer.queries.entity import HistoryQuery, StateQuery, WhyQuery
 from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
+from refold.explorer.views.moments import CLOCKS, moments_of, placed
 from refold.explorer.web.charts import graph, lanes
-from refold.explorer.web.moments import CLOCKS, known_moments, placed, read_moments, true_moments
 from refold.explorer.web.rendering import entity_link
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
@@ -64,7 +64,7 @@ def entity_page(view: PageView) -> bytes:
     state_query, history_query = StateQuery(entity, str(cut)), HistoryQuery(entity, until=str(end))
     state = state_query.answer(view.log)
     rows = history_query.answer(view.log)
-    moments = placed(clock, _moments(view, entity, clock, state["version"], rows, cut, end),
+    moments = placed(clock, moments_of(view.log, entity, clock, state["version"], rows, cut, end),
                      MarkersQuery().answer(view.log))  # fmt: skip
     shown: list[tuple[str, Query]] = [("the state", state_query), ("the history", history_query)]
     field = view.get("field")
@@ -85,16 +85,6 @@ def entity_page(view: PageView) -> bytes:
     )  # fmt: skip
 
 
-def _moments(
-    view: PageView, entity: str, clock: str, version: int, rows: Sequence[Mapping[str, Any]], cut: Cut, end: Cut
-) -> list[Any]:
-    if clock == "read":
-        return read_moments(reads_of(view, entity, end), str(cut))
-    if clock == "true":
-        return true_moments(rows, None if cut.observed_until is None else time_text(cut.observed_until))
-    return known_moments(rows, version)
-
-
 def _runs_among(view: PageView, sources: Iterable[Mapping[str, Any]], end: Cut) -> set[str]:
     """The runs that some sources name, as far as they are recorded: other processes give ids of their own."""
     named = {f"run/{each['run']}" for each in sources if each["run"]}
@@ -104,21 +94,3 @@ def _runs_among(view: PageView, sources: Iterable[Mapping[str, Any]], end: Cut) 
             check_entity(name)
             known.add(name)
     return {name.removeprefix("run/") for name in view.log.states(sorted(known), end)}
-
-
-def reads_of(view: PageView, entity: str, end: Cut) -> list[dict[str, Any]]:
-    """Every read of an entity that a step recorded, in order; goes through all steps."""
-    steps = rebuilt(view.log, ["step"], end)
-    found = []
-    for step in () if steps is None else map(steps.__getitem__, steps):
-        fields = step.fields
-        by = {"agent": fields.get("agent", ""), "run": fields.get("run", ""), "step": fields.get("position", 0)}
-        found += [
-            {
-                **by, "read_at": time_text(each["read_at"] or 0), "version": each.get("version"),
-                "cut": each.get("cut") or "",
-            }
-            for each in fields.get("reads", ())
-            if each["entity"] == entity
-        ]  # fmt: skip
-    return sorted(found, key=lambda each: (each["read_at"], each["run"], each["step"]))

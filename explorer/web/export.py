@@ -19,9 +19,11 @@ from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import run_json
-from refold.explorer.web.compare_page import comparison
-from refold.explorer.web.rendering import Renderer, assets, cell
-from refold.explorer.web.run_page import NOT_WITHIN, opening_step, step_shown
+from refold.explorer.views.comparison import comparison
+from refold.explorer.views.recorded_text import cell
+from refold.explorer.views.step_view import opening_step, step_shown
+from refold.explorer.web.rendering import Renderer, assets
+from refold.explorer.web.run_page import NOT_WITHIN
 from refold.explorer.web.timeline import timeline
 from refold.streams.cut import Cut
 

@@ -9,8 +9,8 @@ from refold.agents.journal.record import Call, Failure, Plain, Recording, Step, 
 from refold.avro.times import time_text
 from refold.explorer.queries.run import RunQuery
 from refold.explorer.queries.run_names import known_run
-from refold.explorer.web.messages import answered
-from refold.explorer.web.rendering import cell, took
+from refold.explorer.views.messages import answered
+from refold.explorer.views.recorded_text import cell, took
 from refold.explorer.web.view import PageMoved, PageView
 
 SENTENCES_MAX = 400

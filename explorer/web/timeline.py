@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Recording, Step
-from refold.explorer.queries.run_shapes import decision_of
+from refold.explorer.queries.run_shapes import title_of
 
 SCALES = ("busy", "time", "step")
 BARS_MAX = 400
@@ -164,12 +164,6 @@ def _step_bar(step: Step, begin: float, end: float) -> TimelineBar:
     failed = step.failure is not None or step.outcome in ("failed", "timed_out")
     return TimelineBar("steps", "step", *_room(begin, end), step.number, step.number, name, failed,
                        max(len(step.attempts) - 1, 0), title_of(step) or str(step.number))  # fmt: skip
-
-
-def title_of(step: Step) -> str:
-    """A step's name, else what it decided, else ""."""
-    decided = decision_of(step)
-    return step.name or ("" if decided is None else str(decided["choice"]))
 
 
 def _call_bar(step: Step, call: Call, begin: float, end: float) -> TimelineBar:

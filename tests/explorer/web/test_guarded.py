@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import refold
-from refold.explorer.web.rendering import clipped, visible
+from refold.explorer.views.recorded_text import clipped, visible
 from refold.explorer.web.site import POLICY, SITE
 from refold_tests.explored import Explored, Page, explored
 

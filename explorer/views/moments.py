@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from refold.avro.times import parse_time
+from refold.agents.log import AgentLog
+from refold.agents.recordings.load import rebuilt
+from refold.avro.times import parse_time, time_text
+from refold.streams.cut import Cut
 
 MOMENTS_MAX = 240
 CLOCKS = ("known", "true", "read")
@@ -89,6 +92,35 @@ def read_moments(reads: Sequence[Mapping[str, Any]], cut: str) -> list[SliderSto
         for each in reads
         if each["cut"]
     ]  # fmt: skip
+
+
+def moments_of(
+    log: AgentLog, entity: str, clock: str, version: int, rows: Sequence[Mapping[str, Any]], cut: Cut, end: Cut
+) -> list[SliderStop]:
+    """Every moment of an entity, by a clock. version, cut: what is shown now; end: where the slider ends."""
+    if clock == "read":
+        return read_moments(reads_of(log, entity, end), str(cut))
+    if clock == "true":
+        return true_moments(rows, None if cut.observed_until is None else time_text(cut.observed_until))
+    return known_moments(rows, version)
+
+
+def reads_of(log: AgentLog, entity: str, end: Cut) -> list[dict[str, Any]]:
+    """Every read of an entity that a step recorded, in order; goes through all steps."""
+    steps = rebuilt(log, ["step"], end)
+    found = []
+    for step in () if steps is None else map(steps.__getitem__, steps):
+        fields = step.fields
+        by = {"agent": fields.get("agent", ""), "run": fields.get("run", ""), "step": fields.get("position", 0)}
+        found += [
+            {
+                **by, "read_at": time_text(each["read_at"] or 0), "version": each.get("version"),
+                "cut": each.get("cut") or "",
+            }
+            for each in fields.get("reads", ())
+            if each["entity"] == entity
+        ]  # fmt: skip
+    return sorted(found, key=lambda each: (each["read_at"], each["run"], each["step"]))
 
 
 def placed(clock: str, found: Sequence[SliderStop], markers: Sequence[Mapping[str, Any]]) -> SliderStops:

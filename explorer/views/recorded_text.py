@@ -1,0 +1,96 @@
+"""Recorded values as text for people: what the explorer's pages and the deck show.
+
+Control characters, characters that turn the direction of writing, and halves of UTF-16 pairs are shown as escapes, so
+that no value can disguise itself or another, and none can steer a terminal. Long values are cut, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any, NamedTuple
+
+from refold.agents.journal.objects import bare
+from refold.avro.times import parse_time
+
+NONE = "\N{EN DASH}"
+KEPT = frozenset("\n\t")
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# Emoji are joined by this one, and words of some languages need it.
+JOINERS = frozenset("\u200c\u200d")
+
+TOO_DEEP = "nested too deeply to be shown"
+SHOWN_MAX = 12_000
+CELL_MAX = 160
+
+
+class Clipped(NamedTuple):
+    """A text to be shown. left_out: how many characters of it are not."""
+
+    text: str
+    left_out: int = 0
+
+
+def visible(text: str) -> str:
+    """The text, with what would not be seen as it is escaped."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character in KEPT or character in JOINERS or unicodedata.category(character) not in HIDDEN:
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
+    """A value as text: a text itself, anything else as indented JSON. At most so many characters of it."""
+    whole = value if isinstance(value, str) else json_text(value)
+    if len(whole) <= most:
+        return Clipped(visible(whole))
+    return Clipped(visible(whole[:most]), len(whole) - most)
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON for people, without the marks of the journal."""
+    return _dumped(value, 2)
+
+
+def _dumped(value: Any, indent: int | None) -> str:
+    try:
+        return json.dumps(bare(value), ensure_ascii=False, indent=indent)
+    except RecursionError:
+        return TOO_DEEP
+
+
+def cell(value: Any, most: int = CELL_MAX) -> str:
+    """A value on one line of a table; a long one is cut in its middle."""
+    text = value if isinstance(value, str) else _dumped(value, None)
+    if len(text) > most:
+        text = f"{text[: most * 2 // 3]} … {text[-(most // 4) :]}"
+    return visible(" ".join(text.split()))
+
+
+def took(started: str | None, ended: str | None) -> str:
+    """How long, in the unit that reads best; a dash where a time is missing."""
+    if not started or not ended:
+        return NONE
+    return duration((parse_time(ended, "ended") - parse_time(started, "started")) / 1000)
+
+
+def duration(milliseconds: float) -> str:
+    """A duration in the unit that reads best."""
+    if milliseconds < 1:
+        return f"{milliseconds * 1000:.0f} µs"
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def number(given: int | None) -> str:
+    """A count with separators between thousands; a dash for none."""
+    return NONE if given is None else f"{given:,}"

@@ -1,0 +1,199 @@
+"""One step of a run as people look at it: its calls, what they changed, what the agent had read, and how it failed.
+
+The explorer's pages and the deck show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Any, NamedTuple, cast
+
+from refold.agents.journal.difference import ABSENT, Difference, differences
+from refold.agents.journal.record import Call, Plain, Recording, Step
+from refold.agents.log import AgentLog
+from refold.agents.recorder.observations import model_call
+from refold.agents.redaction.redactor import Redact
+from refold.agents.usage.of_runs import usage_of_call
+from refold.agents.usage.prices import prices
+from refold.avro.errors import RefoldError
+from refold.explorer.queries.costs import dollars
+from refold.explorer.queries.query import Query
+from refold.explorer.queries.run import KnewQuery
+from refold.explorer.queries.run_shapes import call_json, step_json, title_of
+from refold.explorer.views.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
+from refold.streams.cut import Cut
+
+CHANGES_MAX = 60
+NAMED = ("tool", "model", "run")
+OF_THE_PROCESS = ("now", "random", "uuid")
+
+
+class StateDifference(NamedTuple):
+    """A place in a state. has_before, has_after: whether anything was there. message: what was added, if it is one."""
+
+    path: str
+    before: Plain
+    after: Plain
+    has_before: bool
+    has_after: bool
+    message: ModelMessage | None = None
+
+
+def opening_step(run: Recording) -> int:
+    """Where a run is opened: at the failure it ended with, at the last step where it has not ended, else at the first
+    failure that it had, else at its beginning."""
+    failed = [step.number for step in run.steps if step.failure is not None or step.outcome in ("failed", "timed_out")]
+    if not run.outcome:
+        return len(run.steps)
+    if run.outcome in ("failed", "timed_out", "cancelled"):
+        return failed[-1] if failed else len(run.steps)
+    return failed[0] if failed else 1
+
+
+def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut) -> Iterator[dict[str, Any]]:
+    """A row for each step near one: at most `around` steps before and after it."""
+    first = max(0, number - 1 - around)
+    shown = run.steps[first : number + around]
+    observed = observed_of(log, run, [step for step in shown if not step.attempts], cut)
+    for step in shown:
+        calls = [call.asked.name or call.asked.kind for call in step.calls if call.asked.kind in NAMED]
+        begun = [each.started_at for each in step.attempts if each.started_at]
+        ended = [each.ended_at for each in step.attempts if each.ended_at]
+        yield {
+            "number": step.number,
+            "name": title_of(step) or str(observed.get(step.number, {}).get("decision") or ""),
+            "outcome": step.outcome or ("pending" if not step.is_committed else ""),
+            "failed": step.failure is not None or step.outcome in ("failed", "timed_out"),
+            "milliseconds": (max(ended) - min(begun)) / 1000 if begun and ended else None,
+            "calls": calls,
+            "retries": sum(len(call.retries) for call in step.calls) + max(len(step.attempts) - 1, 0),
+        }
+
+
+def step_shown(
+    log: AgentLog, run: Recording, step: Step, before: Plain, after: Plain, cut: Cut, redact: Redact = lambda tree: tree
+) -> tuple[dict[str, Any], Query]:
+    """What is shown of a step, and the question for what was known by then. before, after: the run's state around it;
+    redact: what of each tree may be shown."""
+    before, after = redact(before), redact(after)
+    changed = differences(before, after)
+    # A step that goes on, or was cut short, has no end to ask for: what the log holds at the cut counts.
+    knew = KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
+    reads, not_known = [], ""
+    try:
+        reads = redact(knew.answer(log)["reads"])
+    except RefoldError as error:
+        not_known = str(error)
+    given: Any = redact(step_json(step, has_code=run.has_code))
+    is_asked = any(call.asked.kind == "model" for call in step.calls)
+    said = () if is_asked or not isinstance(before, dict) else messages_of(before.get("messages"))
+    return {
+        "step": given,
+        "is_recorded": bool(step.attempts),
+        "calls": list(_calls(run, step, given, redact)),
+        "attempts": [
+            {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
+            for each, step_calls in zip(given["attempts"][:-1], _earlier(step, run, redact), strict=False)
+        ],
+        "changed": [_changed(each) for each in changed[:CHANGES_MAX]],
+        "changed_count": len(changed),
+        "before": before,
+        "after": after,
+        "context": said,
+        "observed": {} if step.attempts else redact(observed_of(log, run, [step], cut).get(step.number, {})),
+        "reads": reads,
+        "not_known": not_known,
+    }, knew
+
+
+def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) -> Iterator[dict[str, Any]]:
+    """The calls of a step. Of the messages of a model's request, how many the call before it had been asked already."""
+    before = _asked_before(run, step, redact)
+    for call, told in zip(step.calls, given["calls"], strict=True):
+        made = _call(told, given["failure"])
+        if call.asked.kind == "model":
+            made |= {"said_before": _in_common(before, made["exchange"]), "facts": model_facts(call)}
+            before = made["exchange"] or before
+        yield made
+
+
+def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | None:
+    """What the last model call before a step was asked."""
+    for each in reversed(run.steps[: step.number - 1]):
+        for call in reversed(each.calls):
+            if call.asked.kind == "model":
+                return asked(redact(call.asked.request))
+    return None
+
+
+def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
+    """How many messages two requests have in common at their beginning; 0 where all are, so that something is shown."""
+    if before is None or now is None:
+        return 0
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(before.messages, now.messages, strict=False))
+    count = sum(1 for _ in same)
+    return count if count < len(now.messages) else 0
+
+
+def model_facts(call: Call) -> list[str]:
+    """What a model call says of itself by the names that clients use: model, tokens, why it ended, cost."""
+    found = model_call(call)
+    model = found.get("response_model") or found.get("model")
+    facts = [str(model)] if model else []
+    for name, unit in (("input_tokens", "tokens in"), ("output_tokens", "out"), ("cached_tokens", "from a cache")):
+        if found.get(name) is not None:
+            facts.append(f"{found[name]:,} {unit}")
+    usage = usage_of_call(call)
+    cost = None if usage is None else prices().cost(usage.model, usage.tokens)
+    facts += [str(each).replace("_", " ") for each in found.get("finish_reasons") or ()]
+    return facts if cost is None else [*facts, dollars(cost)]
+
+
+def observed_of(log: AgentLog, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:
+    """By number, what was observed of steps that no recorder wrote: their entities' fields."""
+    names = {f"step/{run.run}#{step.number}": step.number for step in steps}
+    return {names[name]: state.shown() for name, state in log.states(list(names), cut).items()}
+
+
+def _earlier(step: Step, run: Recording, redact: Redact) -> Iterator[list[dict[str, Any]]]:
+    """The calls of the attempts before the last, each as step_json gives those of the last."""
+    for attempt in step.attempts[:-1]:
+        yield [cast("dict[str, Any]", redact(call_json(call, has_code=run.has_code))) for call in attempt.calls]
+
+
+def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any]:
+    """A call, with its messages where a model was called, and its arguments by name where a tool was.
+
+    failure: of the attempt; a call that failed it is not shown to have failed a second time.
+    """
+    is_model = call["kind"] == "model"
+    request = call["request"]
+    is_function = isinstance(request, dict) and bool(request) and request.keys() <= {"args", "kwargs"}
+    arguments = [] if not is_function else [
+        *((f"argument {number}", value) for number, value in enumerate(request.get("args") or (), 1)),
+        *(request.get("kwargs") or {}).items(),
+    ]  # fmt: skip
+    return {
+        **call,
+        "is_told": _is_told(call["failure"], failure),
+        "said_before": 0,
+        "facts": (),
+        "exchange": asked(request) if is_model else None,
+        "answered": answered(call["answer"]) if is_model else (),
+        "arguments": arguments,
+        "is_function": is_function,
+        "is_of_the_process": call["kind"] in OF_THE_PROCESS,
+    }
+
+
+def _is_told(failure: dict[str, Any] | None, known: dict[str, Any] | None) -> bool:
+    """Whether a failure is one that is shown already."""
+    same = ("exception", "message")
+    return failure is not None and known is not None and all(failure[name] == known[name] for name in same)
+
+
+def _changed(each: Difference) -> StateDifference:
+    has = each.left is not ABSENT, each.right is not ABSENT
+    left, right = each.left if has[0] else None, each.right if has[1] else None
+    return StateDifference(each.path or "all of it", left, right, *has, None if has[0] else message_of(right))
