@@ -90,7 +90,7 @@ class AgentLog(Log):
         from refold.agents.recorder.children import RunOptions
         from refold.agents.recorder.context import caller_of
         from refold.agents.recorder.observations import run_entity
-        from refold.agents.recorder.run_head import head_of
+        from refold.agents.recorder.requests import head_of
         from refold.agents.redaction.redactor import is_redacting
 
         caller = caller_of(agent, is_resumed=resume is not None)
@@ -236,7 +236,7 @@ class AgentLog(Log):
         code left the recording or tried to reach outside; NotConfinable if the kernel refuses, in which case nothing
         was run or recorded.
         """
-        from refold.agents.confined.fork import forked_confined
+        from refold.agents.confined.replay import forked_confined
         from refold.agents.entry import entry_for
         from refold.agents.redaction.redactor import Redactor
         from refold.agents.replay.forked import Forked
@@ -438,7 +438,7 @@ def _check_redacting(recording: Recording, redact: Redact | None) -> None:
 
 def _patch_shown(patch: Plain, redact: RunRedactor) -> Plain:
     """Return a fork's patch as it is recorded: names occur in the paths of its edits."""
-    from refold.agents.redaction.edits import redacted_edits
+    from refold.agents.redaction.walk import redacted_edits
 
     shown = redact.shown(patch)
     return {**shown, "state": redacted_edits(patch["state"], redact.shown)} if "state" in patch else shown

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.agents.golden.add import portable
 from refold.agents.golden.file import Golden, write
-from refold.agents.golden.portable import portable
 from refold.streams import temporary
 from refold_tests.command import COMMAND, environment, refold_command
 from refold_tests.histories_of_code import History

@@ -11,23 +11,33 @@ Law: if `exact` finds nothing in two runs whose steps are all committed, their h
 if the hashes are equal nothing is found. Times, durations, keys, retries of calls and versions never count. Without
 `exact` a run that was killed and resumed, or whose steps were tried again, equals one that was not, unless it did
 something else (steps.py).
+
+`against_itself` compares a run with its own replay without code: its states are computed again from the deltas, and its
+hashes from the states. Both must match the recorded ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from refold.agents.compare.differences import FieldDifference, Pair, aligned, differences
 from refold.agents.compare.divergence import Divergence, Later, Side, What, why_of
-from refold.agents.compare.nondeterminism import Renaming
-from refold.agents.compare.steps import CompareRules, StepDifference, call_tree, failure_tree, found_in, request_key
+from refold.agents.compare.steps import (
+    CompareRules,
+    Renaming,
+    StepDifference,
+    call_tree,
+    failure_tree,
+    found_in,
+    request_key,
+)
 from refold.agents.journal.matching import asked_of, matchings
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.journal.self_replay import states
+from refold.agents.journal.self_replay import chained, states
 from refold.avro.canonical import encode, json_tree
 
 
@@ -240,3 +250,33 @@ def _forked(a: Recording, b: Recording) -> Plain:
         if child.parent and child.parent == parent.run:
             return {"side": side, "parent": parent.run, "at": child.forked_at, "patch": child.patch}
     return None
+
+
+class Itself(NamedTuple):
+    """The result of the comparison. altered: the numbers of the steps whose recorded hashes do not match their content;
+    is_altered: whether the run's own hash does not."""
+
+    run: str
+    steps: int
+    divergence: Divergence | None
+    altered: tuple[int, ...]
+    is_altered: bool
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the run equals its replay."""
+        return self.divergence is None and not self.altered and not self.is_altered
+
+
+def against_itself(recording: Recording) -> Itself:
+    """The run, stepped through and compared."""
+    again = chained(recording)
+    altered = tuple(
+        one.number
+        for one, other in zip(recording.steps, again.steps, strict=True)
+        if (one.hash, one.state_before, one.state_after) != (other.hash, other.state_before, other.state_after)
+    )
+    is_altered = recording.hash != again.hash
+    return Itself(
+        recording.run, len(recording.steps), compare(recording, again, exact=True), altered, is_altered
+    )  # fmt: skip

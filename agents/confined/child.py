@@ -5,6 +5,8 @@
 All three are open descriptors. A question with a parent is a fork, else it is a replay. The process is confined before
 any of the user's code is imported, so that import-time code is confined too. It exits without the interpreter's
 shutdown: exit handlers of the code do not run.
+
+The code of a fork's nested runs runs in the confined process too. Their record is written outside of it.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
-from refold.agents.confined.children import JournalChildren
-from refold.agents.confined.journal import JournalSink, encoded
+from refold.agents.confined.journal import ChildBegun, JournalSink, Line, OfChild, encoded
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.confined.process import whole
 from refold.agents.confined.protocol import ChildReply, DepartureReply, ErrorReply, Question, ReadReply
@@ -32,17 +34,52 @@ from refold.agents.entry import Agent, agent_of
 from refold.agents.golden.file import DefaultAnswer as GoldenAnswer
 from refold.agents.golden.lenient import Lenient
 from refold.agents.journal.record import Plain, Recording
-from refold.agents.recorder.answers import Departure
+from refold.agents.recorder.answers import Departure, Within
+from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.forked import Forked
 from refold.agents.replay.guard import NetworkGuard
-from refold.agents.replay.memory_runs import Reading
+from refold.agents.replay.memory_runs import Fields, Reading, in_memory
 from refold.agents.replay.patch import read_patch
 from refold.agents.replay.run import Replayed, replayed
 from refold.avro.errors import NotAnswerable
+
+
+class JournalChildren:
+    """Creates the nested runs of one run of a confined fork. See recorder/children.py."""
+
+    def __init__(
+        self, head: Recording, say: Callable[[Line], None], fields: Fields, redact: Redact, chance: Nondeterminism
+    ) -> None:
+        """head: of the run that they begin in."""
+        self._head = head
+        self._say = say
+        self._fields = fields
+        self._redact = redact
+        self._chance = chance
+
+    def require_log(self, url: str) -> None:
+        """Any will do: the process reaches none."""
+
+    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
+        """As Children: in memory where it ended before the fork."""
+        if within.is_whole and within.recording is not None:
+            redact = self._redact if within.recording.redacted else None
+            return in_memory(within.recording, within.answers, self._fields, redact, None, call=call).run
+        parent = self._head
+        head = replace(
+            head, kind=head.kind or parent.kind, user=head.user or parent.user, redacted=parent.redacted,
+            started_at=self._chance.now_micros(),
+        )  # fmt: skip
+        self._say(ChildBegun(head, given))
+        return Run(
+            head, answers=within.answers, sink=JournalSink(lambda line: self._say(OfChild(head.run, line))),
+            reach=Reading(self._fields), redact=self._redact, chance=self._chance, strays=given.strays,
+            children=JournalChildren(head, self._say, self._fields, self._redact, self._chance), call=call,
+        )  # fmt: skip
 
 
 def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:

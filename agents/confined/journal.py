@@ -2,7 +2,7 @@
 
 1. `JournalSink` is the confined run's sink. Each action of the run becomes a line as soon as it is done, raw: the
    redactor and the vault are applied outside.
-2. A nested run writes its begin, with its head, and then its lines with its id (agents/confined/children.py).
+2. A nested run writes its begin, with its head, and then its lines with its id (agents/confined/child.py).
 3. `JournalRecord` passes the lines to sinks of the log, in order: one for each run. Hashes are computed there. So the
    call that began a nested run gets its hash there, too. A process that was killed leaves the lines of its actions
    until then; an incomplete line is ignored.

@@ -3,6 +3,19 @@
 1. The values of its reads are looked up in the log, because the file holds them.
 2. The run is made portable, redacted if asked, and admitted: a run that cannot work as a test is refused.
 3. The file is written. Then the run records that a golden trace was made of it, so that retention keeps it.
+
+How a run is made portable:
+
+1. `portable` leaves out what belongs to one log, one machine or one moment: the user, positions in the log (the `cut`
+   of a read is empty), idempotency keys, tracebacks, times, durations. Answers to the code stay, `now` included.
+2. The redactor first sees the run's input and answers, because a value with the name of a secret there is a secret
+   everywhere. Then every tree passes through it: states as wholes, because in an edit of a state the key is in a path,
+   which a redactor by keys does not see. The edits are made again from the redacted states.
+3. `chained` (journal/self_replay.py) computes the rest, the hashes of states and the chain. So a file holds none of it,
+   and a recording that was edited by hand is chained as it is.
+
+The chain of a portable recording differs from the one in the log: it covers the redacted values, and reads without a
+cut.
 """
 
 from __future__ import annotations
@@ -10,13 +23,128 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from refold.agents.golden.file import DefaultAnswer, Golden, Origin
-from refold.agents.golden.portable import portable
 from refold.agents.golden.verdict import admitted
-from refold.agents.journal.record import Plain, Recording, children_of
+from refold.agents.journal.delta import edits
+from refold.agents.journal.record import (
+    Attempt,
+    Call,
+    Failure,
+    Fork,
+    Plain,
+    RecordedRequest,
+    Recording,
+    Retry,
+    Step,
+    children_of,
+)
+from refold.agents.journal.self_replay import begun_with, chained, states
 from refold.agents.recordings.values import Fields, with_values
-from refold.agents.redaction.redactor import Redact
+from refold.agents.redaction.redactor import Redact, for_run
+from refold.agents.redaction.tokens import fresh_key
 from refold.avro.errors import InputError, NotAnswerable
+
+
+def portable(recording: Recording, redact: Redact | None = None) -> Recording:
+    """Return the recording as a file holds it, chained. RedactionFailed if the redactor raises."""
+    if redact is None:
+        return chained(_Portable(_as_it_is).recording(recording))
+    redactor = for_run(redact, fresh_key)  # nobody needs the key again: tokens stay unchanged
+    for run in recording.family:
+        redactor.shown(run.input)
+    for step in (step for run in recording.family for step in run.steps):
+        for call in (call for attempt in step.attempts for call in attempt.calls):
+            redactor.exchange(call.asked.request, [call.answer, call.failure and call.failure.message])
+    return chained(_Portable(redactor).recording(recording))
+
+
+def _as_it_is(tree: Plain) -> Plain:
+    return tree
+
+
+class _Portable:
+    """Makes the parts of a recording for a file."""
+
+    def __init__(self, redact: Redact) -> None:
+        self._redact = redact
+
+    def tree(self, tree: Plain) -> Plain:
+        return self._redact(tree)
+
+    def recording(self, given: Recording) -> Recording:
+        raw = list(states(given))
+        kept = [self.tree(each) for each in raw]
+        begun = list(kept[:-1])
+        parted = {each.at for each in given.parted}
+        for index, step in enumerate(given.steps):
+            if step.number - 1 in parted:
+                begun[index] = self.tree(begun_with(given, step.number, raw[index]))
+        steps = tuple(
+            self.step(step, edits(before, after))
+            for step, before, after in zip(given.steps, begun, kept[1:], strict=True)
+        )
+
+        def patch(at: int, patch: Plain) -> Plain:
+            """The edits of the state in a patch are made again, too."""
+            told = self.tree(patch)
+            if isinstance(told, dict) and "state" in told and at < len(begun):
+                told["state"] = list(edits(kept[at], begun[at]))
+            return told
+
+        return msgspec.structs.replace(
+            given, title=str(self.tree(given.title)), input=self.tree(given.input), state=kept[0], steps=steps,
+            output=self.tree(given.output), failure=self.failure(given.failure),
+            patch=patch(given.forked_at, given.patch),
+            forks=tuple(Fork(at=each.at, patch=patch(each.at, each.patch)) for each in given.forks),
+            metadata=self.tree(given.metadata), tags=tuple(map(str, self.tree(list(given.tags)))), user="",
+            children={run: self.recording(each) for run, each in given.children.items()}, started_at=0, ended_at=0,
+            flagged=False, pinned=False, retention_class="",
+        )  # fmt: skip
+
+    def step(self, step: Step, delta: tuple[list[Plain], ...]) -> Step:
+        return Step(
+            number=step.number, name=step.name, attempts=tuple(map(self.attempt, step.attempts)), delta=delta,
+            result=self.tree(step.result), outcome=step.outcome,
+        )  # fmt: skip
+
+    def attempt(self, attempt: Attempt) -> Attempt:
+        return Attempt(
+            number=attempt.number, calls=tuple(map(self.call, attempt.calls)), failure=self.failure(attempt.failure),
+            life=attempt.life, backoff_ms=attempt.backoff_ms,
+        )  # fmt: skip
+
+    def call(self, call: Call) -> Call:
+        asked, answer = call.asked, call.answer
+        if asked.kind == "read" and isinstance(answer, dict):
+            answer = {**answer, "cut": ""}
+        retries = (Retry(attempt=e.attempt, failure=self._failed(e.failure), backoff_ms=e.backoff_ms)
+                   for e in call.retries)  # fmt: skip
+        return Call(
+            asked=RecordedRequest(
+                kind=asked.kind,
+                name=asked.name,
+                request=self.tree(asked.request),
+                effect=asked.effect,
+                ignored=asked.ignored,
+                found_by=self.tree(asked.found_by),
+            ),
+            answer=self.tree(answer),
+            failure=self.failure(call.failure),
+            retries=tuple(retries),
+            branch=call.branch,
+        )
+
+    def failure(self, failure: Failure | None) -> Failure | None:
+        return None if failure is None else self._failed(failure)
+
+    def _failed(self, failure: Failure) -> Failure:
+        return Failure(
+            exception=failure.exception, message=str(self.tree(failure.message)), tool=failure.tool,
+            input=self.tree(failure.input), output=self.tree(failure.output), retryable=failure.retryable,
+            details=self.tree(failure.details),
+        )  # fmt: skip
 
 
 def golden_of_run(

@@ -13,7 +13,7 @@ log, broker or key is used.
     redact          the function that removed secrets, `module:function`: it is applied to what the agent does, too
     answers         [{name, answer}]: what a tool or a model answers to a request that was not recorded
     recorded        {run, hash}: the run's id in its log, and its hash there
-    run             the Recording (journal/record.py), portable and without hashes (golden/portable.py)
+    run             the Recording (journal/record.py), portable and without hashes (golden/add.py)
     sha256          of all the above as JSON with sorted keys and without white space
 
 1. Writing makes the recording portable, chains it, and signs it: `sha256`. The file is replaced as a whole.

@@ -1,4 +1,7 @@
-"""What recorded calls are found by, if that is not their whole request (journal/volatile.py), for people."""
+"""Whether two calls ask the same: their requests are compared without the volatile parts (journal/volatile.py).
+
+Reports list the calls that were not compared by their whole request.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,26 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from refold.agents.journal.delta import is_same
 from refold.agents.journal.record import Plain, RecordedRequest, Recording
+from refold.agents.journal.volatile import without
+
+
+def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
+    """Return the values by which two calls of one kind and name are compared: their keys if both have one, else their
+    requests without the parts that either ignores."""
+    if a.found_by is not None and b.found_by is not None:
+        return a.found_by, b.found_by
+    ignored = (*a.ignored, *b.ignored)
+    return without(a.request, ignored), without(b.request, ignored)
+
+
+def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
+    """Whether the answer of one of them answers the other."""
+    if a.kind != b.kind or a.name != b.name:
+        return False
+    one, other = compared(a, b)
+    return one == other and is_same(one, other)
 
 
 def matchings(asked: Iterable[RecordedRequest]) -> list[str]:

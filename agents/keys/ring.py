@@ -9,12 +9,15 @@ A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. What ever
 
 Whoever can read a ring can read what was sealed with it: keep it apart from the log's copies, and back it up, for a
 lost ring is lost content.
+
+`MemoryKeyRing` ends with its process: for tests, and for content that nobody may read afterwards.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from threading import Lock
 from typing import NamedTuple, Protocol
 
 KEY_BYTES = 64
@@ -65,3 +68,47 @@ class KeyRing(Protocol):
 def new_key() -> bytes:
     """A key from the system's randomness."""
     return secrets.token_bytes(KEY_BYTES)
+
+
+class MemoryKeyRing:
+    """Keys in this process; see KeyRing."""
+
+    def __init__(self, make: Callable[[], bytes] = new_key) -> None:
+        self.place = "this process"
+        self._make = make
+        self._keys: dict[str, bytes] = {}
+        self._lock = Lock()
+
+    def create(self, key_id: str) -> bytes:
+        """As KeyRing."""
+        with self._lock:
+            return self._keys.setdefault(key_id, self._make())
+
+    def get(self, key_id: str) -> bytes | None:
+        """As KeyRing."""
+        return self._keys.get(key_id)
+
+    def destroy(self, key_id: str) -> None:
+        """As KeyRing."""
+        self._keys.pop(key_id, None)
+
+    def ids(self) -> list[str]:
+        """As KeyRing."""
+        return sorted(self._keys.copy())
+
+    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+        """None."""
+        return []
+
+    def remaining(self) -> int:
+        """None."""
+        return 0
+
+    def settle(self) -> None:
+        """There is nothing to do."""
+
+    def refresh(self) -> None:
+        """Nobody else has it."""
+
+    def close(self) -> None:
+        """Nothing is held open."""

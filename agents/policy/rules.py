@@ -22,7 +22,7 @@ The order of evaluation:
 1. Rules, from top to bottom. The first rule that matches a call decides on it: `allow`, `deny` or `ask` (a person). A
    rule names a `tool`, a `model` or a registered `function` (agents/policy/registered.py).
 2. Budgets. A call that would be one too many is denied.
-3. The loop breaker (agents/policy/loops.py).
+3. The loop breaker (agents/policy/facts.py).
 
 A call that nothing denies is allowed. Rules see a call as it is recorded, so after redaction.
 """

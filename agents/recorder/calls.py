@@ -33,8 +33,7 @@ from refold.agents.journal.volatile import WHOLE, Asking, Volatile
 from refold.agents.recorder.answers import Answers, CallSite
 from refold.agents.recorder.context import SCOPE, Order, branch_of, here, in_thread, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
-from refold.agents.recorder.off_loop import BesideLoop
-from refold.agents.recorder.open_call import OpenCall, OpenRun
+from refold.agents.recorder.open_call import BesideLoop, OpenCall, OpenRun
 from refold.agents.recorder.parallel_calls import step_of_call
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView, RunBackend

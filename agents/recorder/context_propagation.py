@@ -14,6 +14,8 @@ Refold's own threads belong to no run, and take no number among what a run's cod
 Other processes are marked instead (agents/recorder/other_processes.py).
 
 Work that reaches an existing thread through a queue carries nothing: a tool that it calls is a stray.
+
+`KeptFunctions` also wraps functions of C in modules that keep them under their own names (`from os import write`).
 """
 
 from __future__ import annotations
@@ -29,12 +31,36 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from multiprocessing.process import BaseProcess
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.recorder.context import BRANCHES, OWN_THREADS, SCOPE, WORK, Scope, branch_of
-from refold.agents.recorder.kept_functions import KeptFunctions
 from refold.agents.recorder.other_processes import Handed, mark_forked, mark_process, marked_command, marked_environment
+
+
+class KeptFunctions:
+    """Puts wrapped functions in the place of bare ones. wrapped: by the bare ones."""
+
+    def __init__(self, keeper: str) -> None:
+        """keeper: the name of the module that needs the bare ones itself."""
+        self.wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._keeper = keeper
+        self._looked_through: set[int] = set()
+
+    def replace(self) -> None:
+        """Look through the modules that were loaded since the last time."""
+        modules: list[object] = list(sys.modules.values())  # anything may be there
+        for module in modules:
+            if not isinstance(module, ModuleType) or id(module) in self._looked_through:
+                continue
+            self._looked_through.add(id(module))
+            if module.__name__ == self._keeper:
+                continue
+            names = vars(module)
+            for name, kept in list(names.items()):
+                if isinstance(kept, BuiltinFunctionType) and kept in self.wrapped:
+                    names[name] = self.wrapped[kept]
+
 
 Function: TypeAlias = Callable[..., Any]
 

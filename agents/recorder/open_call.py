@@ -3,21 +3,46 @@
 1. It begins as any other call does: in the open step, or in its own step.
 2. If the recording answers, `recorded` is that answer.
 3. `answered` or `failed` ends it. If its step ends first, the pieces received until then are its answer (`so_far`).
+
+Large values are created and encoded in a thread, so that an agent's event loop is not blocked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from refold.agents.journal.record import Call, Plain
 from refold.agents.recorder.answers import CallSite
+from refold.agents.recorder.context import in_thread, task_here, waited_for
 from refold.agents.recorder.failures import GRACE_S, raised, waited_s
-from refold.agents.recorder.off_loop import BesideLoop
-from refold.agents.recorder.plain import decoded, encoded
+from refold.agents.recorder.plain import decoded, encoded, is_large
 from refold.agents.recorder.step_assembler import Made
+
+T = TypeVar("T")
+
+
+class BesideLoop:
+    """Works on the values of one run: on large ones in a thread, one at a time, so that the loop has its turn."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    async def done(self, work: Callable[[], T], value: object) -> T:
+        """Return the result of the work on a value. The work is completed, even if the task is cancelled meanwhile."""
+        if not is_large(value) or task_here() is None:
+            return work()
+
+        def done_alone() -> T:
+            with self._turn:
+                return work()
+
+        future = in_thread(done_alone)
+        await waited_for(future)
+        return future.result()
 
 
 class OpenRun(NamedTuple):

@@ -1,6 +1,8 @@
 """What a run's code requests, in addition to steps: models, decisions, reads, observations, clock and randomness.
 
 Each request is a call of the run: recorder/calls.py makes it, or answers it from the recording.
+`CallTarget` has the requests of tools, clients and nested runs; recorder/context.py finds the run that their code
+belongs to. `head_of` makes the head of a run: its arguments, as they are recorded.
 """
 
 from __future__ import annotations
@@ -10,12 +12,72 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from refold.agents.journal.record import Recording
 from refold.agents.journal.volatile import Volatile
-from refold.agents.recorder.call_target import CallTarget
-from refold.agents.recorder.children import RunOptions
+from refold.agents.recorder.answers import Answers, WithinRun
+from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.children import Children, RunOptions, begin_child
 from refold.agents.recorder.context import Strays
+from refold.agents.recorder.plain import decoded, kept
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView
-from refold.agents.recorder.run_head import head_of
+from refold.agents.recorder.tools import Tool
+
+
+def head_of(
+    run: str, agent: str, *, version: str = "", code_version: str = "", kind: str = "", task: str = "",
+    title: str = "", user: str = "", seed: int | None = None, input: Any = None,
+    state: Mapping[str, Any] | None = None, tags: Iterable[str] = (), metadata: Mapping[str, Any] | None = None,
+) -> Recording:  # fmt: skip
+    """Return the recording of a run that has done nothing yet.
+
+    Raises:
+        InputError: The input, the state or the metadata cannot be recorded.
+    """
+    return Recording(
+        run=run, agent=agent, version=version, code_version=code_version, kind=kind, task=task, title=title,
+        user=user, seed=seed, input=decoded(kept(input, "the run's input")),
+        state=decoded(kept(dict(state or {}), "the run's state")), tags=tuple(tags),
+        metadata=decoded(kept(dict(metadata or {}), "the run's metadata")),
+    )  # fmt: skip
+
+
+class CallTarget:
+    """The part of a run that implements Caller."""
+
+    id: str
+    task: str
+    answers: Answers
+    _is_live: bool
+    _answers: Answers
+    _calling: Calling
+    _children: Children
+    _on_stray: Callable[[str], Exception] | None
+
+    def require_no_recording(self, agent: str) -> None:
+        """As Caller."""
+        if not self._is_live:
+            departure = WithinRun(self.id, agent, "the recording has nothing of it")
+            self._answers.depart(departure)
+            raise departure
+
+    def is_asking(self, inside: tuple[Any, ...]) -> bool:
+        """As Caller."""
+        return self._calling in inside
+
+    def begin_within(self, head: Recording, given: RunOptions, log: str) -> Self:
+        """As Caller."""
+        self._children.require_log(log)
+        child: Self = begin_child(self, self._calling, self._children, head, given)
+        return child
+
+    def stray(self, what: str) -> Exception | None:
+        """As Caller."""
+        return None if self._on_stray is None else self._on_stray(what)
+
+    def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a tool as part of this run; an awaitable where it is async."""
+        return self._calling.tool(found, args, kwargs)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

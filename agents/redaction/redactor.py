@@ -8,9 +8,9 @@
    cannot, and the tree itself is returned.
 2. In a value with the name of a secret (names.py) all texts and numbers are replaced, at any depth. `Bearer` and the
    like stay before the token.
-3. In every other text, and in every key, these are replaced: known secrets (known.py), matches of the user's own rules,
-   secrets with a form of their own (patterns.py), and secrets that the surrounding words reveal (context.py). This
-   repeats until nothing is found, so redacting twice equals redacting once (scan.py).
+3. In every other text, and in every key, these are replaced: known secrets (prefilter.py), matches of the user's own
+   rules, secrets with a form of their own (patterns.py), and secrets that the surrounding words reveal (context.py).
+   This repeats until nothing is found, so redacting twice equals redacting once (scan.py).
 4. A text that is a JSON object or list is treated as the tree it is, and keeps its layout (walk.py).
 5. Secrets that the first walk found by a name are then known in the whole tree: if there are any, the tree is walked
    once more.
@@ -35,10 +35,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from refold.agents.journal.record import Plain
-from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.names import Names
 from refold.agents.redaction.patterns import Finder
-from refold.agents.redaction.prefilter import ALL
+from refold.agents.redaction.prefilter import ALL, KnownSecrets
 from refold.agents.redaction.scan import RedactionRules, SecretReader, require_groups
 from refold.agents.redaction.tokens import checked, fresh_key
 from refold.agents.redaction.walk import Walk, look

@@ -14,7 +14,6 @@ from functools import partial
 
 from refold.agents.redaction.commands import options_in
 from refold.agents.redaction.context import assigned_in, bearers_in, scheme_of, urls_in
-from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.names import Names
 from refold.agents.redaction.patterns import (
     AFTER_URLS,
@@ -39,6 +38,7 @@ from refold.agents.redaction.prefilter import (
     OWN,
     SIGN,
     TAG,
+    KnownSecrets,
     hints_in,
 )
 from refold.agents.redaction.tokens import KIND, between_tokens, token, token_spans

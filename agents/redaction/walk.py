@@ -5,6 +5,9 @@ JSON inside a string, changed in place: what is no secret keeps its bytes, white
 Secrets whose name is in another item of a list, or another member of an object.
 
 ["--password", "x"]    [["authorization", "x"], ["accept", "y"]]    {"name": "DB_PASSWORD", "value": "x"}
+
+`redacted_edits` redacts the edits of a state: the value at the path of a secret's name is a secret, though no name is
+next to it.
 """
 
 from __future__ import annotations
@@ -14,17 +17,41 @@ import decimal
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import is_not
 from typing import Any, NamedTuple, Protocol
 
-from refold.agents.journal.record import Plain
-from refold.agents.redaction.cards import is_card
+from refold.agents.journal.record import Edit, Plain
 from refold.agents.redaction.commands import hidden_words
 from refold.agents.redaction.names import Names, is_of_a_model
+from refold.agents.redaction.patterns import is_card
 from refold.agents.redaction.prefilter import DIGITS_MIN, LONG, OWN, SHORTEST
 from refold.avro.blob import Blob, Sealed
 from refold.avro.errors import RedactionFailed
+
+
+def redacted_edits(edits: Sequence[Edit], redact: Callable[[Plain], Plain]) -> list[Edit]:
+    """The edits (journal/delta.py) as they may be written."""
+    return [_redacted(each, redact) for each in edits]
+
+
+def _redacted(edit: Edit, redact: Callable[[Plain], Plain]) -> Edit:
+    kind, path, *rest = edit
+    value = rest[-1] if rest else None
+    tree: Plain = value
+    for key in reversed(path):
+        tree = {key: tree} if isinstance(key, str) else [tree]
+    found = redact(tree)
+    keys: list[str | int] = []
+    for key in path:
+        if isinstance(key, str):
+            (name, found), *_ = found.items()
+            keys.append(name)
+        else:
+            (found,) = found
+            keys.append(key)
+    return [kind, keys, *rest[:-1], found] if rest else [kind, keys]
+
 
 _SEQUENCES = (list, tuple)
 _NAMES_OF_A_VALUE = (("value", ("name", "key")), ("Value", ("Name", "Key")))

@@ -28,8 +28,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
+from refold.agents.journal.matching import asks_same
 from refold.agents.journal.record import OF_THE_CODE, Call, Kind, RecordedRequest, Recording, Step
-from refold.agents.journal.same_request import asks_same
 from refold.agents.recorder.answers import CallSite
 
 Scope: TypeAlias = Literal["step", "run"]

@@ -28,7 +28,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.confined.files import is_held
-from refold.agents.recorder.kept_functions import KeptFunctions
+from refold.agents.recorder.context_propagation import KeptFunctions
 from refold.agents.replay.callbacks import GuardedFunction
 from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
 

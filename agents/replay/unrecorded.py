@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from refold.agents.journal.difference import Difference, differences, shown
+from refold.agents.journal.matching import compared
 from refold.agents.journal.record import Plain, RecordedRequest
-from refold.agents.journal.same_request import compared
 from refold.agents.recorder.answers import CallSite, Departure
 from refold.agents.replay.call_cache import At, Recorded
 from refold.agents.replay.watch import Escape

@@ -12,9 +12,8 @@ from typing import Any
 
 from refold.agents.journal.difference import ABSENT, Difference
 from refold.agents.journal.record import Recording
-from refold.agents.knew import Knowledge, KnownEntity
+from refold.agents.knew import Heard, Knowledge, KnownEntity
 from refold.agents.log import AgentLog
-from refold.agents.received_answers import Heard
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable

@@ -15,9 +15,8 @@ import pytest
 import refold
 from refold.agents.compare.provenance import RunInLog as Compared
 from refold.agents.compare.provenance import provenance
-from refold.agents.knew import KnownEntity
+from refold.agents.knew import Heard, KnownEntity
 from refold.agents.log import AgentLog, open_log
-from refold.agents.received_answers import Heard
 from refold.avro.times import time_text
 from refold.streams.client import RuntimeContext
 from refold_tests.brokers import SharedKafka

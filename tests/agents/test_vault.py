@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.vault import DEFLATED_BYTES_MIN, SEALED_CONTENT, ClearVault, ValueCipher, Vault, key_of, run_key
 from refold.avro.blob import Blob, Sealed
 from refold.avro.canonical import json_tree

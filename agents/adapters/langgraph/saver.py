@@ -66,7 +66,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
 
-from refold.agents.adapters.langgraph.ancestors import needed_by, walked
 from refold.agents.adapters.langgraph.contents import Contents, StoredValue
 from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 from refold.agents.adapters.langgraph.readable import readable
@@ -76,6 +75,8 @@ from refold.agents.adapters.langgraph.threads import (
     StoredCheckpoint,
     StoredWrite,
     ThreadReader,
+    needed_by,
+    walked,
 )
 from refold.agents.log import AgentLog, open_log
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 
+from refold.agents.compare.compare import Itself, against_itself, uncompared
 from refold.agents.compare.compare import compare as compared
-from refold.agents.compare.compare import uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.provenance import DEPTH, Behind, FieldProvenance, folded, provenance
 from refold.agents.compare.render import told
-from refold.agents.compare.self_check import Itself, against_itself
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
 from refold.avro.errors import InputError, NotAnswerable

@@ -12,8 +12,8 @@ import refold
 from refold.agents.bisect.bisect import TIMEOUT_S, bisect
 from refold.agents.bisect.repository import Repository
 from refold.agents.entry import agent_of
+from refold.agents.golden.add import portable
 from refold.agents.golden.file import Golden, write
-from refold.agents.golden.portable import portable
 from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
 from refold.agents.recorder.log_backend import read_again

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.compare.compare import compare
+from refold.agents.compare.compare import against_itself, compare
 from refold.agents.compare.divergence import divergence_json
 from refold.agents.compare.provenance import RunInLog, provenance
 from refold.agents.compare.render import told
-from refold.agents.compare.self_check import against_itself
 from refold.agents.log import AgentLog
 
 

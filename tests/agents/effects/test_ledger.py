@@ -14,7 +14,7 @@ from refold.agents.effects.keys import entity_of
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.log_entries import Book, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
-from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.vault import Vault, run_key
 from refold.avro.errors import Expired, InputError, StorageError
 from refold_tests.ledger_world import ARGUMENTS, CARD, LEASE_S, Service, World, ordered

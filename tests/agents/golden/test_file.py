@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from refold.agents.golden.add import portable
 from refold.agents.golden.file import DefaultAnswer, Golden, Origin, found, golden_of, read, signed, text_of, write
-from refold.agents.golden.portable import portable
 from refold.agents.journal.chain import broken
 from refold.agents.journal.self_replay import chained, states
 from refold.agents.redaction.redactor import Redactor

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold.agents.keys.files import FileKeyRing
-from refold.agents.keys.memory import MemoryKeyRing
-from refold.agents.keys.ring import KeyRing
+from refold.agents.keys.ring import KeyRing, MemoryKeyRing
 from refold.avro.errors import CorruptionError, StorageError
 from refold_tests.child import Child
 from refold_tests.key_rings import RingContract

@@ -18,8 +18,8 @@ from refold.agents.compare.compare import compare, uncompared
 from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
 from refold.agents.golden.runner import judged_run
+from refold.agents.journal.matching import asks_same
 from refold.agents.journal.record import Plain, RecordedRequest
-from refold.agents.journal.same_request import asks_same
 from refold.agents.journal.volatile import without
 from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run

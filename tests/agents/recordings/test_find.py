@@ -14,7 +14,7 @@ import pytest
 
 import refold
 from refold.agents.journal.record import Attempt, Failure, Step
-from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.recordings.find import RunList, Wanted, find
 from refold.agents.vault import ClearVault, Vault, run_key
 from refold.avro.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 import refold
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording, Step
-from refold.agents.keys.memory import MemoryKeyRing
+from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.recordings.load import load, recordings
 from refold.agents.vault import ClearVault, Vault, run_key
 from refold.avro.errors import CorruptionError, Expired, NotAnswerable, UnknownEntity

@@ -15,10 +15,9 @@ import pytest
 
 from refold.agents.redaction.commands import options_in
 from refold.agents.redaction.context import assigned_in, bearers_in, urls_in
-from refold.agents.redaction.known import KnownSecrets
 from refold.agents.redaction.names import Names
 from refold.agents.redaction.patterns import AFTER_URLS, BEFORE_URLS, GROUPS
-from refold.agents.redaction.prefilter import ALL, hints_in
+from refold.agents.redaction.prefilter import ALL, KnownSecrets, hints_in
 from refold.agents.redaction.redactor import Redactor
 from refold.agents.redaction.scan import elements_in
 from refold.agents.redaction.tokens import between_tokens, token_spans

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.redaction.known import KnownSecrets
+from refold.agents.redaction.prefilter import KnownSecrets
 from refold.agents.redaction.redactor import Redactor
 from refold.explorer.cli.runs.code import redactor_for
 from refold_tests.absent import without
