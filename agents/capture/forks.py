@@ -73,6 +73,10 @@ class ForkingUpstream:
             self._say(f"live from here on: {why}")
         return await self._proxy.handle(request, body)
 
+    def malformed(self, why: str) -> web.Response:
+        """As Proxy."""
+        return self._proxy.malformed(why)
+
     def ending(self) -> None:
         """As Proxy."""
         self._proxy.ending()

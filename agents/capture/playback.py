@@ -120,6 +120,12 @@ class RecordedUpstream:
         self.served += 1
         return await self._answered(request, found.call), body, ""
 
+    def malformed(self, why: str) -> web.Response:
+        """As Handling."""
+        self.unrecorded += 1
+        self._say(f"a request was not HTTP: {why}")
+        return said(400, f"this is not HTTP/1.1: {why}")
+
     def ending(self) -> None:
         """Nothing is waited for."""
 

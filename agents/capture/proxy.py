@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -47,6 +48,7 @@ _OF_THE_CONNECTION = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding",
     "upgrade", "host", "expect",
 })  # fmt: skip
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _STOPPED = Broken("ProxyEnded", "the proxy was ended while the response came")
 
 
@@ -114,6 +116,11 @@ class Proxy:
         finally:
             exchange.end("broken", Broken("Unknown", "the proxy failed"))
 
+    def malformed(self, why: str) -> web.Response:
+        """As Handling: it is not forwarded, and counted as missed."""
+        self._spool.miss(f"a request was not HTTP: {why}")
+        return said(400, f"this is not HTTP/1.1: {why}")
+
     async def _forwarded(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
         if not exchange.has_body:
             ask_for_body(request)
@@ -139,7 +146,7 @@ class Proxy:
         self, request: web.BaseRequest, exchange: _Exchange, found: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         exchange.head(found)
-        response = web.StreamResponse(status=found.status, reason=found.reason, headers=passed_on(found.raw_headers))
+        response = web.StreamResponse(status=found.status, reason=_reason(found), headers=passed_on(found.raw_headers))
         try:
             await response.prepare(request)
             while True:
@@ -235,7 +242,7 @@ class _Exchange:
         headers = self._request.headers
         content_type = headers.get("Content-Type", "")
         body = self._readable(headers.get("Content-Encoding"), content_type)
-        url = without_credentials(self.url.encode(), self._known).decode()
+        url = without_credentials(self.url.encode("utf-8", "replace"), self._known).decode()
         asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
         self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
@@ -402,6 +409,10 @@ def refusal(request: web.BaseRequest) -> web.Response | None:
     return said(found.status, _STRANGER if is_stranger else json.loads(found.content)["error"])
 
 
+def _reason(found: aiohttp.ClientResponse) -> str:
+    return _text((found.reason or "").encode("utf-8", "surrogateescape"))
+
+
 def _as_given(url: str) -> Any:
     """Return the URL without quoting anything again."""
     from yarl import URL
@@ -410,4 +421,9 @@ def _as_given(url: str) -> Any:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
+    """A header's name or value. One in Latin-1 is recorded, and passed on, as UTF-8; control characters are not."""
+    try:
+        found = data.decode()
+    except UnicodeDecodeError:
+        found = data.decode("latin-1")
+    return _CONTROLS.sub("", found)

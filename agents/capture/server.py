@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -24,11 +24,44 @@ class Handling(Protocol):
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
 
+    def malformed(self, why: str) -> web.Response:
+        """The answer to a request that is not HTTP. why: without any of its bytes, which may be credentials."""
+
     def ending(self) -> None:
         """From here on nothing is waited for."""
 
     async def close(self) -> None:
         """Release its resources."""
+
+
+class _Connection(web.RequestHandler):
+    """A client's connection. aiohttp would log a malformed request with a traceback and with its bytes."""
+
+    def __init__(self, server: _Server, malformed: Callable[[str], web.Response], settings: dict[str, Any]) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **settings)
+        self._malformed = malformed
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """As RequestHandler. A status of 500 is an error of refold's own, and is logged; a client that left is none."""
+        if isinstance(exc, ConnectionError):
+            raise exc
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        answer = self._malformed(type(exc).__name__)
+        answer.force_close()
+        return answer
+
+
+class _Server(web.Server):  # type: ignore[misc]
+    def __init__(self, handling: Handling, settings: dict[str, Any]) -> None:
+        super().__init__(handling.handle, handler_cancellation=True)
+        self._malformed = handling.malformed
+        self._settings = settings
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, self._malformed, self._settings)
 
 
 class LoopbackServer:
@@ -73,11 +106,10 @@ class LoopbackServer:
 
     async def _serve(self) -> None:
         handling = self._make()
-        server = web.Server(
-            handling.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
-            max_line_size=_HEADER_BYTES_MAX, max_field_size=_HEADER_BYTES_MAX, max_headers=512,
-            logger=logging.getLogger(__name__),
-        )  # fmt: skip
+        server = _Server(handling, {
+            "access_log": None, "auto_decompress": False, "max_line_size": _HEADER_BYTES_MAX,
+            "max_field_size": _HEADER_BYTES_MAX, "max_headers": 512, "logger": logging.getLogger(__name__),
+        })  # fmt: skip
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
         try:
             await runner.setup()

@@ -83,10 +83,10 @@ class ToolResult(NamedTuple):
 
 def turn_of(request: Plain) -> ModelTurn | None:
     """Return the turn in an exchange's request; None if it is not a turn."""
-    path = urlsplit(request["url"]).path
+    path = urlsplit(request["url"]).path.rstrip("/")
     family = next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
     body = _json(request.get("body"))
-    if family is None or request.get("method") != "POST" or not isinstance(body, dict):
+    if family is None or str(request.get("method", "")).upper() != "POST" or not isinstance(body, dict):
         return None
     messages = body.get(_key_of_messages(family))
     if family == "ollama" and isinstance(body.get("prompt"), str):

@@ -55,8 +55,13 @@ def searched(database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limi
     """The newest turns that have all that is wanted."""
     unread: list[str] = []
     hits = search(database, log, wanted, limit, unread.append)
-    left_out = 0 if database.has_sealed or not wanted.text else database.sealed_count
+    left_out = sealed_left_out(database, wanted.text)
     return SearchAnswer("" if database.cut is None else str(database.cut), hits, unread, left_out)
+
+
+def sealed_left_out(database: SearchDatabase, text: str) -> int:
+    """How many turns a search for a text leaves out, because their content is sealed and not in the index."""
+    return 0 if database.has_sealed or not text else database.sealed_count
 
 
 def runs_with(database: SearchDatabase, log: AgentLog, text: str) -> set[str]:

@@ -132,12 +132,15 @@ def _cells(row: RunRow, depth: int) -> list[str]:
 
 def _by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> RunList:
     """The runs that the search index has the words in. InputError without a text."""
-    from refold.explorer.queries.search import runs_with, search_index
+    from refold.explorer.cli.runs.search import warn_of_sealed
+    from refold.explorer.queries.search import runs_with, sealed_left_out, search_index
 
     if not text:
         raise InputError("--indexed is for --text: say what to search for")
     with search_index(log, None, has_sealed=None, updates=True) as index:
         runs = runs_with(index, log, text)
+        left_out = sealed_left_out(index, text)
+    warn_of_sealed(left_out)
     found = query.find(log)
     rows = [row for row in found.rows if row.run in runs]
     found.rows = rows[:most]

@@ -84,12 +84,20 @@ def search_turns(
         else:
             screen.say("no turn is like that")
         screen.say(f"by the index at cut {answer.cut}", "dim")
-    if answer.sealed_left_out:
-        turns = counted(answer.sealed_left_out, "turn")
-        _warn(f"{turns} have sealed content, which is not in the index: --sealed puts it there, as hashes")
+    warn_of_sealed(answer.sealed_left_out)
     if answer.unread:
         _warn(f"{counted(len(answer.unread), 'turn')} could not be read, and may be like that")
     return 0
+
+
+def warn_of_sealed(left_out: int) -> None:
+    """Say that turns are not in the index, because their content is sealed."""
+    if left_out:
+        turns = counted(left_out, "turn")
+        _warn(
+            f"{turns} have sealed content, which is not in the index: `refold run search --sealed TEXT` puts it there, "
+            "as hashes"
+        )
 
 
 def _cells(hit: SearchHit) -> list[str]:

@@ -1,5 +1,7 @@
 """Malformed requests and answers: they are no turns, or turns that say less, and never an error.
 
+Then what is not HTTP at all, from the agent and from the provider.
+
 REFOLD_FAULT_ROUNDS scales how many cases there are. An error names the seed of its case.
 """
 
@@ -10,6 +12,7 @@ import http.client
 import json
 import os
 import random
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +26,7 @@ from refold.agents.journal.chain import broken
 from refold_tests.captures import capturing, log_of
 from refold_tests.model_server import Reply
 from refold_tests.provider_server import answer_to
-from refold_tests.raw_provider import Raw, raw_provider
+from refold_tests.raw_provider import Raw, answering_with, raw_provider
 
 pytestmark = pytest.mark.outside
 
@@ -187,3 +190,93 @@ def test_what_is_malformed_passes_as_it_is_and_is_in_the_log(tmp_path: Path, fir
     calls = [call for each in recordings for step in each.steps for call in step.calls if call.asked.kind == "model"]
     assert len(calls) == len(seeds)
     assert [list(broken(each)) for each in recordings] == [[]] * len(recordings)
+
+
+def malformed_head(seed: int) -> bytes:
+    """A request of HTTP that is damaged in its head, its body or both."""
+    dice = random.Random(seed)
+    _, sent, _, _ = case(seed)
+    head = f"POST /{seed}/v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {SECRET}\r\n".encode()
+    length = dice.choice([b"Content-Length: %d" % len(sent), b"Content-Length: -1", b"Content-Length: 9" + b"9" * 30,
+                          b"Transfer-Encoding: chunked", b"Content-Length: 5\r\nContent-Length: 6", b"Expect: x",
+                          b"Content-Encoding: gzip, br\r\nContent-Length: %d" % len(sent)])  # fmt: skip
+    whole = b"%b%b\r\n\r\n%b" % (head, length, sent)
+    return damaged(dice, whole) if dice.random() < 0.8 else whole
+
+
+SECRET = "planted-in-a-malformed-request"
+
+
+def test_what_is_not_http_is_refused_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each connection ends, nothing of it is logged, and what the provider got is recorded or counted."""
+    with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
+        parts = urlsplit(captured.url)
+        for seed in range(CASES):
+            provider.answers = [Raw([], [b"{}"])] * 3
+            with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(malformed_head(seed))
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 16):
+                        pass
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+        provider.answers = [Raw([], [b"{}"])]
+        connection.request("POST", "/after/all", b"{}")
+        assert connection.getresponse().read() == b"{}"
+        connection.close()
+    assert captured.stored is not None
+    assert captured.stored.exchanges + captured.stored.missed >= len(provider.requests) > 0
+    assert captured.stored.missed > CASES / 10, "many are not HTTP"
+    assert captured.stored.waiting == 0
+    assert caplog.records == []
+    assert "refold/agents" not in capfd.readouterr().err, "the provider itself may say that it was left"
+    for each in tmp_path.rglob("*"):
+        assert not each.is_file() or SECRET.encode() not in each.read_bytes(), each
+
+
+def malformed_response(seed: int) -> bytes:
+    """A response of HTTP that is damaged anywhere, or none."""
+    dice = random.Random(seed)
+    _, _, content_type, answered = case(seed)
+    head = b"HTTP/1.1 200 OK\r\nX-Name: Z\xfcrich\r\nContent-Type: %b\r\n" % content_type.encode()
+    cut = dice.randrange(len(answered) + 1)
+    body, length = dice.choice([
+        (answered, b"Content-Length: %d" % len(answered)), (answered, b"Content-Length: %d" % (len(answered) + 5)),
+        (answered, b"Connection: close"), (answered, b"Content-Encoding: gzip"),
+        (b"%x\r\n%b\r\n0\r\n\r\n" % (len(answered), answered), b"Transfer-Encoding: chunked"),
+        (b"%x\r\n%b" % (len(answered), answered[:cut]), b"Transfer-Encoding: chunked"),
+    ])  # fmt: skip
+    whole = head + length + b"\r\n\r\n" + body
+    return damaged(dice, whole) if dice.random() < 0.7 else whole
+
+
+def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The agent gets what can be read of it, or a 502; either way its exchange is in the log."""
+    seeds = iter(range(CASES))
+    with answering_with(lambda: malformed_response(next(seeds))) as url, capturing(tmp_path, url) as captured:
+        parts = urlsplit(captured.url)
+        for seed in range(CASES):
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+            connection.request("POST", f"/{seed}/v1/x", b"{}", {"Content-Type": "application/json"})
+            whole = malformed_response(seed)
+            with contextlib.suppress(http.client.HTTPException, ConnectionError):
+                response = connection.getresponse()
+                got = b""
+                with contextlib.suppress(http.client.HTTPException, ConnectionError):
+                    while piece := response.read1():
+                        got += piece
+                assert response.status == 502 or b"refold_proxy" in got or got in whole, f"seed {seed}"
+            connection.close()
+    assert captured.said == []
+    assert captured.stored is not None
+    assert (captured.stored.missed, captured.stored.waiting) == (0, 0)
+    with log_of(tmp_path) as log:
+        steps = [step for row in log.runs() for step in log.recording(row.run).steps]
+    found = sorted(int(urlsplit(step.calls[0].asked.request["url"]).path.split("/")[1]) for step in steps)
+    assert found == list(range(CASES))
+    assert caplog.records == []
+    assert "refold/agents" not in capfd.readouterr().err, "the provider itself may say that it was left"

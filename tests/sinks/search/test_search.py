@@ -174,7 +174,7 @@ def test_sealed_content_is_in_the_index_only_where_it_was_asked_for(tmp_path: Pa
 
     without = refold_says("zanzibar")
     assert (without.status, "no turn is like that" in without.out) == (0, True)
-    assert "--sealed puts it there" in without.err
+    assert "`refold run search --sealed TEXT` puts it there" in without.err
     assert refold_says("--tool", "refund", "--json").json["hits"][0]["run"] == run, "names stand in clear"
     assert refold_says("zanzibar", "--sealed", "--json").json["hits"][0]["step"] == 1
     assert refold_says("zanzibar", "--json").json["hits"][0]["run"] == run, "that is remembered"
@@ -198,6 +198,10 @@ def test_runs_are_listed_by_the_index(tmp_path: Path) -> None:
     read = refold_command("runs", "--text", "zanzibar", "--json", log=url, more=more).json
     assert len(read) == 2, "without an index any part of a text is found"
     assert not (tmp_path / "state").exists()
+    clear = [refold_command(*each, log=url, more={"XDG_STATE_HOME": str(tmp_path / "clear")}).err
+             for each in (("runs", "--text", "zanzibar", "--indexed"), ("run", "search", "zanzibar"))]  # fmt: skip
+    assert clear[0] == clear[1]
+    assert "turns have sealed content, which is not in the index" in clear[0]
     refold_command("sink", "search", "--to", "sqlite:?sealed=yes", log=url, more=more)
     found = refold_command("runs", "--text", "zanzibar", "--indexed", "--json", log=url, more=more).json
     assert [row["run"] for row in found] == [first]

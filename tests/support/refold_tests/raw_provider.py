@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from refold_tests.http_server import serving
 
@@ -78,3 +80,45 @@ def raw_provider() -> Iterator[RawProvider]:
 
     with serving(Handler) as provider.url:
         yield provider
+
+
+@contextmanager
+def answering_with(answer: Callable[[], bytes]) -> Iterator[str]:
+    """A provider that reads a request, sends the bytes that `answer` returns, and closes the connection: its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, connection.makefile("rb") as reading, suppress(OSError):
+                    if _is_read(reading):
+                        connection.sendall(answer())
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _is_read(reading: BinaryIO) -> bool:
+    """Read a request to its end; whether there was one."""
+    length, is_chunked = 0, False
+    line = first = reading.readline()
+    while line.strip():
+        name, _, value = line.partition(b":")
+        length = int(value) if name.lower() == b"content-length" else length
+        is_chunked = is_chunked or name.lower() == b"transfer-encoding"
+        line = reading.readline()
+    if is_chunked:
+        while size := int(reading.readline() or b"0", 16):
+            reading.read(size + 2)
+        reading.readline()
+    else:
+        reading.read(length)
+    return bool(first)
