@@ -54,7 +54,7 @@ class _Connection(web.RequestHandler):
         return answer
 
 
-class _Server(web.Server):  # type: ignore[misc]
+class _Server(web.Server):
     def __init__(self, handling: Handling, settings: dict[str, Any]) -> None:
         super().__init__(handling.handle, handler_cancellation=True)
         self._malformed = handling.malformed

@@ -207,6 +207,15 @@ def malformed_head(seed: int) -> bytes:
 SECRET = "planted-in-a-malformed-request"
 
 
+def to_its_end(address: tuple[str, int], sent: bytes) -> None:
+    """Send the bytes on a connection of their own, and read until it ends."""
+    with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=120) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 16):
+            pass
+
+
 def test_what_is_not_http_is_refused_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,12 +224,7 @@ def test_what_is_not_http_is_refused_and_counted(
         parts = urlsplit(captured.url)
         for seed in range(CASES):
             provider.answers = [Raw([], [b"{}"])] * 3
-            with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
-                with contextlib.suppress(ConnectionError):
-                    connection.sendall(malformed_head(seed))
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(1 << 16):
-                        pass
+            to_its_end((parts.hostname or "", parts.port or 0), malformed_head(seed))
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         provider.answers = [Raw([], [b"{}"])]
         connection.request("POST", "/after/all", b"{}")
@@ -252,12 +256,16 @@ def malformed_response(seed: int) -> bytes:
     return damaged(dice, whole) if dice.random() < 0.7 else whole
 
 
+def seed_of(path: str) -> int:
+    """The seed that a request names."""
+    return int(path.split("/")[1])
+
+
 def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The agent gets what can be read of it, or a 502; either way its exchange is in the log."""
-    seeds = iter(range(CASES))
-    with answering_with(lambda: malformed_response(next(seeds))) as url, capturing(tmp_path, url) as captured:
+    with answering_with(lambda path: malformed_response(seed_of(path))) as url, capturing(tmp_path, url) as captured:
         parts = urlsplit(captured.url)
         for seed in range(CASES):
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
@@ -276,7 +284,6 @@ def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
     assert (captured.stored.missed, captured.stored.waiting) == (0, 0)
     with log_of(tmp_path) as log:
         steps = [step for row in log.runs() for step in log.recording(row.run).steps]
-    found = sorted(int(urlsplit(step.calls[0].asked.request["url"]).path.split("/")[1]) for step in steps)
-    assert found == list(range(CASES))
+    assert sorted(seed_of(urlsplit(step.calls[0].asked.request["url"]).path) for step in steps) == list(range(CASES))
     assert caplog.records == []
     assert "refold/agents" not in capfd.readouterr().err, "the provider itself may say that it was left"

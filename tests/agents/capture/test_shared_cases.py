@@ -18,7 +18,7 @@ import hashlib
 import http.client
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -144,6 +144,25 @@ REASONS = {
 }
 """What refold makes of an exchange of which tapes keeps no turn, by the reason."""
 
+GZIP = [("Content-Encoding", "gzip")]
+
+
+class Odd(NamedTuple):
+    """A request and its response; the headers of both, besides those of JSON."""
+
+    request: bytes = ASKED
+    response: bytes = REPLY
+    of_request: Sequence[tuple[str, str]] = ()
+    of_response: Sequence[tuple[str, str]] = ()
+
+
+ODD = {
+    "empty_response": Odd(),
+    "reducer_error": Odd(response=b'{"type": "message"}'),
+    "response_decode": Odd(response=b"\x1f\x8b is none", of_response=GZIP),
+    "request_decode": Odd(request=b"\x1f\x8b is none", of_request=GZIP),
+    "request_over_budget": Odd(request=b'{"messages": [{"role": "user", "content": "%b"}]}' % (b"x" * 30_000)),
+}
 LOOSE = "calls that are no turn of a conversation"
 
 
@@ -157,37 +176,29 @@ def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypat
     monkeypatch.setattr(proxy, "BODY_BYTES_MAX", 20_000)
     reasons = {name.removesuffix(".json"): json.loads(data)
                for name, data in members(turns_file, "drop-reason").items()}  # fmt: skip
-    requests = [("POST", f"/{name}/v1/messages", ASKED, 200) for name in
-                ("empty_response", "reducer_error", "response_decode", "request_decode", "request_over_budget")]  # fmt: skip
-    requests.append(("POST", "/unknown_provider/v9/converse-with-me", ASKED, 200))
+    requests = [("POST", f"/{name}/v1/messages", 200) for name in ODD]
+    requests.append(("POST", "/unknown_provider/v9/converse-with-me", 200))
     turns = set()
     lower = ""
     for at, example in enumerate(reasons["non_turn_request"]["examples"]):
         path = f"/{at}{example['request']['path']}"
         # A request of HTTP has a method: the case that has none is tried as the POST that it is taken for.
-        requests.append((example["request"]["method"] or "POST", path, ASKED, 200))
+        requests.append((example["request"]["method"] or "POST", path, 200))
         turns |= {urlsplit(path).path} if example["expect"] == "eligible" else set()
-        # A method has the letters that it has: HTTP knows no `post`, and the proxy refuses it. As it is read, it is one.
+        # HTTP knows no `post`, and the proxy refuses it. Where it is read, it is one.
         if example["request"]["method"] == "post":
             lower = requests.pop()[1]
             assert turn_of({"url": f"http://h{lower}", "method": "post", "body": ASKED.decode()}) is not None
             turns.remove(lower)
     for example in reasons["upstream_status"]["examples"]:
         status = example["response"]["status"]
-        requests.append(("POST", f"/{status}/v1/messages", ASKED, status))
+        requests.append(("POST", f"/{status}/v1/messages", status))
     with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
-        for method, path, body, status in requests:
+        for method, path, status in requests:
             name = path.split("/")[1]
-            headers = dict(JSON)
-            answer, encoded = [b'{"input_tokens": 5}' if "count_tokens" in path else REPLY], list(JSON)
-            if name == "request_decode":
-                body, headers = b"\x1f\x8b is none", {**headers, "Content-Encoding": "gzip"}
-            elif name == "request_over_budget":
-                body = json.dumps({"messages": [{"role": "user", "content": "x" * 30_000}]}).encode()
-            elif name == "response_decode":
-                answer, encoded = [b"\x1f\x8b is none"], [*JSON, ("Content-Encoding", "gzip")]
-            elif name == "reducer_error":
-                answer = [b'{"type": "message"}']
+            odd = ODD.get(name, Odd())
+            body, answer = odd.request, [odd.response]
+            headers, encoded = dict([*JSON, *odd.of_request]), [*JSON, *odd.of_response]
             if name == "empty_response" or status == 204:
                 answer = []
             provider.answers = [Raw(encoded, answer, status)]
@@ -221,7 +232,7 @@ def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypat
     ids=["upstream_no_response", "missing_status"],
 )
 def test_reasons_of_the_providers_connection(tmp_path: Path, reason: str, data: bytes) -> None:
-    with answering_with(lambda: data) as url, capturing(tmp_path, url) as captured:
+    with answering_with(lambda _: data) as url, capturing(tmp_path, url) as captured:
         status, got = sent(captured, "POST", f"/{reason}/v1/messages", ASKED, dict(JSON))
         assert status == 502
         assert "the proxy got no response" in json.loads(got)["error"]["message"]

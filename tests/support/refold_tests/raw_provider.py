@@ -83,8 +83,8 @@ def raw_provider() -> Iterator[RawProvider]:
 
 
 @contextmanager
-def answering_with(answer: Callable[[], bytes]) -> Iterator[str]:
-    """A provider that reads a request, sends the bytes that `answer` returns, and closes the connection: its URL."""
+def answering_with(answer: Callable[[str], bytes]) -> Iterator[str]:
+    """A provider that reads a request, sends the bytes for its path, and closes the connection: its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -94,8 +94,8 @@ def answering_with(answer: Callable[[], bytes]) -> Iterator[str]:
                 except OSError:
                     return
                 with connection, connection.makefile("rb") as reading, suppress(OSError):
-                    if _is_read(reading):
-                        connection.sendall(answer())
+                    if path := _path_read(reading):
+                        connection.sendall(answer(path))
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -106,8 +106,8 @@ def answering_with(answer: Callable[[], bytes]) -> Iterator[str]:
             thread.join()
 
 
-def _is_read(reading: BinaryIO) -> bool:
-    """Read a request to its end; whether there was one."""
+def _path_read(reading: BinaryIO) -> str:
+    """Read a request to its end; its path, "" if there was none."""
     length, is_chunked = 0, False
     line = first = reading.readline()
     while line.strip():
@@ -121,4 +121,4 @@ def _is_read(reading: BinaryIO) -> bool:
         reading.readline()
     else:
         reading.read(length)
-    return bool(first)
+    return first.split()[1].decode() if first else ""
