@@ -19,7 +19,7 @@ NATIVE = $(if $(shell command -v cargo),$(VENV)/.installed-kernel)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka kernel check test test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures lint format clean
+.PHONY: help demo kafka kernel check test suite test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
@@ -42,6 +42,9 @@ check: lint ## for the inner loop: lint, types, and every test that starts no se
 	@$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -m inner $(ARGS)
 
 test: lint ## what CI runs: lint, then every test, the fault tests in their short form
+	@$(MAKE) --no-print-directory suite
+
+suite: $(VENV)/.installed-dev ## every test without lint; ARGS="--durations=20" ends with the costs of each file
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # A shim of pyenv's fails for a version that is not chosen: then the interpreter itself is looked for.

@@ -18,9 +18,10 @@ import random
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,12 +34,17 @@ from refold.testing.kafka import Kafka  # noqa: E402
 from refold.testing.postgres import Postgres  # noqa: E402
 from refold.testing.postgres import started as started_postgres  # noqa: E402
 from refold.testing.registry import SchemaRegistry, start_registry  # noqa: E402
-from refold_tests import brokers, inner_loop, java, postgres, registries, s3, servers  # noqa: E402
+from refold_tests import brokers, costs, inner_loop, java, postgres, registries, s3, servers  # noqa: E402
 from refold_tests.absent import without  # noqa: E402
 from refold_tests.child import Child, children  # noqa: E402
 from refold_tests.kafka_topics import Broker  # noqa: E402
 from refold_tests.reducers import REDUCERS  # noqa: E402
 from refold_tests.tree import ROOT  # noqa: E402
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+
+    from refold_tests.schedule import OrderedScheduling
 
 # The code that types of the tests name. A test that names more registers it.
 os.environ["REFOLD_REDUCERS"] = REDUCERS
@@ -76,8 +82,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_OWNER] = servers.own(config, starts)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OrderedScheduling | None:
+    """For `--dist loadgroup` an order in which the cores have work until the end; else xdist's own."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from refold_tests.schedule import OrderedScheduling
+
+    return OrderedScheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by their fixtures what uses a server, what does more in a soak, and what `make check` runs, before `-m`."""
     for item in items:
         names = {*getattr(item, "fixturenames", ())}
@@ -91,6 +107,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("soak")
         if not inner_loop.reasons(item):
             item.add_marker("inner")
+    inner_loop.note(config, items)
+    costs.begin(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    costs.note(item, report)
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -113,6 +138,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.section(f"without {name}", yellow=True)
             count = "1 test was" if len(lacking) == 1 else f"{len(lacking)} tests were"
             terminalreporter.write_line(f"{count} skipped: {lacking[0]}")
+    if terminalreporter.config.getoption("durations") is not None:
+        costs.tell(terminalreporter)
 
 
 def pytest_report_header() -> str:

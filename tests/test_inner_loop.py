@@ -19,6 +19,7 @@ import pytest
 
 from refold.testing.processes import Supervised
 from refold_tests import inner_loop
+from refold_tests.inner_loop import Collected
 from refold_tests.tree import ROOT
 
 # Modules and tests that start no server and kill nothing, but work for too long to be waited for: each with why.
@@ -77,24 +78,29 @@ class Collected:
     def pytest_collection_finish(self, session):
         from refold_tests import inner_loop
 
-        found = [(each.nodeid.partition("@")[0], sorted(inner_loop.reasons(each)), each.get_closest_marker("inner") is not None)
-                 for each in session.items]
-        print("\\n" + json.dumps(found), file=sys.stderr)
+        print("\\n" + json.dumps(session.config.stash[inner_loop.COLLECTED]), file=sys.stderr)
 
-sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider"], plugins=[Collected()]))
-"""  # noqa: E501
+sys.exit(pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[Collected()]))
+"""
 
 
 @pytest.fixture(scope="module")
-def collected() -> list[tuple[str, list[str], bool]]:
-    """Of every test: its node id, why it is left out, and whether it is marked `inner`."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, timeout=800, check=False,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        | {"PYTHONPATH": str(ROOT / "tests" / "support")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found: list[tuple[str, list[str], bool]] = json.loads(done.stderr.splitlines()[-1])
+def collected(request: pytest.FixtureRequest) -> list[Collected]:
+    """Every test. What this run collected whole is known; the other modules are collected in a process of their own."""
+    config = request.config
+    found = [] if any("::" in each for each in config.args) else [*config.stash[inner_loop.COLLECTED]]
+    known = {each.node.partition("::")[0] for each in found}
+    modules = {str(each.relative_to(ROOT)) for each in (ROOT / "tests").rglob("test_*.py")}
+    if left := sorted(modules - known):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", COLLECT, *left], cwd=ROOT, capture_output=True, text=True, timeout=800,
+            check=False,
+            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+            | {"PYTHONPATH": str(ROOT / "tests" / "support")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        found += [Collected(*each) for each in json.loads(done.stderr.splitlines()[-1])]
+    assert modules == {each.node.partition("::")[0] for each in found}
     return found
 
 
@@ -125,7 +131,7 @@ def _text(path: Path, name: str) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_an_inner_test_kills_nothing(collected: list[tuple[str, list[str], bool]]) -> None:
+def test_an_inner_test_kills_nothing(collected: list[Collected]) -> None:
     assert len(collected) > 3_000
     killing = set()
     for node, why, is_inner in collected:
@@ -137,7 +143,7 @@ def test_an_inner_test_kills_nothing(collected: list[tuple[str, list[str], bool]
 
 
 @pytest.mark.timeout(900)
-def test_nothing_else_is_left_out(collected: list[tuple[str, list[str], bool]]) -> None:
+def test_nothing_else_is_left_out(collected: list[Collected]) -> None:
     """A test is left out for a server, for a kill that its text shows, or because it is named in LONG."""
     without_reason = set()
     for node, why, _ in collected:

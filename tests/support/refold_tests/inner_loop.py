@@ -6,8 +6,9 @@ server all the same; tests/test_inner_loop.py checks that none kills, and that n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +22,25 @@ FIXTURES = frozenset({
 })  # fmt: skip
 # Each says that a test starts a server, kills a process, or takes long for its work.
 MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry", "s3"})
+
+
+class Collected(NamedTuple):
+    """A collected test: its node id without a group, why it is left out, and whether it is marked `inner`."""
+
+    node: str
+    reasons: list[str]
+    is_inner: bool
+
+
+COLLECTED = pytest.StashKey[list[Collected]]()
+
+
+def note(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Keep what was collected, before anything is deselected; its modules are whole unless single tests are named."""
+    config.stash[COLLECTED] = [
+        Collected(each.nodeid.partition("@")[0], sorted(reasons(each)), each.get_closest_marker("inner") is not None)
+        for each in items
+    ]
 
 
 def reasons(item: pytest.Item) -> set[str]:

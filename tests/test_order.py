@@ -1,0 +1,68 @@
+"""The order in which xdist's workers get tests (refold_tests/order.py), and the sums at a run's end (costs.py)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold_tests.costs import Cost, by_file
+from refold_tests.order import WAITING, Order
+from refold_tests.tree import ROOT
+
+WAITS = "tests/streams/worker/test_a.py"
+
+
+def _scopes(**tests: int) -> list[tuple[str, str]]:
+    return [(f"tests/{name}.py::{number}",) * 2 for name, count in tests.items() for number in range(count)]
+
+
+def test_a_worker_stays_with_a_module_and_then_helps_where_most_is_left() -> None:
+    order = Order(_scopes(a=2, b=5))
+    given_out = [order.next_for(worker) for worker in ("x", "y", "y", "y", "x", "y", "x")]
+    assert given_out == [
+        "tests/b.py::0", "tests/a.py::0", "tests/a.py::1", "tests/b.py::1", "tests/b.py::2", "tests/b.py::3",
+        "tests/b.py::4",
+    ]  # fmt: skip
+    assert not order
+
+
+def test_half_of_the_workers_begin_with_what_waits() -> None:
+    waiting = [(f"{WAITS}::{number}",) * 2 for number in range(2)]
+    order = Order([*waiting, *_scopes(a=2, b=2)])
+    assert [order.next_for(worker) for worker in "wxyw"] == [
+        f"{WAITS}::0", "tests/b.py::0", "tests/a.py::0", f"{WAITS}::1",
+    ]  # fmt: skip
+
+
+def test_groups_come_first() -> None:
+    order = Order([*_scopes(a=1), ("heavy", "tests/b.py::0@heavy"), *_scopes(c=1)])
+    assert [order.next_for("x") for _ in range(3)] == ["heavy", "tests/c.py::0", "tests/a.py::0"]
+
+
+FILES = st.sampled_from(["tests/a.py", "tests/b.py", WAITS])
+GROUPS = st.sampled_from(["", "g", "h"])
+
+
+@given(st.lists(st.tuples(FILES, GROUPS), max_size=30), st.lists(st.sampled_from("wxyz"), min_size=30, max_size=30))
+def test_each_scope_is_given_out_once(tests: list[tuple[str, str]], workers: list[str]) -> None:
+    nodes = [f"{path}::{number}" for number, (path, _) in enumerate(tests)]
+    scopes = {group or node: node + f"@{group}" * bool(group) for node, (_, group) in zip(nodes, tests, strict=True)}
+    order = Order(scopes.items())
+    assert sorted(order.next_for(worker) for worker, _ in zip(workers, scopes, strict=False)) == sorted(scopes)
+    assert not order
+
+
+def test_what_is_said_to_wait_is_there() -> None:
+    assert [each for each in WAITING if not [*ROOT.glob(f"{each}*")]] == []
+
+
+def test_costs_are_summed_by_file() -> None:
+    def report(node: str, seconds: float, cpu_seconds: float | None) -> pytest.TestReport:
+        made = pytest.TestReport(node, (node, 0, ""), {}, "passed", None, "call", duration=seconds)
+        made.__dict__.update({} if cpu_seconds is None else {"cpu_seconds": cpu_seconds})
+        return made
+
+    reports = [report("a.py::x", 1.0, 0.5), report("a.py::x", 2.0, 0.25), report("a.py::y", 4.0, None),
+               report("b.py::z", 1.0, 2.0)]  # fmt: skip
+    assert by_file(reports) == [Cost(1.0, 2.0, 1, "b.py"), Cost(7.0, 0.75, 2, "a.py")]
