@@ -1,21 +1,20 @@
-"""What changed in a log since a cut, as batches that a sink can take: states after, history, and the exact cut.
+"""The changes of a log since a cut, as batches for a sink: new states, history, and the exact cut.
 
-The changes of one partition come in order, and those of one fold share `through`, the offset behind it. So:
-1. A batch ends, in each partition, where `through` changes: its cut is exact. Where everything up to the end was
-   taken, the cut goes on to where the partition is folded: repeats and verdicts leave no change.
-2. Definitions come first: where the log has more of them than the position, the types among them that had an older one
-   are read again whole (`Load.types`), at the position's offsets; new types ask for nothing. From there on all states
-   and history are by the new definition, whichever of the log's workers took it up already. So changes `redefined`
-   tell a sink nothing.
-3. A change that begins at the held state, and was made by the definition in force, takes the state on by its mutations.
-   The held state is that of the last batch, or the sink's own. Any other change has its entity asked of the log at the
-   batch's cut. So nobody has to trust that a sink holds what it says: the state hash tells.
-4. Where an observation was set aside since, its type is read again as in 2; and of a change that was set aside, its
-   entity is asked of the log as in 3. Where nobody knows whose change it was, as of a batch, so is every entity that
-   has an observation in the batch's stretch of the log: the change tells of one of these.
-5. In doubt nothing is remembered: who failed to write a batch begins again from the sink's position.
+The changes of one partition come in order. Changes of one fold batch share `through`, the offset after the batch. So:
+1. In each partition a batch ends where `through` changes, so its cut is exact. If a batch contains all changes up to
+   the end, its cut advances to the partition's folded offset, because repeats and verdicts leave no change.
+2. Definitions come first. If the log has definitions after the position, each type that had an older one is read again
+   whole (`Load.types`), at the position's offsets; new types need no load. From there on all states and history are by
+   the new definition, whichever of the log's workers applied it already. So a sink ignores changes `redefined`.
+3. If a change begins at the held state, and was made by the definition in force, its mutations advance that state. The
+   held state is that of the last batch, or the sink's own. For any other change the entity is read from the log at the
+   batch's cut. So the content of a sink need not be trusted: the state hash shows a wrong state.
+4. If an observation was set aside since, its type is read again as in 2. If a change was set aside, its entity is read
+   from the log as in 3. If the entity of the change is unknown, as for a damaged batch, every entity with an
+   observation in that range of the log is read: the change belongs to one of these.
+5. After a failed write nothing is remembered: the next batch begins again from the sink's position.
 
-The states given out last, so that a busy entity is not read back from the store for each batch.
+The states of recent batches are cached, so that a busy entity is not read back from the store for each batch.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CACHE_BYTES_MAX = 32 << 20
 
 
 class Remembered:
-    """States by name, those taken up longest ago leave first. Bounded by what was read for them, in encoded bytes."""
+    """States by name. The least recently added leave first. Bounded by the bytes that were read for them, encoded."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -49,21 +48,21 @@ class Remembered:
         self._bytes = 0
 
     def take(self, name: str) -> tuple[EntityState, int] | None:
-        """What is known of an entity, and its weight; it is no longer remembered."""
+        """Return an entity's state and its weight in bytes, and forget it."""
         found = self._states.pop(name, None)
         if found is not None:
             self._bytes -= found[1]
         return found
 
     def keep(self, state: EntityState, weight: int) -> None:
-        """Remember a state that is not remembered now."""
+        """Add a state that is not remembered now."""
         self._states[state.entity] = state, weight
         self._bytes += weight
         while self._bytes > self._bytes_max:
             self.take(next(iter(self._states)))
 
     def clear(self) -> None:
-        """Remember nothing."""
+        """Forget every state."""
         self._states.clear()
         self._bytes = 0
 
@@ -74,8 +73,11 @@ BYTES_MAX = 16 << 20
 
 
 class Lag(NamedTuple):
-    """changes: what is not in the sink yet; on Kafka ends of transactions count, too. oldest_ms: when the first record
-    behind the position was taken by the log, None where nothing is missing."""
+    """How far a sink is behind.
+
+    changes: those not in the sink yet; on Kafka the ends of transactions count, too. oldest_ms: recorded_at of the
+    first record after the position, in milliseconds; None if nothing is missing.
+    """
 
     changes: int
     oldest_ms: int | None
@@ -83,9 +85,9 @@ class Lag(NamedTuple):
 
 @dataclass(slots=True)
 class _Taken:
-    """Changes of a batch in the making, with their partition and bytes, and where they lead to.
+    """The changes of an unfinished batch, with their partition and bytes, and the offsets that they lead to.
 
-    passed: entities whose changes were set aside on the way, with their partition.
+    passed: entities whose changes in this range were set aside, with their partition.
     """
 
     changes: list[tuple[int, Change, int]] = field(default_factory=list)
@@ -95,7 +97,7 @@ class _Taken:
 
 
 class Feed:
-    """The batches of one log for one sink; `held` asks it what it keeps. history: whether it wants rows of it."""
+    """The batches of one log for one sink. `held` reads the sink's states. history: whether the sink takes history."""
 
     def __init__(self, log: LogPort, held: Held, *, history: bool = True, changes_max: int = CHANGES_MAX) -> None:
         self._log = log
@@ -109,20 +111,22 @@ class Feed:
         self._shown: dict[bytes, Shown] = {}
 
     def forget(self) -> None:
-        """Remember nothing of what was given out: it may not stand in the sink."""
+        """Forget every state that was handed out: the sink may not have stored it."""
         self._places.clear()
         self._looked.clear()
         self._remembered.clear()
 
     def first(self, progress: Progress = lambda more, total: None) -> Load:
-        """Everything there is by now."""
+        """All entities at the present cut."""
         self._log.refresh()
         folded = self._folded()
         cut = self._cut(folded, len(self._log.registry))
         return load_of(self._log, None, cut, None, history=self._history, progress=progress)
 
     def next(self, position: Cut) -> Batch | Load | None:
-        """What follows a position: a batch as full as it may be, or types that were defined anew; None at the end."""
+        """Return what follows a position: a batch of at most `changes_max` changes, or types with a new definition;
+        None at the end.
+        """
         folded = self._folded()
         schemas = len(self._log.registry)
         types = self._redefined(position.schemas, schemas)
@@ -140,7 +144,7 @@ class Feed:
         return self._batch(position, cut, taken)
 
     def lag(self, position: Cut) -> Lag:
-        """How far a position is behind, as of the log's last refresh. Of a sink that is followed: cheap."""
+        """Return how far a position is behind, as of the log's last refresh. Cheap for a sink that this feed follows."""
         log, changes, times = self._log, 0, []
         ends = log.ends()
         for partition, offset in position.offsets.items():
@@ -151,7 +155,7 @@ class Feed:
         return Lag(changes, min(times, default=None))
 
     def _past(self, partition: int, offset: int) -> int:
-        """The first change past an offset, those that only reach it left out; looked for once for each offset."""
+        """The first change after an offset, without changes that only reach it; searched once for each offset."""
         known = self._looked.get(partition)
         if known is None or known[0] != offset:
             place = self._place(partition, offset)
@@ -163,13 +167,13 @@ class Feed:
         return known[1]
 
     def _place(self, partition: int, floor: int) -> int:
-        """The first change past an offset that was not taken yet."""
+        """The first change after an offset that is in no batch yet."""
         if partition not in self._places:
             self._places[partition] = first_past(self._log, self._reader, partition, floor) if floor else 0
         return self._places[partition]
 
     def _folded(self) -> dict[int, int]:
-        """How far each partition is folded; all changes up to there show behind this call."""
+        """The folded offset of each partition; all changes up to it are visible after this call."""
         folded = {partition: each.offset for partition, each in self._log.folded().items()}
         self._log.refresh()
         return folded
@@ -193,7 +197,7 @@ class Feed:
         return len(taken.changes) >= self._changes_max or taken.bytes >= BYTES_MAX
 
     def _take(self, taken: _Taken, partition: int, floor: int, folded: int) -> None:
-        """Add a partition's changes past the position's offset, up to the end or to where the batch is full."""
+        """Add a partition's changes after the position's offset, up to the end or until the batch is full."""
         log, reader = self._log, self._reader
         through, end = floor, log.changes_end(partition)
         begin = self._place(partition, floor)
@@ -219,7 +223,7 @@ class Feed:
         taken.passed.update(dict.fromkeys(passed - {""}, partition))
 
     def _batch(self, position: Cut, cut: Cut, taken: _Taken) -> Batch:
-        """States and history of what was taken."""
+        """The batch of the collected changes: states and history."""
         if any(cut.offsets[partition] > end for partition, end in self._log.ends().items()):
             self._log.refresh()  # changes may show before the records they are of do
         definitions = definitions_at(self._log.registry, cut.schemas)
@@ -251,7 +255,7 @@ class Feed:
     def _states_before(
         self, taken: _Taken, definitions: Mapping[str, TypeDefinition]
     ) -> tuple[dict[str, EntityState], dict[str, int]]:
-        """Each changed entity as it is held, or begun where nothing is known of it; and what each weighs."""
+        """Each changed entity as the sink holds it, or empty if it is unknown; and the encoded size of each, in bytes."""
         states: dict[str, EntityState] = {}
         weights: dict[str, int] = {}
         missing: list[str] = []

@@ -1,11 +1,11 @@
-"""Everything at a cut, for a sink that holds nothing, or types that were defined anew.
+"""All entities at a cut, for an empty sink or for types with a new definition.
 
-States come of a rebuild. History comes of the changes, where the type never had another definition and a change says
-all (states.is_exact); else entity by entity of the log.
+States come from a rebuild. History comes from the changes if the type never had another definition and each change is
+complete (states.is_exact); otherwise it is computed from the log, entity by entity.
 
-Entities as the log itself has them at a cut, with their history: for what changes alone do not tell.
+Entities at a cut computed from the log, with their history: for what cannot be derived from changes.
 
-One pass over the records of some entities of a partition, by look-ups where the log has indexes.
+It makes one pass over the records of some entities of a partition, or lookups if the log has indexes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class RecomputedEntity:
         return type_of(self.entity)
 
     def state(self) -> EntityState:
-        """The entity as it is at the cut."""
+        """The entity at the cut."""
         fold, partition = self._fold.fold, self._log.partition_of(self.entity)
         found: Entity = fold.from_nothing(self.entity, [each.seen for each in self._observed])
         found.state_hash = hash_state(fold, found)
         return state_of(found, fold, self._fold.version.definition, partition, self._observed[-1].recorded_at)
 
     def history(self, shown: Shown, from_offset: int) -> Iterator[HistoryStep]:
-        """What observations at an offset or behind it changed, in log order."""
+        """The changes by observations at or after an offset, in log order."""
         partition = self._log.partition_of(self.entity)
         for moment in moments(self._fold.fold, self.entity, self._observed):
             seen = moment.observed.seen
@@ -69,7 +69,7 @@ class RecomputedEntity:
 
 
 def told(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
-    """Those of some entities that stand at a cut, some at a time."""
+    """The entities that exist at a cut, of the given names, read in groups."""
     waiting = iter(sorted(names, key=log.partition_of))
     while some := list(islice(waiting, AT_ONCE)):
         by_partition: dict[int, list[str]] = {}
@@ -97,7 +97,9 @@ def load_of(
     log: LogPort, before: Cut | None, cut: Cut, types: frozenset[str] | None, *, history: bool,
     progress: Progress = lambda more, total: None,
 ) -> Load:  # fmt: skip
-    """All entities at a cut, or those of some types; rebuilt before this returns. history: whether rows are wanted."""
+    """Return all entities at a cut, or those of some types; the rebuild is done on return. history: whether rows are
+    made.
+    """
     rebuilt = rebuild(log, cut, progress, limits=limits_of(log.registry, cut.schemas, types))
     loading = _Loading(log, cut, rebuilt, types)
     return Load(
@@ -118,7 +120,7 @@ class _Loading:
         self._shown: dict[str, Shown] = {}
 
     def entities(self) -> Iterator[EntityState]:
-        """Each entity with the time of its latest observation, looked up for many at a time."""
+        """Each entity with the time of its latest observation; times are looked up for many entities at once."""
         stored = self._rebuilt.rows()
         while some := [unpack(*each) for each in islice(stored, TIMED_AT_ONCE)]:
             times = self._times(some)
@@ -141,7 +143,7 @@ class _Loading:
         return {record.offset: record.recorded_at for record in records if record.offset in offsets}
 
     def history(self) -> Iterator[HistoryStep]:
-        """Every mutation below the cut, those of redefined types entity by entity."""
+        """Every mutation below the cut; for redefined types entity by entity."""
         again = {name for name, versions in self._versions().items() if versions > 1}
         for ruling in self._log.registry.rulings.all():  # changes may say what is set aside, or lack what is not
             again.update([type_of(ruling.entity)] if ruling.entity else self._versions())
@@ -155,7 +157,7 @@ class _Loading:
                 yield from each.history(self._shown_of(each.type), 0)
 
     def _versions(self) -> Mapping[str, int]:
-        """How many definitions each type has had by the cut."""
+        """The number of definitions of each type up to the cut."""
         count: dict[str, int] = {}
         for version in self._log.registry:
             if version.offset < self._cut.schemas:
@@ -163,7 +165,7 @@ class _Loading:
         return count
 
     def _changed(self, partition: int, without: set[str]) -> Iterator[HistoryStep]:
-        """What a partition's changes say of history, and the log where they do not."""
+        """The history of a partition from its changes, and from the log where changes are incomplete."""
         reader, end = ChangeReader(self._log), self._cut.offsets[partition]
         inexact: dict[str, set[int]] = {}
         for record in self._log.read_changes(partition, 0):

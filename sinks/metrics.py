@@ -4,8 +4,8 @@ The code that runs a sink reports what it does. Ages are computed at each scrape
 
 A sink's pages: /metrics for Prometheus, and /health, which says that the process serves.
 
-refold's web server serves them (streams/web/server.py): its bounds, its token and its rules about hosts are theirs.
-/health answers callers without the token too: a probe needs no more.
+refold's web server serves them (streams/web/server.py), with its limits, its token and its checks of hosts. /health
+needs no token, so that a probe can call it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SinkPages:
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """Two threads: each page takes a moment."""
+        """Two threads, because each page is quick."""
         return {LANE: 2}
 
     def route(self, request: Request) -> Route | PageResponse:
-        """The pages there are, to GET."""
+        """Return the route of a page, or the error response. Pages allow GET only."""
         name = request.path.strip("/")
         if name not in ("health", "metrics"):
             return problem(404, f"no such page: {request.path[:100]}; there are /health and /metrics")
@@ -89,7 +89,7 @@ class SinkMetrics(Collector):
                 self._counts[name] += count
 
     def refused(self) -> None:
-        """Report that the store refuses for now: true until `committed` or `asked` is called."""
+        """Report that the store is busy, until `committed` or `asked` is called."""
         with self._lock:
             self._is_busy = True
             self._counts["refusals"] += 1
@@ -121,7 +121,7 @@ class SinkMetrics(Collector):
 
     @property
     def page(self) -> Callable[[], bytes]:
-        """What renders them in Prometheus' text format, anew at each call."""
+        """Return a function that renders the metrics in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return lambda: generate_latest(registry)

@@ -1,11 +1,12 @@
-"""What a sink is: a store that holds the state of a log at an exact cut, and the history up to it.
+"""The interface of a sink: a store that holds the state of a log at an exact cut, and the history up to it.
 
-What every sink keeps, held by refold.testing.sinks:
-1. What stands in the store and the cut it is the state of are written together, or not at all.
-2. `position` is the only truth about how far the store is. Nothing is remembered elsewhere.
-3. Of two processes on one store at most one is believed: a write that does not follow the position it was made for is
-   refused.
-4. A store that refuses for now raises SinkBusy; what waiting does not mend raises SinkRefused. Neither names a secret.
+Rules for every sink, tested by refold.testing.sinks:
+1. The state and its cut are written atomically.
+2. `position` alone says which cut the store holds. It is stored nowhere else.
+3. Of two processes on one store at most one succeeds: a write is refused if the store's position is not the one that
+   the write follows.
+4. A store that is temporarily unable to write raises SinkBusy. An error that waiting does not fix raises SinkRefused.
+   Neither message contains a secret.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from refold.streams.view import StateView
 
 
 class SinkBusy(StorageError):
-    """The store refuses now and may take it later: back-pressure. What was being written may stand there or not."""
+    """The store refuses a write for now: back-pressure. The write may have been stored or not."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -34,17 +35,17 @@ class SinkBusy(StorageError):
 
 
 class SinkRefused(InputError):
-    """The store refuses, and waiting changes nothing; the message says what to do."""
+    """The store refuses, and waiting does not help; the message says what to do."""
 
 
 @dataclass(slots=True)
 class EntityState:
     """One entity at a cut.
 
-    definition: the one in force at the cut. partition, offset, recorded_at (milliseconds): where and when its latest
-    distinct observation stands. fields: canonical values by first name, as the state hash takes them; avro/jsonform.py
-    shows them. links: {relation, target, valid_from?, valid_to?}, times in microseconds, in the state's order. places:
-    of each append field the place of every element (order key, index).
+    definition: the one in force at the cut. partition, offset, recorded_at (milliseconds): of the entity's latest
+    distinct observation. fields: canonical values by first name, in the form that the state hash covers;
+    avro/jsonform.py converts them to JSON. links: {relation, target, valid_from?, valid_to?}, times in microseconds, in
+    the state's order. places: for each append field, the position of every element (order key, index).
     """
 
     entity: str
@@ -65,9 +66,10 @@ class EntityState:
 
 
 class HistoryStep(NamedTuple):
-    """One observation of an entity and what it changed; `rows` gives it as log.history does, values in JSON form.
+    """One observation of an entity and its changes. `rows` returns them as log.history does, with values in JSON form.
 
-    by: its id. observed_at in microseconds, recorded_at in milliseconds. shown: how the definition's values are shown.
+    by: the observation's id. observed_at in microseconds, recorded_at in milliseconds, since 1970. shown: the
+    conversion of the definition's values to JSON.
     """
 
     entity: str
@@ -91,10 +93,10 @@ class HistoryStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What changed from cut `before` to cut `cut`. Its states are whole, and good until the next batch is asked for.
+    """The changes from cut `before` to cut `cut`. Its states are complete, and valid until the next batch is requested.
 
-    states: each entity once. history: each entity's in its order, without observations that changed nothing. changes:
-    how many changes of the log it is made of. definitions: of every type at the cut, by name.
+    states: each changed entity once. history: in order for each entity, without observations that changed nothing.
+    changes: the number of changes of the log in the batch. definitions: of every type at the cut, by name.
     """
 
     before: Cut
@@ -107,10 +109,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Everything at a cut, in place of whatever is held: of all types, or of `types`, which were defined anew.
+    """All entities at a cut, which replace the store's content: of all types, or of `types`, which have a new
+    definition.
 
-    before: the position that this follows, None where nothing is held. entities, history: to be gone through once each,
-    in either order; in no order that means anything. total: how many entities.
+    before: the position that this follows; None if the store is empty. entities, history: iterate over each once, in
+    either order; their items are in no particular order. total: the number of entities.
     """
 
     before: Cut | None
@@ -126,55 +129,57 @@ class Sink(ABC):
     """A store that follows a log change by change. For one thread."""
 
     name: str
-    """How it is called in messages: what store, and where; no password in it."""
+    """The name in messages: which store, and where, without a password."""
     wants_history = True
-    """Whether `history` is to be made for it."""
+    """Whether batches and loads contain `history`."""
 
     def attach(self, log: LogPort) -> None:  # noqa: B027  # most need none
-        """The log that is followed from here on, for who reads more of it than states; not to be closed."""
+        """Called once with the log that the sink follows, for sinks that read more than states. Do not close the log."""
 
     @abstractmethod
     def position(self) -> Cut | None:
-        """The cut the store holds; None where it holds nothing yet."""
+        """Return the cut that the store holds; None if it is empty."""
 
     @abstractmethod
     def load(self, load: Load) -> None:
-        """Put all of it in place of what is held, and `load.cut`, in one transaction."""
+        """Replace the store's content by the load's, and store `load.cut`, in one transaction."""
 
     def held(self, names: Collection[str]) -> Mapping[str, bytes]:
-        """Of some entities, those that are held, what states.packed() made when they were written.
+        """Return the stored results of `states.packed()` for those of the named entities that the store holds.
 
-        A sink that keeps nothing of the kind holds none: whatever changes is then computed from the log.
+        A sink may return an empty mapping: changed entities are then computed from the log.
         """
         return {}
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Put states, history and the batch's cut, in one transaction. Only where the position is `batch.before`."""
+        """Store states, history and the batch's cut, in one transaction, if the position is `batch.before`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the store. Once more is nothing."""
+        """Close the store. Idempotent."""
 
 
 class SnapshotSink(ABC):
-    """A store that takes whole cuts."""
+    """A store that holds whole cuts."""
 
     name: str
 
     @property
     def is_outdated(self) -> bool:
-        """Whether what `position` found is in an earlier form: it is committed again, also at the same cut."""
+        """Whether the content that `position` found has an earlier format. It is then committed again, even at the same
+        cut.
+        """
         return False
 
     @abstractmethod
     def position(self) -> Cut | None:
-        """The newest cut the store holds; None where it holds nothing yet."""
+        """Return the newest cut that the store holds; None if it is empty."""
 
     @abstractmethod
     def commit(self, view: StateView, progress: Callable[[int, int], None] = lambda more, total: None) -> None:
-        """Put every entity of a view, and its cut, at once. progress: (more entities, of how many)."""
+        """Store every entity of a view, and its cut, atomically. progress: called with (further entities, total)."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the store. Once more is nothing."""
+        """Close the store. Idempotent."""

@@ -1,6 +1,6 @@
-"""Sinks by name, as `refold sink NAME --to URL` opens them; what a sink needs is imported when it is asked for.
+"""Sinks by name, for `refold sink NAME --to URL`. A sink's libraries are imported when it is opened.
 
-A user's own is named as MODULE:FUNCTION, and the function is called as those here are.
+A user's own sink is named MODULE:FUNCTION; the function has the same signature as `Opener`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from refold.avro.errors import InputError
 from refold.sinks.port import Sink, SnapshotSink
 
 Opener: TypeAlias = Callable[[str], Sink | SnapshotSink]
-"""From the URL that --to names, its options in its query, to an open sink; InputError where it is none of this kind."""
+"""Opens a sink at the URL that --to names, with options in its query. Raises InputError for a URL of another kind."""
 
 
 def _otlp() -> Opener:
@@ -34,7 +34,7 @@ def _search() -> Opener:
 
 
 def _installed(name: str, library: str, module: str) -> Opener:
-    """The opener in a module that needs an extra; InputError names the extra where it is not installed."""
+    """The opener in a module that needs an extra. Raises InputError, which names the extra, if it is not installed."""
     try:
         opener: Opener = import_module(module).open_sink
     except ModuleNotFoundError as error:
@@ -50,7 +50,7 @@ SINKS: dict[str, Callable[[], Opener]] = {
 
 
 def open_sink(name: str, url: str) -> Sink | SnapshotSink:
-    """The sink of that name, at a URL; InputError names those there are, or what is not installed."""
+    """Open the sink of that name at a URL. Raises InputError, which lists the known sinks or names the missing extra."""
     if ":" in name:
         return _own(name)(url)
     if name not in SINKS:

@@ -1,13 +1,14 @@
-"""Keeping a sink up with a log.
+"""Keeps a sink up to date with a log.
 
-1. Ask the store for its position. A cut of another log, or one this log cannot have, is refused by name.
-2. Nothing held: load everything at the present cut, in one transaction.
-3. Take what follows the position, a batch or types that were defined anew, and write it.
-4. Nothing follows: done, or wait and look again.
-5. SinkBusy anywhere: what was being written may stand there or not. Forget what was given out, wait as long as the
-   store says, and begin again from 1. So does a log that fails for a moment (StorageError), for whoever follows it.
-   Sinks of whole cuts wait for the same.
-6. A stop that is asked for is looked at between batches and while waiting: what is begun is finished.
+1. Read the store's position. A cut of another log, or one that this log cannot have, is refused; the message names
+   both.
+2. If the store is empty, load everything at the present cut, in one transaction.
+3. Get what follows the position, a batch or types with a new definition, and write it.
+4. If nothing follows, end, or wait and repeat step 3.
+5. After SinkBusy the last write may have been stored or not. Forget all states that were handed out, wait as long as
+   the store says, and begin again at step 1. When following, a temporary failure of the log (StorageError) is handled
+   in the same way. Sinks of whole cuts wait for the same errors.
+6. A stop request is checked between batches and while waiting: a write that began is finished.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LAG_EVERY_S = 1.0
 
 @dataclass(slots=True)
 class Report:
-    """What this process did so far, for who watches: counts, the last position, the last refusal."""
+    """What this process has done so far: counts, the last position, the last refusal."""
 
     position: Cut | None = None
     changes: int = 0
@@ -49,7 +50,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """A cut that a sink of whole cuts took, of so many entities; changes: since the one before, 0 for the first."""
+    """A commit to a sink of whole cuts: its cut and number of entities. changes: since the previous commit; 0 for the
+    first.
+    """
 
     cut: Cut
     changes: int
@@ -58,9 +61,10 @@ class SinkCommit:
 
 @dataclass(slots=True)
 class SinkWatch:
-    """Who is told of it. loading: more records read for a load, of how many; storing: more entities handed to the sink;
-    wrote: behind each transaction, with what it took; asked: the store answered, and holds all there is; lags: about
-    every second."""
+    """Callbacks about progress. loading: further records read for a load, and their total. storing: further entities
+    passed to the sink, and their total. wrote: after each transaction, with its content. asked: the store answered, and
+    holds every change. lags: about every second.
+    """
 
     loading: Progress = lambda more, total: None
     storing: Progress = lambda more, total: None
@@ -77,14 +81,14 @@ def keep_up(
 ) -> Report:  # fmt: skip
     """Bring a sink up to the log's end, and with `follow` keep it there until `stop` is set.
 
-    SinkRefused, and whatever else waiting does not mend, ends it; what was written stands.
+    SinkRefused and other errors that waiting does not fix are raised; everything written before stays stored.
     """
     sink.attach(log)
     return _Keeper(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
 
 
 class _Keeper:
-    """One sink that is kept up."""
+    """Keeps one sink up to date."""
 
     def __init__(self, log: LogPort, sink: Sink, watch: SinkWatch, stop: Event, changes_max: int) -> None:
         self._log = log
@@ -112,7 +116,7 @@ class _Keeper:
         return self._report
 
     def _write_on(self, position: Cut | None) -> None:
-        """Write what there is behind a position, to the present end."""
+        """Write everything after a position, up to the present end."""
         self._report.position = position
         while not self._stop.is_set():
             found = self._feed.first(self._watch.loading) if position is None else self._feed.next(position)
@@ -147,9 +151,10 @@ class _Keeper:
 def keep_snapshots(
     log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None
 ) -> Report:
-    """Commit the log's present cut to a sink of whole cuts; with `follow` again every `every_s` where it moved.
+    """Commit the log's present cut to a sink of whole cuts. With `follow`, commit again every `every_s` seconds if the
+    cut moved.
 
-    How far the store is behind is told before each commit, after it, and about every second while it waits.
+    The lag is reported before and after each commit, and about every second while waiting.
     """
     watch = watch or SinkWatch()
     report = watch.report
@@ -189,7 +194,7 @@ def keep_snapshots(
 
 
 def _noted(error: StorageError, watch: SinkWatch, *, follow: bool) -> float:
-    """Step 5: how long to wait, in seconds; raises what waiting does not mend."""
+    """Step 5: return the time to wait, in seconds; raise errors that waiting does not fix."""
     if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
         raise error
     wait_s = error.retry_after_s if isinstance(error, SinkBusy) else LOG_RETRY_S
@@ -206,7 +211,7 @@ def _position(log: LogPort, sink: Sink) -> Cut | None:
 
 
 def checked(log: LogPort, name: str, position: Cut) -> Cut:
-    """A store's position, if this log can go on from it; SinkRefused names both."""
+    """Return a store's position if this log can continue from it. Raises SinkRefused, which names both."""
     try:
         return Points(log, 0).resolve(position).cut
     except InputError as error:

@@ -1,7 +1,7 @@
-"""States as mutations change them, and as a store may keep them to go on from. Pure.
+"""Applies mutations to states, and encodes states for stores. Pure functions.
 
-"Replaying mutations gives `fields` at every version": a change whose `hash_before` is what is held, made by the
-definition in force, takes a held state to the next without asking the log.
+"Replaying mutations gives `fields` at every version": a change whose `hash_before` is the held state's hash, and that
+was made by the definition in force, advances the held state without reading the log.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from refold.streams.changes import Change
 
 FORMAT = 1
 EXACT_MAX = 2**53
-"""Above it a change's sum, a double, may be no longer the state's, an integer."""
+"""Above this a change's sum, a double, may differ from the state's, an integer."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
 class _Folding(NamedTuple):
-    """How a type's fields fold, by first name, and those that are sums."""
+    """The reducers of a type's fields, by first name, and the fields that are sums."""
 
     reducers: Mapping[str, str]
     sums: frozenset[str]
 
 
-# By fingerprint: it is asked for every change.
+# By fingerprint, because it is needed for every change.
 _FOLDING: dict[bytes, _Folding] = {}
 
 
@@ -52,7 +52,7 @@ def _folding(definition: TypeDefinition) -> _Folding:
 
 
 def is_exact(change: Change, definition: TypeDefinition) -> bool:
-    """Whether a change says all that history and state have: it was made by the definition, and no sum is rounded."""
+    """Whether history and state can be derived from a change: it was made by the definition, and no sum is rounded."""
     if change.definition != definition.fingerprint:
         return False
     sums = _folding(definition).sums
@@ -67,17 +67,17 @@ def is_exact(change: Change, definition: TypeDefinition) -> bool:
 
 
 def begun(entity: str, definition: TypeDefinition, partition: int) -> EntityState:
-    """An entity of which nothing is known yet: version 0."""
+    """Return an empty entity: version 0."""
     return EntityState(entity, definition, partition, -1, 0, 0, b"", {}, [], {})
 
 
 def follows(state: EntityState, change: Change) -> bool:
-    """Whether a change begins where the state is."""
+    """Whether a change begins at this state."""
     return state.version == change.from_version and state.state_hash == (change.hash_before or b"")
 
 
 def advance(state: EntityState, change: Change) -> None:
-    """Take a state through a change that follows it, in place."""
+    """Apply a change that follows a state, in place."""
     reducers = _folding(state.definition).reducers
     for step in change.steps:
         apply(state, step.mutations, reducers)
@@ -87,7 +87,7 @@ def advance(state: EntityState, change: Change) -> None:
 
 
 def apply(state: EntityState, mutations: Iterable[Mutation], reducers: Mapping[str, str]) -> None:
-    """Take the fields and links through mutations, in place; reducers: by first name."""
+    """Apply mutations to the fields and links, in place. reducers: by first name."""
     fields = state.fields
     for mutation in mutations:
         field, key, new = mutation.field, mutation.key, cast(Any, mutation.new)
@@ -118,7 +118,7 @@ def _map(fields: dict[str, Any], field: str, key: str, new: Any) -> None:
 
 
 def _union(fields: dict[str, Any], mutation: Mutation) -> None:
-    """The elements stand in the order of their CBOR."""
+    """Elements are ordered by their CBOR."""
     held = fields.setdefault(mutation.field, [])
     element = mutation.old if mutation.new is None else mutation.new
     at = bisect_left(held, encode(element), key=encode)
@@ -147,7 +147,7 @@ def _append(state: EntityState, mutation: Mutation) -> None:
 
 
 def _link(links: list[dict[str, Any]], key: tuple[str, str], validity: Mapping[str, Any] | None) -> None:
-    """The links stand in the order of the CBOR of [relation, target]."""
+    """Links are ordered by the CBOR of [relation, target]."""
     at = bisect_left(links, encode(key), key=_link_key)
     if at < len(links) and (links[at]["relation"], links[at]["target"]) == tuple(key):
         del links[at]
@@ -160,7 +160,7 @@ def _link_key(link: Mapping[str, Any]) -> bytes:
 
 
 def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: int, recorded_at: int) -> EntityState:
-    """A folded entity as sinks take it."""
+    """Return a folded entity in the form of sinks."""
     tree: dict[str, Any] = dict(state_tree(fold, entity))
     reducers = _folding(definition).reducers
     places = {
@@ -175,7 +175,7 @@ def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: 
 
 
 def packed(state: EntityState) -> bytes:
-    """What a store keeps beside a row, for `unpacked` to go on from."""
+    """Encode a state for a store, which keeps it next to a row; `unpacked` decodes it."""
     return _encode([
         FORMAT, state.partition, state.offset, state.recorded_at, state.version, state.state_hash, state.fields,
         state.links, state.places,
@@ -183,7 +183,7 @@ def packed(state: EntityState) -> bytes:
 
 
 def unpacked(entity: str, definition: TypeDefinition, data: bytes) -> EntityState | None:
-    """The state behind what `packed` made; None where this release cannot read it: then the log is asked."""
+    """Decode a state that `packed` encoded; None if this release cannot read it: then it is read from the log."""
     try:
         form, partition, offset, recorded_at, version, state_hash, fields, links, places = _decode(data)
         if form != FORMAT:

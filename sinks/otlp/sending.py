@@ -1,13 +1,11 @@
-"""One request to a receiver, and what its answer means: taken, taken in part, refused for now, refused, too large.
+"""One request to a receiver, and the meaning of its response: accepted, partly accepted, busy, refused, too large.
 
-OpenTelemetry's exporters say of all this only whether it went well. Theirs are the encoding and the services' stubs.
+OpenTelemetry's exporters report only success or failure. This module uses their encoding and the services' stubs.
 
-| answer | HTTP | gRPC | becomes |
-|---|---|---|---|
-| taken | 2xx | OK | what it rejected of it (partial success) |
-| not now | 429, 502, 503, 504, none | UNAVAILABLE, RESOURCE_EXHAUSTED, ... | SinkBusy, for as long as it says |
-| too large | 413 | "larger than max" | TooLarge: to be sent in halves |
-| no | all others | all others | SinkRefused |
+| response | HTTP | gRPC | becomes | |---|---|---|---| | accepted | 2xx | OK | the rejected part (partial success) | |
+busy | 429, 502, 503, 504, none | UNAVAILABLE, RESOURCE_EXHAUSTED, ... | SinkBusy, for the time that it gives | | too
+large | 413 | "larger than max" | TooLarge: the caller sends halves | | refused | all others | all others | SinkRefused
+|
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ _DO = {
 
 
 class TooLarge(Exception):
-    """The receiver takes no request of this size."""
+    """The receiver refuses a request of this size."""
 
 
 class Rejected(NamedTuple):
-    """What a receiver rejected of what it took: how many spans, and why; a warning where none."""
+    """The part of an accepted request that the receiver rejected: number of spans, and why. With 0 spans, a warning."""
 
     spans: int
     why: str
@@ -71,11 +69,11 @@ class Sender(ABC):
 
     @abstractmethod
     def send(self, request: ExportTraceServiceRequest) -> Rejected:
-        """Return when the receiver has it. SinkBusy, SinkRefused, TooLarge."""
+        """Send a request, and return when the receiver acknowledged it. Raises SinkBusy, SinkRefused or TooLarge."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
     def _busy(self, why: str, retry_after_s: float | None = None) -> SinkBusy:
         wait_s = RETRY_S if retry_after_s is None else min(max(retry_after_s, 0.0), RETRY_MAX_S)
@@ -90,12 +88,12 @@ class Sender(ABC):
 
 
 def sender_of(target: Target, wire: Wire) -> Sender:
-    """What speaks to that receiver."""
+    """Return the sender for the receiver's protocol."""
     return GrpcSender(target, wire) if target.is_grpc else HttpSender(target, wire)
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """What is meant for one receiver is given to no other."""
+    """Follows no redirect, because headers meant for one receiver must not reach another."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -218,7 +216,7 @@ class GrpcSender(Sender):
 
 
 def too_large(target: Target, why: str) -> SinkRefused:
-    """One span is more than the receiver takes."""
+    """The error for a single span that is larger than the receiver accepts."""
     return SinkRefused(f"{target.url} refuses: {why}; {_DO[413]}")
 
 
@@ -235,7 +233,7 @@ def _retry_after_s(said: str | None) -> float | None:
 
 
 def _retry_info_s(metadata: Any) -> float | None:
-    """How long a gRPC receiver asks to wait (google.rpc.RetryInfo), where it does."""
+    """The time to wait that a gRPC receiver asks for (google.rpc.RetryInfo), in seconds; None if it gives none."""
     from google.rpc.error_details_pb2 import RetryInfo
     from google.rpc.status_pb2 import Status
 

@@ -1,26 +1,26 @@
-"""Traces of recorded runs, sent to an OTLP receiver: one trace a run, once it has ended.
+"""Sends traces of recorded runs to an OTLP receiver: one trace for each run, after the run ended.
 
 1. The position is a cut of the log, in a file (sink.py); without one it begins at the log's beginning.
-2. A batch names runs: by their own entities, and by those of their steps, or of an imported conversation. Each of
-   them that has ended is read as it stands at the log's end, whole, and mapped (agents/otel.py). Ids are made of the
-   run's id and of places in it: what is sent twice is the same span, and a run that went on after a resume, or got a
-   late step, is sent anew under the same ids.
+2. A batch names runs: by the entities of runs, of their steps, or of an imported conversation. Each of these runs that
+   has ended is read whole, as it is at the log's end, and mapped (agents/otel.py). Span ids are computed from the run's
+   id and the position in the run. So a span that is sent twice has the same id, and a run that was resumed or got a
+   late step is sent again under the same ids.
 3. Its spans are sent, children first, in bounded requests; each is acknowledged before the next (sending.py).
-4. Only when all of a batch is acknowledged, the position moves to the batch's cut. Who is killed before that sends the
-   batch again. Nothing waits in a queue.
+4. The position moves to the batch's cut only when the whole batch is acknowledged. A process that is killed before that
+   sends the batch again. There is no queue.
 
-So behind a position every run that had ended, with its steps, in its cut has its whole trace at the receiver, equal to
-what `otel.spans` makes of it. A run whose steps are not all there yet is named again by the step that comes. One whose
-content has expired cannot be told any more: it is passed over, and said.
+So the receiver has the whole trace of every run that has ended, with its steps, in the position's cut. The trace equals
+the result of `otel.spans`. A run with missing steps is named again by the batch with the next step. A run whose content
+has expired is skipped, with a warning.
 
-OTLP has no transaction, and no question for what is there. A receiver that keeps spans by their ids has each once; one
-that appends has those of an interrupted batch twice.
+OTLP has no transactions, and no request that reads stored spans. A receiver that keys spans by id stores each once; one
+that appends stores spans of an interrupted batch twice.
 
-How far the traces of a log were sent, in a file of the sink's own: a receiver keeps nothing of the kind.
+The position is stored in a file of the sink, because a receiver cannot store it.
 
-The file is replaced whole and synced, behind what it speaks of: a process that is killed in between sends the last
-batch again, under the same ids. Who holds its lock is the one process that sends; another waits for it to end.
-It stands beside the sink and not in the log, so that a sink needs no more than to read there.
+The file is replaced atomically and synced after the batch that it covers was sent. A process that is killed in between
+sends the last batch again, under the same ids. Only the process that holds the file's lock sends; another process waits
+for the lock. The position is not in the log, so that a sink needs only a reader's rights there.
 
 Spans of recorded runs as OTLP requests, by OpenTelemetry's own encoding; bounded in spans and in bytes.
 """
@@ -70,7 +70,9 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 def resource_of(agent: str) -> Resource:
-    """What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say; the service is the agent where they name none."""
+    """Return the resource that OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES define. The default service name is the
+    agent's.
+    """
     given = Resource.create()
     if str(given.attributes.get(SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN):
         return given.merge(Resource({SERVICE_NAME: agent or otel.SCOPE}))
@@ -78,7 +80,7 @@ def resource_of(agent: str) -> Resource:
 
 
 def readable(span: otel.Span, resource: Resource) -> ReadableSpan:
-    """A span as OpenTelemetry's SDK has it once it has ended."""
+    """Return an ended span in the form of OpenTelemetry's SDK."""
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
@@ -96,7 +98,9 @@ def readable(span: otel.Span, resource: Resource) -> ReadableSpan:
 
 
 def requests_of(spans: Iterable[ReadableSpan]) -> Iterator[ExportTraceServiceRequest]:
-    """The spans in order, in requests of at most SPANS_MAX and, but for a single larger span, about BYTES_MAX."""
+    """Yield the spans in order, in requests of at most SPANS_MAX spans and about BYTES_MAX bytes. A single span may be
+    larger.
+    """
     some: list[ReadableSpan] = []
     size = 0
     for span in spans:
@@ -111,7 +115,7 @@ def requests_of(spans: Iterable[ReadableSpan]) -> Iterator[ExportTraceServiceReq
 
 
 def halves(request: ExportTraceServiceRequest) -> Sequence[ExportTraceServiceRequest]:
-    """The same spans in two requests; one span cannot be halved: []."""
+    """Return the same spans in two requests; [] for a single span."""
     flat = [
         (resource, scope, span)
         for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans
@@ -137,14 +141,16 @@ FORMAT = 1
 
 
 class PositionFile:
-    """The position at a path; folders are made."""
+    """The position file at a path. Creates missing folders."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
 
     def read(self) -> Cut | None:
-        """The stored cut, None before the first; takes the lock. SinkBusy while another process holds it."""
+        """Take the lock and return the stored cut, or None before the first. Raises SinkBusy while another process
+        holds the lock.
+        """
         self._take()
         try:
             said = json.loads(read_bounded(self.path))
@@ -158,14 +164,14 @@ class PositionFile:
                               "the ids it had") from None  # fmt: skip
 
     def write(self, cut: Cut) -> None:
-        """Put a cut, durable on return."""
+        """Store a cut. It is durable on return."""
         try:
             replace_file(self.path, json.dumps({"format": FORMAT, "cut": str(cut)}))
         except OSError as error:
             raise SinkBusy(f"the position cannot be written to {self.path}: {error}", 5.0) from None
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -197,7 +203,7 @@ _log = logging.getLogger(__name__)
 
 
 class OtlpSink(Sink):
-    """Sends to one receiver. It has to be attached to the log first, as the engine does."""
+    """Sends to one receiver. It must first be attached to a log, as `keep_up` does."""
 
     wants_history = False
 
@@ -226,7 +232,7 @@ class OtlpSink(Sink):
         )
 
     def load(self, load: Load) -> None:
-        """Types that were defined anew: runs are told by today's definitions."""
+        """Send the runs again whose types have a new definition: spans are made by the present definitions."""
         self._send(run for each in load.entities() for run in _run_of(each.entity))
         self._position_file().write(load.cut)
 
@@ -268,7 +274,7 @@ class OtlpSink(Sink):
                 self._sent.popitem(last=False)
 
     def _send_one(self, run: str, request: ExportTraceServiceRequest) -> None:
-        """One request, in parts where the receiver takes no more at once."""
+        """Send one request, in halves if the receiver finds it too large."""
         waiting = [request]
         while waiting:
             one = waiting.pop()
@@ -292,7 +298,7 @@ class OtlpSink(Sink):
         _log.warning("%s", said)
 
     def _ended(self, named: Iterable[str]) -> Iterator[str]:
-        """Those that have ended by now."""
+        """The runs that have ended by now."""
         log, vault = self._attached(), self._keeper()
         waiting = iter(named)
         while some := {run_entity(run): run for run in islice(waiting, RUNS_AT_ONCE)}:
@@ -302,7 +308,7 @@ class OtlpSink(Sink):
                     yield run
 
     def _spans(self, run: str) -> list[otel.Span]:
-        """The spans of a run as it stands now; [] where it cannot be told."""
+        """The spans of a run as it is now; [] if it cannot be read."""
         system = self._target.system or otel.UNKNOWN_SYSTEM
         try:
             recording = load(self._attached(), run, self._keeper())
@@ -317,7 +323,7 @@ class OtlpSink(Sink):
 
 
 def _run_of(entity: str) -> Iterator[str]:
-    """The run that an entity speaks of, if it does."""
+    """The run that an entity belongs to, if any."""
     kind, rest = type_of(entity), entity.partition("/")[2]
     if kind in ("run", "agent_session"):  # an imported run and its conversation have one id
         yield rest
@@ -326,5 +332,5 @@ def _run_of(entity: str) -> Iterator[str]:
 
 
 def open_sink(url: str) -> Sink:
-    """The receiver at a URL; InputError where it is none, or a variable of OpenTelemetry's says what cannot be."""
+    """Open the receiver at a URL. Raises InputError if the URL or a variable of OpenTelemetry is invalid."""
     return OtlpSink(target_of(url), wire_of(os.environ))

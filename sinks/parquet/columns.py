@@ -1,19 +1,17 @@
-"""What a type looks like as a Parquet table: columns, their Arrow types, and many canonical values as one array.
+"""The Parquet table of a type: columns, their Arrow types, and the conversion of canonical values to arrays.
 
-A column has its field's name, but for those that begin with `_`, which are refold's: they lose it and get eight digits
-of their SHA-256 instead.
+A column has its field's name. Names that begin with `_` are reserved for refold: such a field's column drops the `_`
+and gets eight digits of the name's SHA-256 appended.
 
     _entity       string        TYPE/ID
     _version      int64
     _state_hash   binary, 32 bytes
     _links        string        JSON: [{relation, target, valid_from?, valid_to?}]; null without any
 
-    int        int32       string, enum, uuid   string           date                   date32
-    long       int64       bytes, fixed         binary           time-millis, -micros   time32, time64
-    boolean    bool        decimal              decimal128       timestamp-...          timestamp, UTC
-    float      float       count                int64            local-timestamp-...    timestamp without zone
-    double     double      sum of int, long     decimal128(38)   sum of float, double   double
-    array, map, record, refold-json, and what else may be a Blob or Sealed: string, the JSON that `refold` shows
+    int int32 string, enum, uuid string date date32 long int64 bytes, fixed binary time-millis, -micros time32, time64
+    boolean bool decimal decimal128 timestamp-... timestamp, UTC float float count int64 local-timestamp-... timestamp
+    without zone double double sum of int, long decimal128(38) sum of float, double double array, map, record,
+    refold-json, and every other field that may be a Blob or Sealed: string, the JSON that `refold` shows
 
 A string or enum that may be a Blob or Sealed is the text itself, and of a Blob or Sealed its JSON, `{"$blob": {...}}`.
 (Files of format 1 have the text as JSON too, in quotes.)
@@ -43,7 +41,7 @@ OWN_COLUMNS = [
 ]
 
 Array = Callable[[Sequence[Any]], pa.Array]
-"""From canonical values, None where there is none, to an array of the column's type."""
+"""Makes an array of the column's type from canonical values; None is null."""
 
 _encode_json = msgspec.json.Encoder().encode
 _PLAIN = {
@@ -111,12 +109,12 @@ def _as_is(kind: pa.DataType) -> tuple[pa.DataType, Array]:
 
 
 def _doubles(kind: pa.DataType) -> tuple[pa.DataType, Array]:
-    """A whole number is an integer in canonical form, and may be too large for Arrow to take it for a float."""
+    """In canonical form a whole number is an integer, which may be too large for Arrow to convert to a float."""
     return kind, lambda values: pa.array([None if each is None else float(each) for each in values], kind)
 
 
 def _whole(values: Sequence[Any]) -> pa.Array:
-    """Sums past 64 bits are doubles in canonical form, whole ones."""
+    """In canonical form sums beyond 64 bits are whole doubles."""
     return pa.array([None if each is None else Decimal(int(each)) for each in values], pa.decimal128(38, 0))
 
 
@@ -144,7 +142,7 @@ def _shown(field: FieldDefinition) -> Array:
 
 
 def _raw_shower(node: Node) -> Show:
-    """As jsonform.shower, for an encoder that takes JSON texts as they are: what is JSON already is not read first."""
+    """Like jsonform.shower, but values that are JSON texts already are not parsed; the encoder copies them unchanged."""
     show, value = shower(node), value_of(node)
     kind, is_plain = value["type"], not allows(node, "refold.Blob") and not allows(node, "refold.Sealed")
     if value.get("logicalType") == JSON:
@@ -159,5 +157,5 @@ def _raw_shower(node: Node) -> Show:
 
 
 def _is_bare(tree: Any) -> bool:
-    """Whether it is a JSON text, and one that nobody could take for a Blob's or Sealed's form."""
+    """Whether a value is a JSON text that cannot be confused with a Blob's or Sealed's form."""
     return type(tree) is str and not tree.startswith('{"$')

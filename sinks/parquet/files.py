@@ -1,9 +1,9 @@
-"""One partition's entities as Parquet files, one a type.
+"""Writes one partition's entities as Parquet files, one for each type.
 
-Entities come in no order of type. They are taken TAKEN_ROWS at a time, and sorted by type. Those of a type wait until
-they are COLUMNS_ROWS, and become columns. The columns wait until they are a row group's worth, or until all that waits
-is WAITING_BYTES: then the largest goes into its file. So memory is bounded, however many entities and types there are;
-a file is open for each type that was met.
+Entities arrive in no order of type. They are read TAKEN_ROWS at a time and grouped by type. When COLUMNS_ROWS entities
+of a type are buffered, they are converted to columns. Columns are written when they fill a row group, or when all
+buffers together reach WAITING_BYTES: then the largest is written to its file. So memory is bounded, however many
+entities and types there are. One file is open for each type seen so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Stored = tuple[str, bytes]
 
 
 class Written(NamedTuple):
-    """A file that is whole: of which type, its rows, and the definition's fingerprint in hex."""
+    """A complete file: its type, its number of rows, and the definition's fingerprint in hex."""
 
     type: str
     path: Path
@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A type's entities on their way into its file."""
+    """A type's buffered entities and its open file."""
 
     columns: list[ParquetColumn]
     reader: ColumnReader
@@ -60,9 +60,10 @@ class _Waiting:
 def write_partition(
     stored: Iterator[Stored], folds: Folds, folder: Path, metadata: Mapping[str, str], wrote: Callable[[int], None]
 ) -> list[Written]:
-    """The files, in a folder. stored: (entity, encoded); metadata: into each file, with its type and definition.
+    """Write the files into a folder.
 
-    wrote: told how many more entities were taken. OSError where the folder's disk is full.
+    stored: (entity, encoded). metadata: added to each file, with its type and definition. wrote: called with the number of
+    further entities read. Raises OSError if the disk is full.
     """
     types: dict[str, _Waiting] = {}
     size = 0
@@ -92,7 +93,7 @@ def write_partition(
 
 
 def _taken(stored: Iterator[Stored]) -> Iterator[dict[str, list[Stored]]]:
-    """Some at a time, by type."""
+    """Groups of entities, by type."""
     by_type: dict[str, list[Stored]] = {}
     prefix, some = "/", list[Stored]()  # of the type that came last: most often the next one's, too
     count = size = 0
@@ -125,7 +126,7 @@ def _begun(
 
 
 def _turn(waiting: _Waiting) -> None:
-    """Make columns of the entities that wait."""
+    """Convert the buffered entities to columns."""
     if waiting.stored:
         waiting.columnar.append(_columns_of(waiting.stored, waiting))
         waiting.columnar_rows += len(waiting.stored)
@@ -133,7 +134,7 @@ def _turn(waiting: _Waiting) -> None:
 
 
 def _write(waiting: _Waiting) -> int:
-    """A row group of what waits; the bytes it was in encoded form."""
+    """Write the buffered columns as a row group; returns their size in encoded form, in bytes."""
     _turn(waiting)
     size = waiting.size
     if waiting.columnar:
@@ -144,7 +145,9 @@ def _write(waiting: _Waiting) -> int:
 
 
 def _columns_of(stored: list[Stored], waiting: _Waiting) -> pa.RecordBatch:
-    """Column by column, so that what differs by type is decided once and not for each value."""
+    """The columns of entities. They are made column by column, so that decisions by type are made once and not for each
+    value.
+    """
     read = waiting.reader.read(stored)
     arrays = [
         pa.array([name for name, _ in stored], pa.string()),

@@ -1,34 +1,33 @@
 """`refold sink parquet --to URL`: every entity at an exact cut, as Parquet files in a folder or in S3.
 
-    commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet   one commit's files, the whole state
-    manifests/<number>.json   makes a commit one: its cut, root, folder and files
-    CURRENT                   the folder of the newest commit, as text
-    current                   in a folder: a link to it
+    commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet one commit's files, the whole state
+    manifests/<number>.json creates the commit: its cut, root, folder and files CURRENT the folder of the newest commit,
+    as text current in a folder: a link to it
 
 To commit a view:
-1. Read the newest manifest, by number n. The view has to follow it: same log, and the cut that `position` gave.
-2. Write all files into commits/<n + 1>-<token>, with a token nobody else has. A partition of which nothing was recorded
-   since, and no definition, has the files it had: they are linked, or copied by the store itself. After a commit of an
-   earlier format every file is written anew, and such a commit is followed by one of the same cut where nothing came.
-3. Create manifests/<n + 1>.json, which only one can: this is the commit. Who comes second is refused; its folder is
-   named by no manifest, and goes with step 5.
-4. Write CURRENT and move the link; then look whether a newer manifest stands there, and if so let both name that one:
-   so they name the newest commit once the last writer is through, and always a whole one.
-5. Remove what is of no use any more: the files, then the manifest, of commits that a newer one has replaced for longer
-   than the grace, never those of CURRENT's; and folders of numbers that are taken, but named by no manifest.
-A process killed before 3 has committed nothing, one killed after it has. `position` is the newest manifest, never
-CURRENT; whoever opens the sink next does 4 and 5 again, of the newest commit.
+1. Read the newest manifest, number n. The view must follow it: same log, and the cut that `position` returned.
+2. Write all files into commits/<n + 1>-<token>, with a unique token. If a partition got no record and no definition
+   since commit n, its files are linked, or copied inside the store. After a commit of an earlier format every file is
+   written again, even if the cut is the same.
+3. Create manifests/<n + 1>.json, which only one process can: this is the commit. A second process is refused; no
+   manifest names its folder, and step 5 removes it.
+4. Write CURRENT and move the link. Then check for a newer manifest, and if there is one, write both again with it. So
+   they always name a complete commit, and the newest one when the last writer is done.
+5. Remove what is no longer needed: first the files, then the manifest, of each commit that was replaced longer ago than
+   the grace period, but never of CURRENT's commit. Also remove folders with a used number that no manifest names. A
+   process that is killed before step 3 has committed nothing; after step 3 it has. `position` is read from the newest
+   manifest, never from CURRENT. The next process that opens the sink repeats steps 4 and 5 for the newest commit.
 
-What readers may rely on. A commit's folder is whole before CURRENT names it, and is never changed: whoever reads
-CURRENT (or resolves the link) once, and then reads below that folder by a plain glob, sees one commit, whole. Whoever
-gives the link's own name to a glob has its names looked up one by one, and where a commit comes between may meet two
-of them: resolve it first. `commits/*` is for nobody: it holds several states at a time. The files of a folder stay for
-the grace after it was replaced.
+Guarantees for readers. A commit's folder is complete before CURRENT names it, and never changes. A reader that reads
+CURRENT (or resolves the link) once, and then uses a plain glob below that folder, sees exactly one complete commit. A
+glob through the link resolves each name separately and may mix two commits, so resolve the link first. Do not read
+`commits/*`: it holds several states at a time. The files of a replaced commit stay for the grace period.
 
-What a commit is, as JSON: the manifest that makes it one.
+The manifest of a commit is JSON.
 
-A sink removes the folders that old manifests name, and others may be able to write a manifest. So the names in it are
-those that a sink makes, or it is none: nothing outside of the sink's own place is ever read or removed because of it.
+A sink removes the folders that old manifests name, and other programs may be able to write a manifest. So a manifest is
+rejected unless all its names have the form that a sink writes: a manifest never causes a read or a removal outside of
+the sink's own folder.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from refold.streams.objects.remote import RemoteObjects
 from refold.streams.view import StateView
 
 FORMAT = 2
-"""2: a text that may be a Blob or Sealed is the text; in 1 it was its JSON."""
+"""Format 2: a text that may be a Blob or Sealed is stored as text; in format 1 as its JSON."""
 _FOLDER = re.compile(r"commits/\d{1,20}-[0-9a-f]{16}")
 _PATH = re.compile(r"type=[A-Za-z0-9_]+/partition=\d{1,9}/part\.parquet")
 
 
 class CommittedFile(msgspec.Struct, frozen=True):
-    """A file of a commit: its path below the commit's folder, and what is in it."""
+    """A file of a commit: its path below the commit's folder, and its content."""
 
     path: str
     type: str
@@ -71,7 +70,7 @@ class CommittedFile(msgspec.Struct, frozen=True):
 
 
 class CommitManifest(msgspec.Struct, frozen=True):
-    """One commit. folder: where its files are, below the sink's URL. cut: its text; root: of the state, in hex."""
+    """One commit. folder: the folder of its files, below the sink's URL. cut: as text. root: of the state, in hex."""
 
     refold_parquet: int
     number: int
@@ -82,17 +81,17 @@ class CommitManifest(msgspec.Struct, frozen=True):
     files: tuple[CommittedFile, ...]
 
     def at(self) -> Cut:
-        """The cut that it is the state of."""
+        """The cut of the commit's state."""
         return parse_cut(self.cut)
 
 
 def encoded(manifest: CommitManifest) -> bytes:
-    """The manifest's file."""
+    """Return a manifest as the bytes of its file."""
     return msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
 
 
 def decoded(data: bytes, place: str) -> CommitManifest:
-    """The manifest in a file; CorruptionError where there is none that this release reads."""
+    """Parse a manifest's file. Raises CorruptionError if it is not a manifest that this release can read."""
     try:
         found = msgspec.json.decode(data, type=CommitManifest)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -112,7 +111,7 @@ Progress = Callable[[int, int], None]
 
 
 def open_sink(url: str) -> SnapshotSink:
-    """file:///FOLDER or s3://BUCKET/PREFIX, with ?grace_s=3600."""
+    """Open the sink at file:///FOLDER or s3://BUCKET/PREFIX, with ?grace_s=3600."""
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     grace = options.pop("grace_s", str(GRACE_S))
@@ -175,7 +174,7 @@ class ParquetSink(SnapshotSink):
             self._finish(manifest)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
     def current(self) -> CommitManifest | None:
         """The newest commit."""
@@ -226,7 +225,7 @@ class ParquetSink(SnapshotSink):
                 yield CommittedFile(path, each.type, partition, each.rows, size, each.definition)
 
     def _finish(self, manifest: CommitManifest) -> None:
-        """What is left to do of a commit that is one, by whomever."""
+        """Do steps 4 and 5 for a commit, made by this or another process."""
         self._point(manifest)
         self._collect(manifest)
         self._finished = manifest.number
@@ -234,7 +233,7 @@ class ParquetSink(SnapshotSink):
     def _point(self, manifest: CommitManifest) -> None:
         """Step 4."""
         while True:
-            # Nothing is written where it stands already: opening needs no room on a disk.
+            # An equal CURRENT is not written again, so that opening works on a full disk.
             if self._objects.get(CURRENT) != manifest.folder.encode():
                 self._objects.put(CURRENT, manifest.folder.encode())
             if isinstance(self._objects, FolderObjects):
@@ -266,7 +265,7 @@ class ParquetSink(SnapshotSink):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Say of a store that fails whether waiting mends it."""
+        """Translate an error of the store: SinkBusy if waiting helps, else SinkRefused."""
         try:
             yield
         except StoreUnavailable as error:
@@ -278,7 +277,7 @@ class ParquetSink(SnapshotSink):
 
 
 def _is_unchanged(before: Cut, cut: Cut, partition: int) -> bool:
-    """Whether a partition's state is the same at both, by what it is a function of."""
+    """Whether a partition's state is equal at both cuts: it has the same offset and definitions."""
     return (
         before.offsets.get(partition) == cut.offsets[partition]
         and (before.schemas, before.types_digest, before.observed_until, before.fold_version)

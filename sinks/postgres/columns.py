@@ -1,20 +1,18 @@
-"""What a type looks like as a table: names of tables and columns, their SQL types, and values as COPY reads them. Pure.
+"""The SQL table of a type: names of tables and columns, SQL types, and values in COPY's text format. Pure functions.
 
-A name is the type's or field's own where PostgreSQL can have it and it is none of refold's (which begin with `_`, of
-tables with `refold_`); else its beginning and eight digits of its SHA-256. A column whose name is a reserved word gets
-`_` appended, so that nobody has to quote it: `user_`. So does a name that is a reserved word and `_`s, so that no two
-fields share a column.
+A table or column has the name of its type or field, if PostgreSQL allows the name and refold does not reserve it
+(columns that begin with `_`, tables that begin with `refold_`). Otherwise it has the beginning of the name and eight
+digits of its SHA-256. A column whose name is a reserved word gets `_` appended, so that it needs no quotes: `user_`. A
+name that is a reserved word followed by `_`s gets one too, so that no two fields share a column.
 
-    int         integer           string          text             date                  date
-    long        bigint            enum            text             time-millis, -micros  time
-    boolean     boolean           bytes, fixed    bytea            timestamp-...         timestamptz
-    float       double precision  decimal         numeric          local-timestamp-...   timestamp
-    double      double precision  string uuid     uuid             count                 bigint
-    sum         numeric           array, map, record, refold-json, and what else may be a Blob or Sealed: jsonb
+    int integer string text date date long bigint enum text time-millis, -micros time boolean boolean bytes, fixed bytea
+    timestamp-... timestamptz float double precision decimal numeric local-timestamp-... timestamp double double
+    precision string uuid uuid count bigint sum numeric array, map, record, refold-json, and every other field that may
+    be a Blob or Sealed: jsonb
 
-A string or enum that may be a Blob or Sealed is text too: the text itself, and of a Blob or Sealed its JSON,
-`{"$blob": {...}}`, written as PostgreSQL writes jsonb.
-PostgreSQL's text and jsonb cannot hold U+0000, which is shown as U+2400; `_held` has it as it was.
+A string or enum that may be a Blob or Sealed is text too: the text itself, and of a Blob or Sealed its JSON, `{"$blob":
+{...}}`, written as PostgreSQL writes jsonb. PostgreSQL's text and jsonb cannot hold U+0000, so it is replaced by
+U+2400; `_held` has the original.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from refold.avro.nodes import JSON, allows, value_of
 
 NAME_BYTES_MAX = 63
 SYSTEM = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-# What no release of PostgreSQL from 13 on takes as a column's name without quotes: pg_get_keywords(), R and T.
+# Words that a release of PostgreSQL from 13 on rejects as a column's name without quotes: pg_get_keywords(), R and T.
 _RESERVED = """
     all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
     column concurrently constraint create cross current_catalog current_date current_role current_schema current_time
@@ -51,7 +49,7 @@ NULL = r"\N"
 
 Text = Callable[[Any], str]
 
-# What one column can hold, another can: a column is widened to it, and one that is wide enough is left.
+# The types that a column can be widened to; a column that is wide enough is not changed.
 _WIDER = {
     "integer": ("bigint", "numeric", "jsonb"),
     "bigint": ("numeric", "jsonb"),
@@ -105,7 +103,7 @@ def is_reserved(name: str) -> bool:
 
 
 def index_name(table: str) -> str:
-    """The index of a type's table on its times."""
+    """The name of the index on the times of a type's table."""
     return _name(f"{OWN_TABLES}recorded_at_{table}", taken=False)
 
 
@@ -117,12 +115,12 @@ def _name(name: str, *, taken: bool) -> str:
 
 
 def columns_of(definition: TypeDefinition, held: dict[str, str] | None = None) -> list[SqlColumn]:
-    """A type's columns in the order of its fields; held: SQL types by column, of a table that is there."""
+    """A type's columns in the order of its fields. held: SQL types by column of the existing table."""
     return [_column(each, held or {}) for each in definition.fields.values()]
 
 
 def widens(held: str, wanted: str) -> bool:
-    """Whether a column of one type can become one of another, keeping all it holds."""
+    """Whether a column can be converted from one type to the other without loss."""
     return wanted in _WIDER.get(held, ("jsonb",))
 
 
@@ -151,7 +149,7 @@ def _has_options(field: FieldDefinition) -> bool:
 
 
 def _text_of(field: FieldDefinition, sql: str) -> Text:
-    """How a field's canonical values stand in COPY's text."""
+    """The conversion of a field's canonical values to COPY's text format."""
     if field.reducer in ("sum", "count"):
         return json_text  # a number is the same text in every column that can hold it
     if sql == "jsonb":
@@ -189,7 +187,7 @@ def json_text(value: Any) -> str:
 
 
 def _text_or_json(shown: Any) -> str:
-    """A text in COPY's text, or what there is in its place, as PostgreSQL makes text of jsonb."""
+    """A text in COPY's text format; of a Blob or Sealed its JSON, formatted as PostgreSQL formats jsonb."""
     return escaped(shown if isinstance(shown, str) else json.dumps(_without_nul(shown), ensure_ascii=False))
 
 

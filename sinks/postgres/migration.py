@@ -1,6 +1,6 @@
-"""The tables of format 1, as releases before this one made them, brought to the present format.
+"""Migrates tables of format 1, which earlier releases wrote, to the present format.
 
-Format 1 had what follows, and format 2 has what stands after the arrow:
+Differences, with format 1 on the left and format 2 after the arrow:
 
     a string or enum that may be a Blob or Sealed    jsonb, a text in its quotes   ->   text
     a field whose name is a reserved word            a column of that name         ->   that name and `_`
@@ -9,13 +9,13 @@ Format 1 had what follows, and format 2 has what stands after the arrow:
     refold's own columns                             may be NULL                   ->   NOT NULL
     indexes on times and agents, comments on columns none                          ->   there
 
-1. Whoever opens the sink finds format 1, begins a transaction, and takes the schema's advisory lock.
-2. It looks at the format again: another may have migrated meanwhile.
+1. A process that opens the sink and finds format 1 begins a transaction and takes the schema's advisory lock.
+2. It reads the format again, because another process may have migrated meanwhile.
 3. Names and types of columns follow from the definitions that the log held at the cut: of a field that is gone, from
    the last one that had it. Values are converted by the server; the position stays.
 4. The rows of one version in refold_history are numbered in the order in which they stand.
-5. Write format 2. Commit: the tables are of one format or of the other, whenever the process is killed.
-A sink of an earlier release that goes on beside it is refused from then on, by the format.
+5. Write format 2. Commit. So a kill at any moment leaves the tables in one of the two formats. A sink of an earlier
+release that still runs is refused from then on, because of the format.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def migrate(connection: Connection, tables: SchemaTables, registry: Registry, sc
 
 
 def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, SqlColumn]]:
-    """By type and by the name that format 1 gave it, each column that the type ever had."""
+    """Each column that a type ever had, by type and by the column's name in format 1."""
     found: dict[str, dict[str, SqlColumn]] = {}
     for version in registry.places():
         if isinstance(version, TypeVersion) and version.offset < schemas:

@@ -22,13 +22,13 @@ class OwnColumn(NamedTuple):
 
 OWN_COLUMNS = (
     OwnColumn("_entity", "text", "TYPE/ID."),
-    OwnColumn("_version", "bigint", "How many distinct observations it is the fold of."),
+    OwnColumn("_version", "bigint", "The number of distinct observations folded."),
     OwnColumn("_state_hash", "bytea", "SHA-256 of the canonical state."),
     OwnColumn("_recorded_at", "timestamp with time zone", "When the log took the latest of its observations."),
-    OwnColumn("_partition", "integer", "The partition of the log that has it."),
+    OwnColumn("_partition", "integer", "The partition of the log that holds the entity."),
     OwnColumn("_offset", "bigint", "The offset of the latest of its observations."),
     OwnColumn("_links", "jsonb", "Its live links: relation, target, valid_from, valid_to."),
-    OwnColumn("_held", "bytea", "The state in refold's own form, from which it is taken on."),
+    OwnColumn("_held", "bytea", "The state in refold's own form, which the next change is applied to."),
 )
 """Of an entity's table; its fields' columns follow."""
 HISTORY_COLUMNS = (
@@ -44,7 +44,7 @@ HISTORY_COLUMNS = (
     OwnColumn("caused_by", "bytea", "The id of the observation that caused the mutation."),
     OwnColumn("partition", "integer", "The partition of that observation."),
     OwnColumn("offset_", "bigint", "The offset of that observation."),
-    OwnColumn("observed_at", "timestamp with time zone", "When it happened, says its source."),
+    OwnColumn("observed_at", "timestamp with time zone", "When it happened, according to its source."),
     OwnColumn("recorded_at", "timestamp with time zone", "When the log took it."),
     OwnColumn("agent", "text", "Who said it."),
     OwnColumn("run", "text", "In which run."),

@@ -1,31 +1,30 @@
 """State and history of a log in PostgreSQL: a table for each type, one for history, and the cut, in one transaction.
 
 A write, and a load likewise:
-1. Begin. Take the schema's advisory lock, which ends with the transaction; who does not get it at once is SinkBusy.
-2. Compare the cut that stands in refold_position with the one this follows; where it is another, SinkBusy: whoever
-   wrote meanwhile is believed.
-3. Make or widen tables, where a definition is new to this connection.
-4. COPY states into a temporary table for each type and upsert from these; COPY history, whose lines are made while the
-   server upserts. A load deletes what it replaces first and copies straight.
-5. Write the cut. Commit: everything of it stands, or nothing.
+1. Begin. Take the schema's advisory lock, which ends with the transaction. If it is taken, raise SinkBusy.
+2. Compare the cut in refold_position with the one that this write follows. If they differ, raise SinkBusy: another
+   process wrote meanwhile, and its write counts.
+3. Create or widen tables if a definition is new to this connection.
+4. COPY states into a temporary table for each type and upsert from these. COPY history, whose lines are made while the
+   server upserts. A load first deletes what it replaces, and copies directly into the tables.
+5. Write the cut. Commit: all of the write is stored, or nothing.
 
-Tables of an earlier format are migrated by whoever asks for the position first, in a transaction of its own
-(migration.py).
+Tables of an earlier format are migrated by the first call of `position`, in a separate transaction (migration.py).
 
-Whatever fails, the connection is given up, and the next call makes another. A commit whose answer was lost is told by
-the position, which the engine asks for then.
+After any failure the connection is closed, and the next call opens another. After a commit whose response was lost,
+`keep_up` reads the position, which shows whether the commit succeeded.
 
-What PostgreSQL's errors mean for a sink: wait and try again, or nothing that waiting mends.
+PostgreSQL's errors are translated: SinkBusy if waiting helps, SinkRefused if not.
 
-By SQLSTATE where there is one. While connecting libpq gives none: what it says of passwords, roles and databases is
-refused, everything else (nobody listens, starting up, too many clients) is waited for.
+The SQLSTATE decides, if there is one. While connecting libpq gives none: then errors about passwords, roles and
+databases are refused, and all others (connection refused, starting up, too many clients) are waited for.
 
 Where a PostgreSQL sink writes: a URL as libpq takes it, and refold's own options in its query.
 
     postgresql://USER@HOST:PORT/DATABASE?schema=refold&history=yes
 
-What the URL leaves out libpq takes from PGHOST, PGUSER, PGPASSWORD and its other variables, ~/.pgpass, and a service
-file. A password in the URL is handed to libpq and shown nowhere.
+For missing parts of the URL libpq uses PGHOST, PGUSER, PGPASSWORD and its other variables, ~/.pgpass, and a service
+file. A password in the URL is passed to libpq and shown nowhere.
 """
 
 from __future__ import annotations
@@ -61,7 +60,9 @@ _SWITCH = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """conninfo: for libpq, with its password; never shown. secrets: what no message may hold."""
+    """A parsed address. conninfo: for libpq, with its password; never shown. secrets: texts that no message may
+    contain.
+    """
 
     conninfo: str = field(repr=False)
     schema: str
@@ -70,14 +71,14 @@ class PostgresAddress:
     secrets: tuple[str, ...] = field(repr=False)
 
     def clean(self, text: str) -> str:
-        """A message without secrets, on one line."""
+        """Return a message without secrets, on one line."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return " ".join(text.split())
 
 
 def parse_address(url: str, environment_password: str = "") -> PostgresAddress:
-    """The address behind a URL; InputError, which never shows the URL, where it is none."""
+    """Parse a URL. Raises InputError if it is invalid; the message never shows the URL."""
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise InputError(f"this is not a URL of a PostgreSQL database: {HELP}")
@@ -100,7 +101,7 @@ def parse_address(url: str, environment_password: str = "") -> PostgresAddress:
     given.setdefault("application_name", "refold sink")
     given.setdefault("connect_timeout", "10")
     conninfo = f"postgresql://{rest.partition('?')[0]}?{urlencode(given, quote_via=quote)}"
-    # As they may come back in messages: as given, and as written in the URL.
+    # The forms that messages may contain: as given, and as written in the URL.
     shown = {each for each in secrets if each} | {quote(each, safe="") for each in secrets if each}
     return PostgresAddress(
         conninfo, schema, _SWITCH[history], f"PostgreSQL at {place}, schema {schema}",
@@ -125,7 +126,7 @@ _REMEDIES = {
 
 
 def fault(address: PostgresAddress, error: psycopg.Error) -> RefoldError:
-    """The same as a sink's error; its message holds no secret."""
+    """Return the sink's error for an error of psycopg. Its message contains no secret."""
     said = address.clean(str(error) or type(error).__name__)
     state = error.sqlstate or ""
     if not state:
@@ -144,14 +145,14 @@ STATES_AT_ONCE = 10_000
 
 
 class _Stored(NamedTuple):
-    """What stands in refold_position."""
+    """The row of refold_position."""
 
     format: int
     cut: Cut
 
 
 class PostgresSink(Sink):
-    """A sink in one schema of a database. It connects when it is first asked something."""
+    """A sink in one schema of a database. It connects at the first call."""
 
     def __init__(self, url: str) -> None:
         self._address = parse_address(url, os.environ.get("PGPASSWORD", ""))
@@ -244,7 +245,7 @@ class PostgresSink(Sink):
         return None if found is None else _Stored(found[0], parse_cut(found[1]))
 
     def _migrate(self, connection: Connection) -> None:
-        """Bring tables of an earlier format to this one, if they are of the log that is followed."""
+        """Migrate tables of an earlier format, if they belong to the log that is followed."""
         found, log = self._stored(connection), self._log
         if found is None or found.format != BEFORE or log is None or found.cut.log_id != log.log_id:
             return
@@ -261,7 +262,7 @@ class PostgresSink(Sink):
 
     @contextmanager
     def _fenced(self, before: Cut | None, after: Cut) -> Iterator[Connection]:
-        """A transaction that takes the store from one cut to the next, or does nothing."""
+        """A transaction that moves the store from one cut to the next, or changes nothing."""
         with self._transaction() as connection:
             self._take_lock(connection)
             if self._position(connection) != before:
@@ -279,7 +280,7 @@ class PostgresSink(Sink):
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """One transaction on a connection that is given up if anything fails."""
+        """One transaction, on a connection that is closed if anything fails."""
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(self._address.conninfo)
@@ -296,7 +297,7 @@ class PostgresSink(Sink):
             raise
 
     def _give_up(self) -> None:
-        """What was made or widened may have been undone with the transaction."""
+        """Close the connection, and forget the tables: a rollback may have undone their creation or widening."""
         self._tables.forget()
         self.close()
 
@@ -308,7 +309,7 @@ def _copy(connection: Connection, statement: sql.Composed, parts: Iterable[bytes
 
 
 def _parts(lines: Iterable[str]) -> Iterator[bytes]:
-    """COPY's text, so many lines at a time that the client's buffers stay small."""
+    """COPY's text in parts, so that the client's buffers stay small."""
     rest = iter(lines)
     while some := "".join(islice(rest, LINES_AT_ONCE)):
         yield some.encode()

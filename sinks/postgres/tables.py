@@ -1,13 +1,12 @@
-"""The tables of a sink's schema, made and widened as types evolve; nothing is ever dropped.
+"""The tables of a sink's schema: created and widened as types evolve, and never dropped.
 
-    refold_position   one row: the cut that everything here is the state of
-    refold_history    one row for each mutation, by entity, version and number
-    TYPE              one row for each entity of the type: refold's own columns, then one for each field
+    refold_position one row: the cut of the state in all tables refold_history one row for each mutation, by entity,
+    version and number TYPE one row for each entity of the type: refold's own columns, then one for each field
 
-Tables of an earlier format are brought to this one by migration.py.
+migration.py migrates tables of an earlier format.
 
-A field that is new gets a column. One whose type grew has its column widened. One whose column could not hold it is
-refused. One that is gone keeps its column, empty.
+A new field gets a column. A field whose type grew gets a wider column. A field that its column cannot hold is refused.
+A removed field keeps its column, empty.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS, OwnColumn
 POSITION, HISTORY = "refold_position", "refold_history"
 HISTORY_KEY = ("entity", "version", "mutation")
 FORMAT = 2
-# In every table, for whoever looks at it in psql.
+# The comment of each table, shown by psql.
 _COMMENT = (
     "State of the refold log's {type} entities; see refold_position for the cut. Written by refold sink postgres."
 )
@@ -35,7 +34,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class TypeTable:
-    """One type's table as it stands, and the statements that write it."""
+    """One type's table as it is in the database, and the statements that write it."""
 
     def __init__(self, schema: str, definition: TypeDefinition, columns: list[SqlColumn]) -> None:
         self.definition = definition
@@ -58,7 +57,7 @@ class TypeTable:
 
 
 class SchemaTables:
-    """What stands in the schema, as far as this connection looked."""
+    """The tables of the schema that this connection knows."""
 
     def __init__(self, schema: str, place: str) -> None:
         self._schema = schema
@@ -74,15 +73,15 @@ class SchemaTables:
         return sql.Identifier(self._schema, name)
 
     def forget(self) -> None:
-        """Look again: another connection may have a new definition's columns."""
+        """Forget the known tables: another connection may have added a new definition's columns."""
         self._known.clear()
 
     def of(self, type_name: str) -> TypeTable:
-        """A type's table, that `ensure` looked at."""
+        """A type's table, after `ensure` for the type."""
         return self._known[type_name]
 
     def known(self) -> Iterable[str]:
-        """The types whose tables were looked at."""
+        """The types whose tables are known."""
         return self._known.keys()
 
     def is_made(self, connection: Connection) -> bool:
@@ -91,7 +90,7 @@ class SchemaTables:
         return connection.execute(query, (self._schema, POSITION)).fetchone() is not None
 
     def make(self, connection: Connection) -> None:
-        """Make the schema and refold's own tables, where they are not there."""
+        """Create the schema and refold's own tables if they are missing."""
         if connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self._schema)))
         connection.execute(
@@ -106,20 +105,20 @@ class SchemaTables:
             self.complete_history(connection)
 
     def complete_history(self, connection: Connection) -> None:
-        """Give refold_history, whose columns are there, its keys, indexes and comments."""
+        """Add keys, indexes and comments to refold_history, whose columns exist."""
         _complete(connection, self.history, HISTORY_COLUMNS, HISTORY_KEY)
         for name in ("recorded_at", "agent"):
             at = sql.Identifier(f"{HISTORY}_{name}"), self.history, sql.Identifier(name)
             connection.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(*at))
 
     def complete_type(self, connection: Connection, at: sql.Identifier, table: str, *, keyed: bool = False) -> None:
-        """Give a type's table, whose columns are there, its keys, index and comments; keyed: it has its primary key."""
+        """Add keys, index and comments to a type's table, whose columns exist. keyed: it already has its primary key."""
         _complete(connection, at, OWN_COLUMNS, () if keyed else ("_entity",))
         index = sql.Identifier(index_name(table))
         connection.execute(sql.SQL("CREATE INDEX {} ON {} (_recorded_at)").format(index, at))
 
     def ensure(self, connection: Connection, definitions: Mapping[str, TypeDefinition]) -> None:
-        """Make or widen the tables of types, where that is not known to be done."""
+        """Create or widen the tables of types, unless they are known to be current."""
         for name, definition in definitions.items():
             known = self._known.get(name)
             if known is None or known.definition.fingerprint != definition.fingerprint:
@@ -150,7 +149,7 @@ class SchemaTables:
         if held is None:
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(table.at, name, kind))
         elif held != column.sql and widens(held, column.sql):
-            # Every row of the type is written anew in this transaction.
+            # Every row of the type is rewritten in this transaction.
             using = sql.SQL("NULL" if column.sql == "jsonb" else "{}").format(name)
             connection.execute(
                 sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}::{}").format(table.at, name, kind, using, kind)
@@ -163,7 +162,7 @@ class SchemaTables:
             )
 
     def columns(self, connection: Connection, table: str) -> dict[str, tuple[str, str]]:
-        """SQL type and comment by name of a table's columns; nothing where it is not there."""
+        """SQL type and comment of a table's columns, by name; empty if there is no such table."""
         query = """
             SELECT attname, format_type(atttypid, atttypmod), coalesce(col_description(pg_class.oid, attnum), '')
             FROM pg_attribute
@@ -175,7 +174,7 @@ class SchemaTables:
 
 
 def comment_on(connection: Connection, table: sql.Identifier, column: str, text: str) -> None:
-    """Set a column's comment; an empty one takes it away."""
+    """Set a column's comment; an empty text removes it."""
     said = sql.Literal(text) if text else sql.SQL("NULL")
     at = sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(table, sql.Identifier(column), said)
     connection.execute(at)
@@ -195,5 +194,5 @@ def _complete(
 
 
 def _column_list(columns: Iterable[tuple[str, str]]) -> sql.Composed:
-    # Types are this program's own words, never anybody's names.
+    # SQL types are constants of this program, never user input.
     return sql.SQL(", ").join(sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns)

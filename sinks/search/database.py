@@ -7,12 +7,12 @@
     said       FTS5: the text of turns in clear, and facts: tools, models, errors, agents and cost as words of their own
     sealed     the hashes of the words and facts of sealed turns, under a key made of the run's own (words.py)
 
-1. Everything of a batch and its cut are written in one transaction. A write that does not follow the cut is refused.
-2. A turn that is written again is replaced. Hashes stay, for nobody can list them by turn; what is found by one of
-   them is read before it is shown (find.py).
-3. Costs are made anew where the price table is another.
+1. A batch and its cut are written in one transaction. A write that does not follow the stored cut is refused.
+2. A turn that is written again is replaced. Its old hashes stay, because they cannot be listed by turn; a hit is read
+   again before it is shown (find.py).
+3. Costs are computed again if the price table changed.
 
-Nothing in the file is needed to read the log: removed, it is made again.
+The file can be deleted: it is computed again from the log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS said USING fts5(
 
 
 class SearchDatabase:
-    """One index file, open. A folder for it is made; nobody but its owner may read it."""
+    """One open index file. Creates its folder; only the owner may read the file."""
 
     def __init__(self, path: Path, table: Prices) -> None:
         """table: by which costs are made.
@@ -97,12 +97,12 @@ class SearchDatabase:
         return None if row is None else str(row[0])
 
     def put_meta(self, name: str, value: str) -> None:
-        """Keep a setting."""
+        """Store a setting."""
         self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
     @property
     def cut(self) -> Cut | None:
-        """The cut it is of; None where it holds nothing yet."""
+        """The cut of the index; None if it is empty."""
         text = self.meta("cut")
         return None if text is None else parse_cut(text)
 
@@ -122,7 +122,7 @@ class SearchDatabase:
 
     @contextmanager
     def writing(self, before: Cut | None, cut: Cut) -> Iterator[None]:
-        """A transaction that takes it from one cut to another. SinkBusy where it is not at the first one."""
+        """A transaction that moves the index from one cut to another. Raises SinkBusy if it is not at the first one."""
         connection = self.connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -141,7 +141,7 @@ class SearchDatabase:
             raise _damaged(self.path, error) from None
 
     def clear(self) -> None:
-        """Remove all of it, within a transaction; settings stay."""
+        """Delete everything but the settings, within a transaction."""
         for name in ("run", "turn", "tokens", "name", "sealed", "sealed_run", "said"):
             self.connection.execute(f"DELETE FROM {name}")
         self.put_meta("prices", self._digest)
@@ -153,7 +153,7 @@ class SearchDatabase:
         )
 
     def put_turn(self, turn: SearchedTurn, key: bytes | None = None) -> None:
-        """A turn, in place of what was there of it. key: under which a sealed one's words are hashed."""
+        """Store a turn, and replace an earlier version of it. key: the words of a sealed turn are hashed under it."""
         connection = self.connection
         self.remove(turn.owner, turn.step)
         number = self._free_id(turn.at)
@@ -197,7 +197,7 @@ class SearchDatabase:
             self.connection.execute("DELETE FROM turn WHERE id = ?", found)
 
     def reprice(self) -> None:
-        """Make costs anew, where they were made by another price table."""
+        """Compute costs again if they were computed from another price table."""
         if self.meta("prices") == self._digest:
             return
         connection = self.connection
@@ -211,12 +211,12 @@ class SearchDatabase:
         connection.execute("COMMIT")
 
     def usage(self, number: int) -> list[ModelUsage]:
-        """What the model calls of a turn took."""
+        """The tokens that the model calls of a turn used."""
         rows = self.connection.execute("SELECT * FROM tokens WHERE turn = ?", (number,))
         return [ModelUsage(row[1], TokenUsage(*row[2:])) for row in rows]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.connection.close()
 
     @property
@@ -229,7 +229,7 @@ class SearchDatabase:
         return sum(known) if known else None
 
     def _free_id(self, at: int) -> int:
-        """An id of this microsecond, or of the first one after it that has one left."""
+        """A free id of this microsecond, or of the first later one that has a free id."""
         while True:
             first = at * TURNS_AT_ONCE
             last = first + TURNS_AT_ONCE - 1
@@ -242,12 +242,12 @@ class SearchDatabase:
 
 
 def fact(kind: str, name: str) -> str:
-    """A word for a fact, which no text has."""
+    """The word that stands for a fact in the index; no text contains it."""
     return f"_{kind}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def cost_bucket(cost: float) -> int:
-    """The power of two that a cost is in, of microdollars, from 0."""
+    """The power of two that a cost in microdollars falls in, from 0."""
     return max(0, math.frexp(max(cost, 0) * 1e6)[1])
 
 

@@ -1,12 +1,12 @@
 """Finding turns in the search index, the newest first.
 
-1. In clear content FTS5 gives the turns that have every word, by their ids, which are in the order of time. Facts (a
-   tool, a model, an error, a range of costs) are words of the same index, so it intersects them by itself.
-2. In sealed content each run has a key of its own: the words are hashed under it, and looked up. Runs are tried by
-   their newest turn, until enough is found that is newer than what is left. A run whose key is gone has no hashes that
-   anybody can make: nothing of it is found.
-3. Both are merged by time. What is found is read from the log before it is shown, and left out where it cannot be read
-   any more, or does not say it: so content that was removed is not found either.
+1. For clear content FTS5 returns the turns that contain every word, ordered by id and so by time. Facts (a tool, a
+   model, an error, a range of costs) are words of the same index, so FTS5 intersects them too.
+2. For sealed content each run has its own key: the words are hashed under it, and looked up. Runs are searched in the
+   order of their newest turns, until enough hits are newer than all remaining runs. Without a run's key its hashes
+   cannot be computed, so nothing of it is found.
+3. Both results are merged by time. A hit is read from the log before it is shown. It is dropped if it cannot be read,
+   or no longer contains the words: so removed content is not found.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUCKETS = range(64)
 
 @dataclass(frozen=True, slots=True)
 class SearchWanted:
-    """Which turns; all that is given has to hold.
+    """A search: the conditions that a turn must meet, all of them.
 
     text: words, and phrases in quotes. tool, model, error: a part of a name, in any case of letters. agent: of the run.
     since, until: microseconds since 1970. min_cost_usd, max_cost_usd: of the turn.
@@ -51,7 +51,7 @@ class SearchWanted:
 
 
 class FoundTurn(NamedTuple):
-    """A turn that was found. number: its id in the index. step: 0 for what a run or a conversation says as a whole."""
+    """A turn that was found. number: its id in the index. step: 0 for the content of a whole run or conversation."""
 
     number: int
     owner: str
@@ -66,12 +66,12 @@ class FoundTurn(NamedTuple):
 
     @property
     def at(self) -> int:
-        """When it began, microseconds since 1970; 0 where that is not known."""
+        """When it began, in microseconds since 1970; 0 if that is unknown."""
         return self.number // TURNS_AT_ONCE
 
 
 class SearchHit(NamedTuple):
-    """A turn as it is shown. run: "" for a conversation that no run has. snippet: "" where no text was asked for."""
+    """A turn as it is shown. run: "" for a conversation without a run. snippet: "" if the search has no text."""
 
     run: str
     agent: str
@@ -81,14 +81,14 @@ class SearchHit(NamedTuple):
 
 
 class TurnFinder:
-    """Asks one index. ring: where the keys of sealed content are; None where there is none."""
+    """Searches one index. ring: the keys of sealed content; None without keys."""
 
     def __init__(self, database: SearchDatabase, ring: KeyRing | None) -> None:
         self._database = database
         self._ring = ring
 
     def find(self, wanted: SearchWanted) -> Iterator[FoundTurn]:
-        """The turns, the newest first, by what the index says. InputError where nothing is asked for."""
+        """Yield the matching turns of the index, newest first. Raises InputError if the search is empty."""
         asked = search_text(wanted.text)
         if wanted.text.strip() and not asked.words:
             raise InputError(f"{wanted.text!r} has no word in it: words are letters and digits")
@@ -105,7 +105,7 @@ class TurnFinder:
         return heapq.merge(clear, sealed, key=lambda each: -each.number)
 
     def _facts(self, wanted: SearchWanted) -> list[list[str]] | None:
-        """For each fact that is asked for, the words that it may stand as; None where one never occurs."""
+        """The words of the index for each fact of the search; None if a fact never occurs."""
         found = []
         for kind in ("tool", "model", "error"):
             part = getattr(wanted, kind)
@@ -138,7 +138,7 @@ class TurnFinder:
     def _sealed(
         self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any], ring: KeyRing
     ) -> Iterator[FoundTurn]:
-        """By runs; a turn is given once no run that is left can have a newer one."""
+        """Search run by run. A turn is yielded when no remaining run can have a newer one."""
         waiting: list[tuple[int, FoundTurn]] = []
         owners = self._database.connection.execute("SELECT owner, newest FROM sealed_run ORDER BY newest DESC")
         for owner, newest in owners:
@@ -190,7 +190,7 @@ _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
 def search(
     database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int, unread: Callable[[str], None]
 ) -> list[SearchHit]:
-    """What is found, at most `limit`, as it can be read now. unread: is told each entity that cannot."""
+    """Return at most `limit` hits that can be read now. unread: called with each entity that cannot be read."""
     asked = search_text(wanted.text)
     cut = database.cut
     hits: list[SearchHit] = []
@@ -225,7 +225,7 @@ def _hit(database: SearchDatabase, found: FoundTurn, shown: str) -> SearchHit:
 
 
 def _checks(wanted: SearchWanted) -> tuple[str, dict[str, Any]]:
-    """What is checked of each turn, as SQL, and its values."""
+    """The conditions on each turn as SQL, and their values."""
     parts, values = ["1"], {
         "since": None if wanted.since is None else wanted.since * TURNS_AT_ONCE,
         "until": None if wanted.until is None else (wanted.until + 1) * TURNS_AT_ONCE - 1,

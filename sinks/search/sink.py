@@ -1,11 +1,11 @@
-"""The search index as a sink: it follows a log, and holds the words of its runs at an exact cut.
+"""The search index is a sink: it follows a log, and holds the words of its runs at an exact cut.
 
-1. A batch names entities. Those that are turns or runs (turns.py) are read as they are at the batch's cut.
-2. What they say goes into the index with the cut, in one transaction (database.py).
-3. Sealed content is left out, unless it is asked for by `sealed=yes` in the URL, once: then its words are there as
-   hashes that nobody can make without the run's key.
+1. A batch names entities. Turns and runs among them (turns.py) are read at the batch's cut.
+2. Their text is written into the index with the cut, in one transaction (database.py).
+3. Sealed content is left out, unless the URL once had `sealed=yes`: then its words are stored as hashes that cannot be
+   computed without the run's key.
 
-Whoever holds the file's lock is the one process that writes. The index is none that must be kept: it is made again.
+Only the process that holds the file's lock writes. The index can be deleted: it is computed again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _STATE_HOME = "XDG_STATE_HOME"
 
 
 class SearchSink(Sink):
-    """Keeps one index file. It has to be attached to the log first, as the engine does."""
+    """Keeps one index file. It must first be attached to a log, as `keep_up` does."""
 
     wants_history = False
 
     def __init__(self, path: Path | None, *, has_sealed: bool | None = None) -> None:
-        """path: of the file; None: the usual one of the log. has_sealed: None: as it was made."""
+        """path: of the file; None: the log's default. has_sealed: None: as the index was made."""
         self._path = path
         self._asked_sealed = has_sealed
         self.name = str(path or "the search index")
@@ -68,7 +68,7 @@ class SearchSink(Sink):
         self._database = SearchDatabase(path, prices())
 
     def position(self) -> Cut | None:
-        """The cut that it holds; None where it has to be made anew. SinkBusy while another process keeps it."""
+        """Return the index's cut; None if it must be made again. Raises SinkBusy while another process writes it."""
         if not self.is_mine():
             raise SinkBusy(f"another process keeps {self.name}")
         database = self.database
@@ -135,7 +135,7 @@ class SearchSink(Sink):
                 yield Fields(view, self._vault)
 
     def _key(self, owner: str) -> bytes | None:
-        """Under which the words of a run are hashed."""
+        """The key under which the words of a run are hashed."""
         ring = None if self._vault is None else self._vault.ring
         try:
             key = None if ring is None else ring.get(run_key(owner.partition("/")[2]))
@@ -149,14 +149,14 @@ class SearchSink(Sink):
 
 
 def usual_path(log: LogPort) -> Path:
-    """Where the index of a log is, unless another place is named: a folder of the user's, by the log's id."""
+    """The default path of a log's index: in a folder of the user, by the log's id."""
     home = os.environ.get(_STATE_HOME)
     state = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
     return state / "refold" / "search" / f"{log.log_id.hex()[:32]}.sqlite"
 
 
 def open_sink(url: str) -> SearchSink:
-    """The sink at sqlite:///PATH[?sealed=yes|no], or at the log's usual place: sqlite:[?sealed=yes|no]."""
+    """Open the sink at sqlite:///PATH[?sealed=yes|no], or at the log's default path: sqlite:[?sealed=yes|no]."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     sealed = options.pop("sealed", None)

@@ -1,11 +1,11 @@
-"""What is searched of a log: a turn is what one step says, what a run was given and came to, or a conversation.
+"""The searched content of a log. A turn is the content of one step, the input and output of a run, or a conversation.
 
     step/RUN#N       the step's new messages, or else its calls with their answers; failures; what it decided
     run/RUN          title, input, output, failure
     agent_session/S  the messages of an imported conversation
 
-Of a captured turn the messages are taken that it added, as they were put together: a request repeats what came before,
-and the pieces of a stream cut words.
+Of a captured turn only the messages that it added are indexed, as assembled messages: a request repeats earlier
+messages, and the pieces of a stream split words.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from refold.avro.observation import type_of
 
 TYPES = ("run", "step", "agent_session")
 _ESCAPED = re.compile(r'\\(?:u[0-9a-fA-F]{4}|[nrtbf"\\/])')
-# What is said elsewhere too, or is no text of anybody.
+# Fields whose text is also elsewhere, or is not written by a person or model.
 _LEFT_OUT = frozenset({"state", "metadata", "answered"})
 
 
 @dataclass(slots=True)
 class SearchedTurn:
-    """One turn. owner: the run's or conversation's entity; step: 0 for what the whole says. at: in microseconds.
+    """One turn. owner: the run's or conversation's entity. step: 0 for the content of the whole. at: microseconds since
+    1970.
 
-    text: None where it cannot be read, or is sealed and was not asked for. error: the exception's class.
+    text: None if it cannot be read, or is sealed and was not requested. error: the exception's class.
     """
 
     owner: str
@@ -53,7 +54,7 @@ class SearchedTurn:
 
 @dataclass(frozen=True, slots=True)
 class SearchedRun:
-    """What stands in clear of a run."""
+    """The fields of a run that are in clear."""
 
     run: str
     agent: str
@@ -62,7 +63,7 @@ class SearchedRun:
 
 
 def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
-    """The turn that an entity of one of TYPES is. opens_sealed: whether sealed content is read."""
+    """Return the turn of an entity of one of TYPES. opens_sealed: whether sealed content is read."""
     kind, _, name = fields.entity.partition("/")
     run, _, number = name.rpartition("#") if kind == "step" else (name, "", "0")
     owner = f"agent_session/{name}" if kind == "agent_session" else f"run/{run}"
@@ -93,12 +94,12 @@ def run_of_entity(fields: Fields) -> SearchedRun:
 
 
 def text_of(fields: Fields) -> str:
-    """All that an entity says. NotAnswerable, CorruptionError."""
+    """Return all text of an entity. Raises NotAnswerable or CorruptionError."""
     return "\n".join(_texts(fields))
 
 
 def _texts(fields: Fields) -> Iterator[str]:
-    # A recorded step's journal has all that its other fields say.
+    # A recorded step's journal contains the text of its other fields.
     names = [each for each in fields.payloads if each not in _LEFT_OUT]
     if "journal" in names:
         for part in fields.exact_map("journal").values():
@@ -110,7 +111,7 @@ def _texts(fields: Fields) -> Iterator[str]:
 
 
 def _attempt_texts(part: dict[str, Any]) -> Iterator[str]:
-    """What an attempt changed in the run's state, what it returned, its calls, and how they failed."""
+    """The texts of an attempt: changes of the run's state, the result, the calls, and their failures."""
     delta = part.get("delta") or ()
     for kind, _, *rest in delta:
         yield from words(rest[-1] if kind == "splice" else rest)
@@ -128,7 +129,7 @@ def _attempt_texts(part: dict[str, Any]) -> Iterator[str]:
 
 
 def _body_texts(body: Plain) -> Iterator[str]:
-    """A request's body, or what is new in it."""
+    """The texts of a request's body, or of its new part."""
     parts = body.get("parts") or () if isinstance(body, dict) else (body,)
     for part in parts:
         if isinstance(part, str):
@@ -147,7 +148,7 @@ def _answer_texts(answer: Plain) -> Iterator[str]:
 
 
 def _json_texts(text: str) -> Iterator[str]:
-    """The texts in a JSON text; of a piece of one, the piece without escapes."""
+    """The texts in a JSON document; for an incomplete document, the text without escapes."""
     try:
         yield from words(parse_json(text, ""))
     except InputError:

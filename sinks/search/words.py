@@ -1,9 +1,9 @@
-"""The words of a text, as the search index has them: letters, digits and _, in one case.
+"""The words of a text for the search index: letters, digits and _, case-folded.
 
-A text in a script without spaces has no words to be found by, so each of its characters is one.
+In a script without spaces each character is a word.
 
-Sealed content is indexed by the words' hashes under a key that is made of the run's own key. Without that nobody can
-say what a hash is of, or find it.
+Sealed content is indexed by hashes of its words, under a key derived from the run's key. Without that key a hash can
+neither be computed nor reversed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SNIPPET = 80
 
 
 class SearchText(NamedTuple):
-    """What is searched for. words: each has to be there; phrases: words that have to follow one another."""
+    """A parsed search text. words: each must occur. phrases: words that must follow one another."""
 
     words: tuple[str, ...]
     phrases: tuple[tuple[str, ...], ...]
 
     def is_in(self, text: str) -> bool:
-        """Whether a text has all of it."""
+        """Whether a text contains all words and phrases."""
         there = words_of(text)
         if not set(self.words) <= set(there):
             return False
@@ -36,19 +36,19 @@ class SearchText(NamedTuple):
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their order. A long one is cut."""
+    """Return the words of a text in order. Long words are cut."""
     return [word[:WORD_CHARACTERS_MAX] for word in _WORD.findall(text.casefold())]
 
 
 def search_text(given: str) -> SearchText:
-    """What somebody typed: words, and phrases in quotes. A word of several, such as `o-7`, is a phrase."""
+    """Parse a search text: words, and phrases in quotes. A word with several parts, such as `o-7`, is a phrase."""
     phrases = [tuple(words_of(quoted or plain)) for quoted, plain in _PARTS.findall(given)]
     every = dict.fromkeys(word for phrase in phrases for word in phrase)
     return SearchText(tuple(every), tuple(dict.fromkeys(each for each in phrases if len(each) > 1)))
 
 
 def search_key(run_key: bytes) -> bytes:
-    """The key that a run's words are hashed under."""
+    """Derive the key under which a run's words are hashed."""
     return hashlib.blake2b(b"refold-search/1", key=run_key, digest_size=32).digest()
 
 
@@ -60,7 +60,7 @@ def blinded(key: bytes, words: Iterable[str]) -> Iterator[int]:
 
 
 def snippet(text: str, asked: SearchText) -> str:
-    """The place where the first of the words is found, in one line."""
+    """Return the text around the first match, in one line."""
     for found in _WORD.finditer(text):
         if found[0].casefold()[:WORD_CHARACTERS_MAX] in asked.words:
             begin, end = max(0, found.start() - _SNIPPET), found.end() + _SNIPPET
