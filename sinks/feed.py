@@ -144,7 +144,9 @@ class Feed:
         return self._batch(position, cut, taken)
 
     def lag(self, position: Cut) -> Lag:
-        """Return how far a position is behind, as of the log's last refresh. Cheap for a sink that this feed follows."""
+        """Return how far a position is behind, as of the log's last refresh. Cheap for a sink that this feed
+        follows.
+        """
         log, changes, times = self._log, 0, []
         ends = log.ends()
         for partition, offset in position.offsets.items():
@@ -255,7 +257,7 @@ class Feed:
     def _states_before(
         self, taken: _Taken, definitions: Mapping[str, TypeDefinition]
     ) -> tuple[dict[str, EntityState], dict[str, int]]:
-        """Each changed entity as the sink holds it, or empty if it is unknown; and the encoded size of each, in bytes."""
+        """Each changed entity as the sink holds it, or empty if unknown; and the encoded size of each, in bytes."""
         states: dict[str, EntityState] = {}
         weights: dict[str, int] = {}
         missing: list[str] = []

@@ -134,7 +134,9 @@ class Sink(ABC):
     """Whether batches and loads contain `history`."""
 
     def attach(self, log: LogPort) -> None:  # noqa: B027  # most need none
-        """Called once with the log that the sink follows, for sinks that read more than states. Do not close the log."""
+        """Called once with the log that the sink follows, for sinks that read more than states. Do not close the
+        log.
+        """
 
     @abstractmethod
     def position(self) -> Cut | None:

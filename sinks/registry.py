@@ -50,7 +50,9 @@ SINKS: dict[str, Callable[[], Opener]] = {
 
 
 def open_sink(name: str, url: str) -> Sink | SnapshotSink:
-    """Open the sink of that name at a URL. Raises InputError, which lists the known sinks or names the missing extra."""
+    """Open the sink of that name at a URL. Raises InputError, which lists the known sinks or names the missing
+    extra.
+    """
     if ":" in name:
         return _own(name)(url)
     if name not in SINKS:

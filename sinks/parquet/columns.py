@@ -142,7 +142,9 @@ def _shown(field: FieldDefinition) -> Array:
 
 
 def _raw_shower(node: Node) -> Show:
-    """Like jsonform.shower, but values that are JSON texts already are not parsed; the encoder copies them unchanged."""
+    """Like jsonform.shower, but values that are JSON texts already are not parsed; the encoder copies them
+    unchanged.
+    """
     show, value = shower(node), value_of(node)
     kind, is_plain = value["type"], not allows(node, "refold.Blob") and not allows(node, "refold.Sealed")
     if value.get("logicalType") == JSON:

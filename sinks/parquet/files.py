@@ -62,8 +62,8 @@ def write_partition(
 ) -> list[Written]:
     """Write the files into a folder.
 
-    stored: (entity, encoded). metadata: added to each file, with its type and definition. wrote: called with the number of
-    further entities read. Raises OSError if the disk is full.
+    stored: (entity, encoded). metadata: added to each file, with its type and definition. wrote: called with the number
+    of further entities read. Raises OSError if the disk is full.
     """
     types: dict[str, _Waiting] = {}
     size = 0

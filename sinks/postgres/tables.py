@@ -112,7 +112,9 @@ class SchemaTables:
             connection.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(*at))
 
     def complete_type(self, connection: Connection, at: sql.Identifier, table: str, *, keyed: bool = False) -> None:
-        """Add keys, index and comments to a type's table, whose columns exist. keyed: it already has its primary key."""
+        """Add keys, index and comments to a type's table, whose columns exist. keyed: it already has its primary
+        key.
+        """
         _complete(connection, at, OWN_COLUMNS, () if keyed else ("_entity",))
         index = sql.Identifier(index_name(table))
         connection.execute(sql.SQL("CREATE INDEX {} ON {} (_recorded_at)").format(index, at))

@@ -8,7 +8,7 @@ with refold.open("file:.refold") as log:
     view = log.rebuild()
     print(view["tool_config/acme"].fields, view.root)
 
-Each name is imported when it is first used: `import refold` alone costs next to nothing.
+Each name is imported at its first use, so `import refold` alone is fast.
 """
 
 from __future__ import annotations

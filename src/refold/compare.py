@@ -1,4 +1,4 @@
-"""Recorded runs compared: the first point at which two of them differ, and the states of one, step by step.
+"""Compare recorded runs: the first point at which two runs differ, and the states of one run, step by step.
 
 from refold.compare import compare, told
 

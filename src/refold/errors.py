@@ -2,7 +2,7 @@
 
 from refold.errors import RefoldError, UnknownEntity
 
-Each name is imported when it is first asked for.
+Each name is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For those who write an importer: a format of recorded conversations that `refold import --format NAME` reads.
+"""The public interface for writing an importer: a format of recorded conversations for `refold import --format NAME`.
 
 from refold.importer import Conversation, Importer, ImportFile, parse_messages
 
@@ -15,7 +15,7 @@ DESK = Importer(
 )
 
 A package names it in an entry point of the group `refold.importers`; without one it is --format MODULE:DESK.
-`refold.testing.importers` has the rules that every importer keeps, as a check for its tests.
+`refold.testing.importers` checks the rules for importers in your tests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""For those who write a sink: a store that is kept up to date with a log, at an exact cut.
+"""The public interface for writing a sink: a store that is kept up to date with a log, at an exact cut.
 
 from refold.sink import Sink, keep_up
 
-docs/SINKS.md explains the protocol, and docs/examples/sqlite_sink.py is a whole one.
+docs/SINKS.md explains the protocol, and docs/examples/sqlite_sink.py is a complete sink.
 """
 
 from __future__ import annotations

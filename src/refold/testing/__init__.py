@@ -1,4 +1,4 @@
-"""For those who build on refold: laws to hold one's own reducers and types to. Needs `pip install refold[testing]`.
+"""Checks for your own reducers and types against the laws of the fold. Needs `pip install refold[testing]`.
 
 from hypothesis import strategies as st
 from refold.testing import check_reducer, check_type

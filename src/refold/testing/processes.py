@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 _POLL_S = 0.05
 _STOP_S = 30.0
 _TAIL_LINES = 25
-# Below the ports that systems use for outgoing connections, so that they stay free while a server is down.
+# Below the ephemeral ports, so that they stay free while a server is down.
 _PORT_FIRST, _PORT_LAST = 20_000, 32_000
 _draw = random.SystemRandom()
 
@@ -36,7 +36,7 @@ class ServerFailed(RefoldError):
 
 
 class Supervised:
-    """A server below a supervisor (supervisor.py), so that it ends when this process ends, in whatever way.
+    """A server under a supervisor (supervisor.py), so that it ends when this process ends, however it ends.
 
     name: its name in messages. log: the file of its output. remove: a folder to delete if this process ends without
     stopping it.
@@ -52,11 +52,11 @@ class Supervised:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a process; a paused one has."""
+        """Whether the server's process exists; a paused one exists."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def launch(self, command: Sequence[str], *, folder: Path | None = None) -> None:
-        """Start it, in a folder. It is not ready before `await_ready` returns."""
+        """Start the server, in a folder. It is ready when `await_ready` returns."""
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         self._supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", str(supervisor.__file__), str(self.log), str(self._remove or ""), *command],
@@ -64,7 +64,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             text=True,
             cwd=folder,
-            # Out of reach of the terminal's Ctrl-C.
+            # So that the terminal's Ctrl-C does not reach it.
             start_new_session=True,
         )
         assert self._supervisor.stdout is not None
@@ -75,7 +75,7 @@ class Supervised:
         self.pid = int(pid)
 
     def await_ready(self, is_ready: Callable[[], bool], within_s: float) -> None:
-        """Returns when it serves. Raises ServerFailed when it ended instead, or took too long."""
+        """Wait until the server serves. Raises ServerFailed if it ended instead, or after `within_s` seconds."""
         deadline = Deadline(within_s)
         while not is_ready():
             if not self.is_running:
@@ -85,7 +85,7 @@ class Supervised:
             time.sleep(_POLL_S)
 
     def send(self, name: str) -> None:
-        """Send it the signal of that name; returns when it has taken effect. Nothing happens where it has ended."""
+        """Send the signal of that name; returns when it has taken effect. Does nothing if the server has ended."""
         process = self._supervisor
         if process is None or process.stdin is None or process.stdout is None:
             return
@@ -104,7 +104,7 @@ class Supervised:
         self._end()
 
     def stop(self) -> None:
-        """SIGTERM, its own orderly end; SIGKILL when that takes too long."""
+        """Send SIGTERM for an orderly end; send SIGKILL if that takes too long."""
         self.send("SIGCONT")
         self.send("SIGTERM")
         if self._supervisor is not None:
@@ -134,7 +134,7 @@ class Supervised:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which nothing listened a moment ago."""
+    """Return ports that were free a moment ago."""
     found: list[int] = []
     while len(found) < count:
         port = _draw.randrange(_PORT_FIRST, _PORT_LAST)
@@ -155,14 +155,14 @@ def is_free(port: int) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where the user keeps what can be fetched again."""
+    """Return refold's folder in the user's cache."""
     cached = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cached).absolute() / "refold"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Held by one process at a time; given up by the system when that ends."""
+    """Hold a lock file, one process at a time. The system releases the lock when the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

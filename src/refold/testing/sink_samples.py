@@ -1,4 +1,4 @@
-"""What the conformance suite of sinks records, and the log that it records it in (refold.testing.sinks)."""
+"""The observations and the log of the conformance suite of sinks (refold.testing.sinks)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIELDS: dict[str, tuple[Any, str]] = {
 
 
 def append(log: LogPort, observation: Observation, definition: TypeDefinition) -> None:
-    """Append an observation under a definition, registered if it is not yet."""
+    """Append an observation under a definition. Registers the definition if necessary."""
     version = log.registry.find(definition)
     if version is None:
         log.register(definition)
@@ -52,7 +52,9 @@ class FollowedLog:
         self._types = {each.name: each for each in types}
 
     def write(self, observations: Iterable[Observation], definition: TypeDefinition | None = None) -> None:
-        """Have them in the log, durable and folded on return. definition: what those of its type are written by."""
+        """Append observations; they are durable and folded on return. definition: used for the observations of its
+        type.
+        """
         for each in observations:
             is_given = definition is not None and definition.name == each.type
             append(self.log, each, definition if is_given and definition is not None else self._types[each.type])
@@ -60,41 +62,45 @@ class FollowedLog:
         self.await_folded()
 
     def register(self, definition: TypeDefinition) -> None:
-        """Make a definition part of the log."""
+        """Register a definition in the log."""
         self.log.register(definition)
 
     @contextmanager
     def reader(self) -> Iterator[LogPort]:
-        """The log as a sink's process has it."""
+        """The log, opened as a sink's process opens it."""
         with contextlib.closing(open_port(self.url, read_only=True)) as log:
             yield log
 
     def await_folded(self) -> None:
-        """Return when changes are made of everything in the log; an embedded log has them when it is flushed."""
+        """Return when the changes of all records exist; in an embedded log they exist after a flush."""
 
 
 class SinkSamples:
-    """What the suite records: one type with a field for each reducer. Override these to record something else."""
+    """The suite's samples: one type with a field for each reducer. Override the methods to record something else."""
 
     names: ClassVar[Sequence[str]] = tuple(f"{TYPE}/{each}" for each in ("a", "a/b", "aa", "a ", "ä", "long" * 200))
 
     def definition(self, **fields: dict[str, Any]) -> TypeDefinition:
-        """The type; fields: those that another version has instead, or in addition. A field `last` must be a long."""
+        """Return the type. fields: fields that another version replaces or adds. A field `last` must be a long."""
         return sample_type(**fields)
 
     def said(self, entity: str, number: int, **patch: Any) -> Observation:
-        """The number-th observation of an agent, a second after the one before; patch: of `last` if none is given."""
+        """Return the number-th observation of an agent, one second after the previous one. The default patch sets
+        `last`.
+        """
         source = Source("agent", "run", seq=number)
         return Observation(entity, 1_700_000_000_000_000 + number * 1_000_000, source=source,
                            patch=patch or {"last": number})  # fmt: skip
 
     def history(self, seed: int, length: int) -> list[Observation]:
-        """Observations in the order of arrival: late ones, repeats, corrections, retractions, clears and links."""
+        """Return observations in the order of arrival, with late ones, repeats, corrections, retractions, clears and
+        links.
+        """
         return sample_history(seed, length)
 
     @pytest.fixture
     def seed(self) -> int:
-        """REFOLD_SEED; else drawn, and printed with what the test prints."""
+        """REFOLD_SEED, or a random seed, which is printed with the test's output."""
         found = int(os.environ.get("REFOLD_SEED") or random.SystemRandom().randrange(2**32))
         print(f"REFOLD_SEED={found}")
         return found
@@ -113,7 +119,7 @@ class SinkSamples:
 
 
 def sample_type(**fields: dict[str, Any]) -> TypeDefinition:
-    """A type with a field for each built-in reducer; fields: those to replace or to add."""
+    """Return a type with a field for each built-in reducer. fields: fields to replace or to add."""
     every = {name: {"type": given, "refold.reducer": reducer} for name, (given, reducer) in _FIELDS.items()}
     every["log"]["refold.limit"] = 3
     every.update(fields)
@@ -122,7 +128,7 @@ def sample_type(**fields: dict[str, Any]) -> TypeDefinition:
 
 
 def sample_history(seed: int, length: int) -> list[Observation]:
-    """`length` observations of three entities, and repeats of some; a function of its arguments."""
+    """Return `length` observations of three entities, and repeats of some. Deterministic in its arguments."""
     rng, validator = random.Random(seed), ObservationValidator(sample_type())
     arrivals: list[tuple[int, Observation]] = []
     ids: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What every sink must do, as pytest tests for those who write one. Needs pytest.
+"""The conformance suite for sinks: pytest tests that every sink must pass. Needs pytest.
 
 import pytest
 from refold.testing.sinks import Held, SinkConformance, Store
@@ -10,10 +10,10 @@ class TestMySink(SinkConformance):
     def store(self, tmp_path):
         return MyStore(tmp_path)
 
-Whatever happens to a sink, what its store holds at last is what a rebuild at its cut says, and the history up to it.
-The suite writes to an embedded log, and has the sink follow it: from the start, after kills of its process, next to
-another process with the same store, over new definitions, and while the store refuses. `ServedConformance` also kills
-the store's server. REFOLD_SEED repeats a run; REFOLD_FAULT_ROUNDS says how often a process is killed.
+After any fault, the store's final content must equal a rebuild at its cut, with the history up to it. The suite writes
+to an embedded log, and lets the sink follow it: from the start, after kills of its process, together with another
+process on the same store, across new definitions, and while the store refuses writes. `ServedConformance` also kills
+the store's server. REFOLD_SEED repeats a run; REFOLD_FAULT_ROUNDS is the number of kills.
 
 refold's own sinks pass it (docs/SINKS.md).
 """
@@ -50,7 +50,7 @@ __all__ = ["FollowedLog", "Held", "ServedConformance", "SinkConformance", "SinkS
 
 PATIENCE_S = 60.0
 
-# Runs the sink in a process that is killed: one for each line of input, which says how many changes a batch may have.
+# Runs the sink in a process that is killed, one for each line of input. The line is the maximum of changes in a batch.
 LIVES = """
 import os, sys
 from threading import Event
@@ -76,8 +76,9 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a store holds: of each entity its version, state hash (hex), fields in JSON form and links; of each mutation
-    (entity, version, field, op, key, old, new, observation), values in JSON form."""
+    """A store's content. For each entity: version, state hash (hex), fields in JSON form, and links. For each mutation:
+    (entity, version, field, op, key, old, new, observation), with values in JSON form.
+    """
 
     cut: Cut
     states: dict[str, tuple[int, str, dict[str, Any], list[dict[str, Any]]]]
@@ -85,7 +86,7 @@ class Held:
 
 
 class Store(ABC):
-    """A place for a sink of a test's own. name, url: as `refold sink` takes them."""
+    """A store for one test. name, url: the arguments of `refold sink`."""
 
     name: str
     url: str
@@ -93,15 +94,15 @@ class Store(ABC):
 
     @abstractmethod
     def open(self) -> Sink:
-        """The sink, opened once more."""
+        """Open the sink again."""
 
     @abstractmethod
     def held(self) -> Held:
-        """What is in the store, read past the sink."""
+        """Read the store's content without the sink."""
 
     @abstractmethod
     def refusing(self) -> AbstractContextManager[None]:
-        """Until the end of the block the store refuses, for now, to be written."""
+        """Within the block the store refuses writes temporarily."""
 
     def restart(self) -> None:
         """Kill the store's server, and start it again; for ServedConformance."""
@@ -118,13 +119,13 @@ def opened(store: Store) -> Iterator[Sink]:
 
 
 def bring_up(followed: FollowedLog, store: Store, changes_max: int = 5_000) -> Report:
-    """A process that opens the sink, writes what is there, and ends."""
+    """Open the sink, write everything up to the log's end, and close it, as one process does."""
     with followed.reader() as log, opened(store) as sink:
         return keep_up(log, sink, follow=False, stop=threading.Event(), changes_max=changes_max)
 
 
 def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
-    """The store holds what a rebuild at its cut says; at_end: and that cut is all there is."""
+    """Assert that the store's content equals a rebuild at its cut. at_end: the cut must be the log's end."""
     log.refresh()
     held = store.held()
     if at_end:
@@ -169,7 +170,7 @@ class SinkConformance(SinkSamples):
         assert store.held().states == {}
 
     def test_it_is_the_log_after_every_turn(self, followed: FollowedLog, store: Store, seed: int) -> None:
-        """Late ones, repeats, retractions, clears and links among them; processes that remember and that begin anew."""
+        """With late observations, repeats, retractions, clears and links, and with cached and new processes."""
         rng = random.Random(seed)
         observations = self.history(seed, 260)
         for number in range(90):
@@ -326,7 +327,7 @@ class ServedConformance(SinkSamples):
 
 
 class Follower:
-    """Someone who follows a log in a thread of this process, opening the sink again where it could not be opened."""
+    """A thread that follows a log. It opens the sink again if opening failed."""
 
     def __init__(self, followed: FollowedLog, store: Store, changes_max: int) -> None:
         self.watch = SinkWatch()
@@ -338,12 +339,12 @@ class Follower:
         self._thread.start()
 
     def await_end(self) -> None:
-        """Return when it is at the log's end; raises what ended it before."""
+        """Return when it has reached the log's end. Raises the error that ended the thread, if any."""
         ends = self._followed.log.ends()
         self.await_true(lambda: self.report.position is not None and self.report.position.offsets == ends)
 
     def await_true(self, condition: Callable[[], bool]) -> None:
-        """Wait for what comes a little later; raises what ended it before."""
+        """Wait for a condition. Raises the error that ended the thread, if any."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if self.problem is not None:
@@ -376,7 +377,7 @@ class Follower:
 
 @contextmanager
 def following(followed: FollowedLog, store: Store, changes_max: int = 10) -> Iterator[Follower]:
-    """Someone follows the log until the end of the block; raises what ended him before."""
+    """Follow the log in a thread until the end of the block. Raises the error that ended the thread, if any."""
     follower = Follower(followed, store, changes_max)
     try:
         yield follower

