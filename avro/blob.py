@@ -1,6 +1,6 @@
-"""Claim checks and sealed values: what stands in a field instead of a value too large, or too private, to stand there.
+"""Blobs and sealed values, which replace a field's value that is too large or too private to be in the record.
 
-Ids cover the stored form, so whether a value becomes a Blob is decided here by the definition alone.
+Ids cover the stored form, so the definition alone decides whether a value becomes a Blob.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SEALED_FIELDS = {"key_id", "ciphertext"}
 TEXT, JSON_TEXT, BYTES, CBOR = "text/plain", "application/json", "application/octet-stream", "application/cbor"
 
 EXPIRED = b""
-"""What stands in place of a content that was removed because it had expired, wherever contents are handed on."""
+"""Replaces a content that was removed because it had expired, in exports and archives."""
 _EMPTY = hashlib.sha256(b"").digest()
 
 
 def is_expired(digest: bytes, content: bytes) -> bool:
-    """Whether what stands under a name is no content, but says that it has expired: nothing, which has another name."""
+    """Whether `content` is the marker of an expired content: empty, under a digest that is not that of empty bytes."""
     return content == EXPIRED and len(digest) == ID_BYTES and digest != _EMPTY
 
 
 def may_stand(digest: bytes, content: bytes) -> bool:
-    """Whether a content, or what says that it has expired, may be handed on under a name."""
+    """Whether `content` has this digest, or is the marker of an expired content."""
     return hashlib.sha256(content).digest() == digest or is_expired(digest, content)
 
 
@@ -45,7 +45,7 @@ class Blob:
     media_type: str
 
     def tree(self, path: str) -> dict[str, Value]:
-        """The canonical form; raises ValidationError where it is not a possible reference."""
+        """The canonical form. Raises ValidationError if the reference is invalid."""
         raw, size, media_type = _untyped(self.hash, self.size, self.media_type)
         whole = type(raw) is bytes and type(size) is int and isinstance(media_type, str)
         if not whole or len(raw) != ID_BYTES or not 0 <= size < 2**63:
@@ -61,7 +61,7 @@ class Sealed:
     ciphertext: bytes
 
     def tree(self, path: str) -> dict[str, Value]:
-        """The canonical form; raises ValidationError where it is not a possible one."""
+        """The canonical form. Raises ValidationError if the sealed value is invalid."""
         key_id, ciphertext = _untyped(self.key_id, self.ciphertext)
         if not isinstance(key_id, str) or type(ciphertext) is not bytes:
             raise ValidationError(path, "a Sealed has the text of a key id, and ciphertext bytes", self)
@@ -69,19 +69,19 @@ class Sealed:
 
 
 def _untyped(*parts: Any) -> tuple[Any, ...]:
-    """The parts as whoever made them without a type checker may have left them."""
+    """The parts without static types, because callers may not use a type checker."""
     return parts
 
 
-# Asked for each value there is; what isinstance has to find out of an abstract class takes ten times as long.
+# Called for every value; isinstance with an abstract class takes ten times as long.
 _PLAIN = frozenset({str, bytes, int, float, bool, list, type(None)})
 
 
 def option_of(tree: Any) -> Blob | Sealed | None:
-    """The Blob or Sealed behind a canonical value, or None.
+    """Return the Blob or Sealed of a canonical value, or None.
 
-    It is told by its exact set of fields and the mix of bytes and others in them: no record with these fields may stand
-    beside it (avro/nodes.py), and a map's values are all of one type.
+    It is recognised by its exact set of fields and their mix of bytes and other types. That is unambiguous: a union
+    with it may not have a record with these fields (avro/nodes.py), and a map's values all have one type.
     """
     if type(tree) not in _PLAIN and isinstance(tree, Mapping):
         if tree.keys() == BLOB_FIELDS and type(tree["hash"]) is bytes and type(tree["size"]) is int:
@@ -92,9 +92,10 @@ def option_of(tree: Any) -> Blob | Sealed | None:
 
 
 def references(values: Iterable[Value], content_of: Callable[[bytes], bytes | None]) -> Iterator[Blob]:
-    """Every Blob in these values, each once: at any depth, and in the content of one that stands for a list or record.
+    """Yield every Blob in these values once, at any depth, and also in the content of a Blob that replaces a list or
+    record.
 
-    content_of: a content by its SHA-256, or None where it is not at hand; what it would refer to stays unknown then.
+    content_of: returns a content by its SHA-256, or None if it is not available; its references are then not found.
     """
     waiting: list[Any] = [*values]
     found: set[bytes] = set()
@@ -124,7 +125,7 @@ def _content_tree(blob: Blob, content_of: Callable[[bytes], bytes | None]) -> ob
 
 
 def claim(canonical: Value, is_json: bool, blobs: Blobs) -> Blob:
-    """Put a canonical value's content into `blobs` and give its reference."""
+    """Put a canonical value's content into `blobs` and return its reference."""
     if isinstance(canonical, str):
         content, media_type = canonical.encode(), JSON_TEXT if is_json else TEXT
     elif isinstance(canonical, bytes):

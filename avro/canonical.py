@@ -33,7 +33,7 @@ _U16, _U32, _U64 = struct.Struct(">BH").pack, struct.Struct(">BI").pack, struct.
 
 def encode(tree: object) -> bytes:
     """Deterministic CBOR of a tree whose numbers are already normalised."""
-    # Ids, short texts and numbers are nearly all that is encoded; cbor2 takes twice as long for them.
+    # Most values are ids, short texts and numbers, for which cbor2 takes twice as long.
     if type(tree) is bytes and len(tree) == ID_BYTES:
         return ID_HEAD + tree
     if type(tree) is str:
@@ -57,31 +57,35 @@ def _unsigned(number: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def in_key_order(names: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
-    """A map's keys in the order of deterministic CBOR, each with its encoding. The same few maps come all the time."""
+    """A map's keys in the order of deterministic CBOR, each with its encoding. Cached, because few sets of keys
+    occur.
+    """
     return tuple(sorted([(name, encode_name(name)) for name in names], key=lambda pair: pair[1]))
 
 
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> bytes:
-    """Deterministic CBOR of a text that comes again and again: a key, a type, a kind."""
+    """Deterministic CBOR of a frequent text, such as a key, a type or a kind. Cached."""
     return cbor2.dumps(name)
 
 
 @lru_cache(maxsize=256)
 def map_head(count: int) -> bytes:
-    """What a map of up to 65,535 members begins with."""
+    """The CBOR head of a map with up to 65,535 members."""
     if count < 24:
         return bytes([0xA0 + count])
     return bytes([0xB8, count]) if count < 256 else b"\xb9" + count.to_bytes(2, "big")
 
 
 def decode(data: bytes) -> object:
-    """The tree behind deterministic CBOR, as lists, dicts and scalars."""
+    """Decode deterministic CBOR to lists, dicts and scalars."""
     return cbor2.loads(data)
 
 
 def number(value: int | float, path: str = "number") -> int | float:
-    """`value` under the number rules, as a plain int or float; refuses NaN, infinity and what no double holds."""
+    """Return `value` under the number rules, as a plain int or float. Refuses NaN, infinity and integers that no double
+    equals.
+    """
     if isinstance(value, int):
         if INTEGER_MIN <= value < INTEGER_END:
             return int(value)
@@ -103,7 +107,7 @@ def number(value: int | float, path: str = "number") -> int | float:
 
 
 def text(value: str, path: str = "text") -> str:
-    """`value` as a plain string; refuses lone surrogates, which have no UTF-8."""
+    """Return `value` as a plain string. Refuses lone surrogates, which have no UTF-8."""
     if not value.isascii():
         try:
             value.encode()
@@ -113,7 +117,7 @@ def text(value: str, path: str = "text") -> str:
 
 
 def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
-    """Any JSON value under the number rules; refuses what JSON cannot hold."""
+    """Return a JSON value under the number rules. Refuses values that JSON cannot represent."""
     try:
         return _plain_tree(value, depth)
     except _NotPlain:
@@ -121,11 +125,11 @@ def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
 
 
 class _NotPlain(Exception):
-    """A tree has a value that is not plain: it is looked at again, with the place of each value."""
+    """A tree has a value that is not plain: `_checked_tree` then checks it again, with the path of each value."""
 
 
 def _plain_tree(value: object, depth: int) -> Value:
-    """The tree, where all of it is of the plain types and nothing is refused: nearly always."""
+    """The fast path: the tree, if all its values have plain types and are valid. Raises _NotPlain otherwise."""
     if type(value) is str and (value.isascii() or _is_text(value)):
         return value
     if value is None or isinstance(value, bool):
@@ -184,7 +188,7 @@ def json_text(value: object, path: str = "json") -> str:
 
 def check_json_text(given: str, path: str = "json") -> str:
     """`given` unchanged; ValidationError unless it is the canonical JSON of some value."""
-    # Nearly every text is told in C: without floats, and integers past 64 bits, that encoder's form is canonical.
+    # The fast path in C: without floats and integers beyond 64 bits, that encoder's form is canonical.
     if given.count("[") + given.count("{") <= MAX_DEPTH:
         with contextlib.suppress(msgspec.MsgspecError, OverflowError):
             tree = _WITHOUT_FLOATS.decode(given)
@@ -209,7 +213,7 @@ _IN_64_BITS = msgspec.msgpack.Encoder()
 
 
 def _written_floats(tree: Any) -> Any:
-    """A tree with its floats written out already, for that encoder has a form of its own for them."""
+    """The tree with floats already written as text, because the encoder's form for floats differs."""
     if isinstance(tree, float):
         return msgspec.Raw(_ecmascript_float(tree).encode())
     if isinstance(tree, dict):

@@ -1,7 +1,7 @@
 """Bytes of one type's observations, changes and states: Confluent framing around Avro.
 
-A message is a zero byte, the schema's wire id (u32 big-endian) and the Avro body. It is read by avro/decoder.py; what
-that does not read is left to fastavro, which decides whether it is a message at all.
+A message is a zero byte, the schema's wire id (u32 big-endian) and the Avro body. avro/decoder.py reads it. If that
+fails, fastavro reads it and decides whether it is a valid message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refold.avro.observation import KINDS, Link, Observation, Source
 from refold.avro.values import RANGES
 from refold.avro.wire import Adapt, from_wire, to_wire
 
-# What a named tuple's own constructor does, without a call in between: it is made for every record.
+# The same as the named tuple's constructor, without a call in between, because one is created for every record.
 _new = tuple.__new__
 
 FRAME_BYTES = 5
@@ -38,12 +38,14 @@ _TEXTS = reader({"type": "array", "items": {"type": "string"}})
 
 
 def schema_id(text: str) -> int:
-    """A schema's id in the embedded registry: the first 31 bits of the SHA-256 of its text."""
+    """Return a schema's embedded wire id: the first 31 bits of the SHA-256 of its text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
 class RecordCodec:
-    """Datums of one derived schema to and from framed bytes; wire_id: the one a Schema Registry gave it, if any."""
+    """Encodes and decodes datums of one derived schema as framed bytes. wire_id: the id that a Schema Registry
+    assigned.
+    """
 
     def __init__(self, node: dict[str, Any], wire_id: int | None = None) -> None:
         self.text = schema_text(node)
@@ -55,15 +57,15 @@ class RecordCodec:
         self._read = reader(node)
 
     def encode(self, datum: Mapping[str, Any] | tuple[Any, ...]) -> bytes:
-        """Framed bytes of a datum, given by name or as all its values in order."""
+        """Return a datum as framed bytes. The datum is a mapping, or all its values in order."""
         return self._frame + self._write(datum)
 
     def framed(self, body: bytes) -> bytes:
-        """Framed bytes of a datum that is written already."""
+        """Return framed bytes for an encoded datum."""
         return self._frame + body
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """The datum behind framed bytes; raises UndecodableError when they are not this schema's."""
+        """Decode framed bytes. Raises UndecodableError if they are not of this schema."""
         try:
             datum: dict[str, Any]
             datum, end = self._read(data, FRAME_BYTES)
@@ -82,7 +84,7 @@ class RecordCodec:
         body.seek(FRAME_BYTES)
         try:
             datum = fastavro.schemaless_reader(body, self._judging, None)
-        except Exception as error:  # fastavro raises whatever its C code meets in foreign bytes
+        except Exception as error:  # fastavro raises various exceptions for invalid bytes
             raise UndecodableError(f"it is not Avro of schema {self.schema_id}: {_why(error)}") from error
         if body.tell() != len(data):
             raise UndecodableError(f"{len(data) - body.tell()} bytes after the end of the Avro body")
@@ -91,7 +93,7 @@ class RecordCodec:
 
 
 def _why(error: Exception) -> str:
-    """What a reader of Avro met, in words that stay: a verdict keeps them, and fastavro's change with its releases."""
+    """The reason for a decoding error, in fixed words: a verdict stores them, and fastavro's messages change."""
     if isinstance(error, EOFError):
         return "it ends before the record does"
     if isinstance(error, UnicodeDecodeError):
@@ -100,14 +102,14 @@ def _why(error: Exception) -> str:
 
 
 def framed_id(data: bytes) -> int:
-    """The schema id in a frame; raises UndecodableError where there is no frame."""
+    """Return the schema id of a frame. Raises UndecodableError if there is no frame."""
     if len(data) < FRAME_BYTES or data[0] != 0:
         raise UndecodableError("it is not in Confluent wire format: a zero byte and a schema id come first")
     return int.from_bytes(data[1:FRAME_BYTES], "big")
 
 
 def reframed(data: bytes, wire_id: int) -> bytes:
-    """A framed message under another id."""
+    """Return a framed message with another id."""
     return b"\0" + wire_id.to_bytes(4, "big") + data[FRAME_BYTES:]
 
 
@@ -134,11 +136,11 @@ class ObservationCodec(RecordCodec):
 
     @property
     def native(self) -> ObservationReader | None:
-        """The kernel's reader of these observations, where there is a kernel."""
+        """The kernel's reader of these observations, if there is a kernel."""
         return self._native
 
     def encode_observation(self, observation: Observation) -> bytes:
-        """Framed bytes of an observation whose patch is canonical."""
+        """Return framed bytes of an observation whose patch is canonical."""
         source, link, patch = observation.source, observation.link, observation.patch
         if not self._as_is:
             patch = self._wire_patch(patch)
@@ -150,7 +152,7 @@ class ObservationCodec(RecordCodec):
         )  # fmt: skip
 
     def encode_identified(self, observation: Observation) -> tuple[bytes, bytes]:
-        """Framed bytes of an observation whose patch is canonical, and its id."""
+        """Return framed bytes of an observation whose patch is canonical, and its id."""
         written = None if self._native is None else self._native.encode(observation)
         if written is not None:
             return written
@@ -166,7 +168,7 @@ class ObservationCodec(RecordCodec):
         return wire
 
     def identified(self, data: bytes) -> tuple[Observation, bytes]:
-        """As `decode_observation`, and the observation's id."""
+        """Like `decode_observation`, and also return the observation's id."""
         parts = None if self._native is None else self._native.read(data)
         if parts is not None:
             entity, observed_at, priority, source, causes, patch, subject, own = parts
@@ -191,16 +193,16 @@ class ObservationCodec(RecordCodec):
         return observation, identify(observation)
 
     def decode_observation(self, data: bytes) -> Observation:
-        """The observation behind framed bytes, its patch canonical under this (the writer's) definition."""
+        """Decode an observation from framed bytes; its patch is canonical under this (the writer's) definition."""
         try:
             observation = self._read_observation(data)
             check_decoded(observation, self.definition)
-        except REFUSED:  # what breaks a rule is among them
+        except REFUSED:  # includes violations of a rule
             return self.judged(data)
         return observation
 
     def judged(self, data: bytes) -> Observation:
-        """As `decode_observation`, read by fastavro alone: it has the last word."""
+        """Like `decode_observation`, read by fastavro alone, whose result is final."""
         datum = self._decode_any(data)
         try:
             observation = self._observation_of(datum)
@@ -210,7 +212,7 @@ class ObservationCodec(RecordCodec):
         return observation
 
     def _read_observation(self, data: bytes) -> Observation:
-        """The envelope as avro/derive.py lays it out; REFUSED where it is to be read by fastavro."""
+        """Read the envelope, whose layout avro/derive.py defines. Raises REFUSED if fastavro has to read it."""
         entity, at = read_text(data, FRAME_BYTES)
         kind, at = read_count(data, at)
         observed_at, at = read_long(data, at)
@@ -271,11 +273,11 @@ def _read(first: str, read: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _branches(field: FieldDefinition) -> dict[int, UnionBranch]:
-    """By the byte that names a branch of a patch's field, how its canonical value is read."""
+    """How a canonical value of a patch's field is read, by the byte of its union branch."""
     node, key = nullable(field.node), encode_name(field.first_name)
     found = {}
     for index, branch in enumerate(node[1:], 1):
-        # A text or a number is never one of refold's own records, and need not be looked at as if it were.
+        # A text or a number is never a Blob or Sealed, so it needs no such check.
         adapt = from_wire(node if branch["type"] in ("record", "map") else [node[0], branch])
         kind, (low, end) = _kind_of(branch)
         read = _canonical(field.first_name, reader(branch), adapt)
@@ -284,7 +286,7 @@ def _branches(field: FieldDefinition) -> dict[int, UnionBranch]:
 
 
 def _kind_of(branch: Mapping[str, Any]) -> tuple[int, tuple[int, int]]:
-    """How a plain reader may read a branch without calling its reader, and between what an integer lies."""
+    """How the fast path reads a branch without calling its reader, and the bounds of an integer."""
     kind, logical = branch["type"], branch.get("logicalType")
     if kind in RANGES:
         return INTEGER, RANGES[kind] if logical is None else span_of(logical)

@@ -1,12 +1,12 @@
-"""Reading Avro's binary encoding, as one function per schema node built once: the counterpart of avro/encoder.py.
+"""Reads Avro's binary encoding, with one function per schema node, built once. The counterpart of avro/encoder.py.
 
-It reads what writers write: blocks without a size, numbers of 64 bits, branches and symbols that there are.
-For anything else it raises one of REFUSED, and fastavro judges (avro/codec.py), so that what is a message, and what it
-says, never depends on this module. A patch is a record of many nullable fields, most absent, and fastavro spends 15 us
-on a 19-field one with 5 present where this takes 7. tests/avro holds both to the same data.
+It reads the common form: blocks without a size, numbers of 64 bits, existing branches and symbols. For anything else it
+raises one of REFUSED, and fastavro decides (avro/codec.py). So neither the validity nor the content of a message
+depends on this module. A patch is a record of many nullable fields, most absent, and fastavro spends 15 us on a
+19-field one with 5 present where this takes 7. tests/avro compares both on the same data.
 
-A function takes the bytes and where to begin, and gives the datum and where it ends. A slice past the end of the bytes
-is short without a word: whoever reads looks at the end whether it lies within.
+A function takes the bytes and the start, and returns the datum and its end. A slice past the end of the bytes is
+silently short, so the caller checks at the end that the datum lies within the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from refold.avro.nodes import Node
 
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
-# OverflowError: a place that a claimed length puts past what an index can be.
+# OverflowError: a claimed length leads to an offset that is no valid index.
 REFUSED = (LookupError, ValueError, OverflowError, struct.error)
 
 _DOUBLE = struct.Struct("<d").unpack_from
@@ -29,7 +29,7 @@ _BOOLEANS = (False, True)
 
 
 def _more(byte: int, data: bytes, at: int) -> tuple[int, int]:
-    """A varint of several bytes, the first of which is read already; still zigzag."""
+    """Read the rest of a varint after its first byte; the result is still zigzag."""
     number, shift = byte & 0x7F, 7
     while byte > 0x7F and shift < 70:
         byte = data[at]
@@ -42,7 +42,7 @@ def _more(byte: int, data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """An int or long."""
+    """Read an int or long."""
     number = data[at]
     at += 1
     if number > 0x7F:
@@ -51,7 +51,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_count(data: bytes, at: int) -> tuple[int, int]:
-    """A length or a place in a list: never negative."""
+    """Read a length or an index: never negative."""
     number = data[at]
     at += 1
     if number > 0x7F:
@@ -62,8 +62,8 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_text(data: bytes, at: int) -> tuple[str, int]:
-    """A string."""
-    length = data[at]  # as read_count, in place: most of what is read is text
+    """Read a string."""
+    length = data[at]  # read_count inlined: most values are text
     at += 1
     if length > 0x7F:
         length, at = _more(length, data, at)
@@ -108,7 +108,7 @@ _PLAIN: dict[str, Read] = {
 
 
 def reader(node: Node) -> Read:
-    """The function that reads a node's datum, in the form in which fastavro gives it."""
+    """Return the function that reads a node's datum, in the form that fastavro returns."""
     if isinstance(node, list):
         return _union([reader(each) for each in node])
     kind = node["type"]
@@ -128,7 +128,7 @@ def reader(node: Node) -> Read:
 def _fixed(size: int) -> Read:
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         end = at + size
-        if end > len(data):  # at once: nothing else would end an array that claims endless ids
+        if end > len(data):  # checked at once: otherwise an array that claims endless ids would never end
             raise ValueError("the bytes end here")
         return data[at:end], end
 
@@ -185,7 +185,7 @@ def _record(fields: list[tuple[str, Node]]) -> Read:
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}
         for name, read_field, is_nullable in members:
-            if is_nullable and not data[at]:  # in place: most fields of a patch and of a change are absent
+            if is_nullable and not data[at]:  # inlined: most fields of a patch and of a change are absent
                 found[name] = None
                 at += 1
                 continue

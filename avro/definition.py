@@ -31,12 +31,12 @@ RECORD_ATTRIBUTES = frozenset({"refold.closed_by"})
 RESERVED = frozenset({"links"})
 
 CodeOf = Callable[[str], Mapping[str, object]]
-"""From "module:function" to {name, version, source}: what identifies a custom reducer's code."""
+"""Maps "module:function" to {name, version, source}, the identity of a custom reducer's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDefinition:
-    """One field: its type as the author wrote it, and how it folds."""
+    """One field: its type as the author wrote it, and its reducer."""
 
     name: str
     first_name: str
@@ -50,7 +50,7 @@ class FieldDefinition:
 
     @property
     def element(self) -> Node:
-        """The type of what one mutation carries: a collection's element, else the whole value."""
+        """The type of a mutation's value: a collection's element, else the whole value."""
         collection = COLLECTIONS.get(self.reducer)
         if collection is None:
             return self.node
@@ -60,9 +60,9 @@ class FieldDefinition:
 
 @dataclass(frozen=True, slots=True)
 class TypeDefinition:
-    """An entity type. `fingerprint` covers everything that can change a fold: 32 bytes.
+    """An entity type. `fingerprint` (32 bytes) covers everything that can change the result of a fold.
 
-    has_code: whether a field folds by a custom reducer.
+    has_code: whether a field has a custom reducer.
     """
 
     name: str
@@ -80,9 +80,9 @@ class TypeDefinition:
 
 
 def parse(document: object, code_of: CodeOf | None = None, place: str = "definition") -> TypeDefinition:
-    """The definition in an annotated Avro schema; raises SchemaError naming field and rule.
+    """Parse an annotated Avro schema. Raises SchemaError, which names field and rule.
 
-    code_of identifies custom reducers; a stored definition carries that identity already, as `refold.code`.
+    code_of: identifies custom reducers; a stored definition already has the identity, as `refold.code`.
     """
     if not isinstance(document, Mapping) or document.get("type") != "record":
         raise SchemaError(f"{place}: an entity type is an Avro record")
@@ -112,7 +112,7 @@ def parse(document: object, code_of: CodeOf | None = None, place: str = "definit
 
 
 def fingerprint_of(document: Mapping[str, Any]) -> bytes:
-    """SHA-256 of the canonical CBOR of a whole definition, its `doc` texts left out: 32 bytes."""
+    """SHA-256 of the canonical CBOR of a whole definition without its `doc` texts: 32 bytes."""
     return hashlib.sha256(encode(json_tree(_without_docs(document)))).digest()
 
 
@@ -152,7 +152,7 @@ def _field(each: Mapping[str, Any], place: str) -> FieldDefinition:
 
 
 def _elements_not_null(node: Node, reducer: str) -> Node:
-    """An element of union and append is never null, also where its type is written [null, T, Blob]."""
+    """An element of union and append is never null, even if its type is written [null, T, Blob]."""
     value = value_of(node)
     if reducer not in ("union", "append") or value["type"] != "array" or not allows(value["items"], "null"):
         return node
@@ -206,7 +206,7 @@ def _count(each: Mapping[str, Any], key: str, default: int, place: str) -> int:
 
 
 def _code(each: Mapping[str, Any], reducer: str, place: str) -> Mapping[str, object]:
-    """The identity of a custom reducer's code: plain parts, for it has to come back from JSON as it was."""
+    """The identity of a custom reducer's code, made of plain values, because it must survive JSON unchanged."""
     for key in ("refold.function", "refold.code"):
         if reducer != "custom" and key in each:
             raise SchemaError(f"{place}: {key} is for the reducer custom, not for {reducer}")

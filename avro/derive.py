@@ -1,8 +1,8 @@
 """The three schemas of a type, derived from its one file: observation, state and change.
 
-refold.observation.<type>   the envelope and a patch: each field nullable, null meaning absent
-refold.state.<type>         the folded fields, who holds each, and the links
-refold.change.<type>        what each observation changed, field by field, old and new, between two versions
+refold.observation.<type> the envelope and a patch: each field nullable, null meaning absent refold.state.<type> the
+folded fields, the observation behind each, and the links refold.change.<type> what each observation changed, field by
+field, old and new, between two versions
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDS: Node = {"type": "array", "items": ID}
 
 
 def record(full_name: str, /, **fields: Node) -> dict[str, Any]:
-    """A record node; a field whose union begins with null gets the default null."""
+    """Return a record node; a field whose union begins with null gets the default null."""
     return {"type": "record", "name": full_name, "fields": [_member(key, node) for key, node in fields.items()]}
 
 
@@ -121,7 +121,9 @@ def _holder_type(field: FieldDefinition) -> Node:
 
 
 def change_node(definition: TypeDefinition) -> dict[str, Any]:
-    """One entity's mutations from a version to a later one. A mutation's null observation is the step's own."""
+    """One entity's mutations from a version to a later one. A null observation in a mutation means the observation of
+    the change step.
+    """
     fields = {each.first_name: nullable({"type": "array", "items": _mutation(definition, each)})
               for each in definition.fields.values()}  # fmt: skip
     validity = record("refold.Validity", valid_from=nullable(MICROS), valid_to=nullable(MICROS))
@@ -181,6 +183,6 @@ class TypeSchemas(NamedTuple):
 
 
 def schemas_of(definition: TypeDefinition) -> TypeSchemas:
-    """The texts of what is derived from a definition."""
+    """Return the texts of the schemas that are derived from a definition."""
     nodes = observation_node(definition), change_node(definition), state_node(definition)
     return TypeSchemas(*map(schema_text, nodes))

@@ -1,7 +1,7 @@
-"""The envelope at the door: names, times, sets and kinds, checked before an observation exists.
+"""Validation of the envelope: names, times, sets and kinds, checked before an observation is built.
 
-`ObservationValidator` checks what an author gives and builds the observation; `check_decoded` holds bytes from the log
-to the same rules, so that nobody's producer can bring in what ours refuses.
+`ObservationValidator` checks the author's values and builds the observation. `check_decoded` checks records of the log
+by the same rules, so that no other producer can add what refold's refuses.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_micros(value: object, path: str) -> int:
 
 
 class ObservationValidator:
-    """Builds observations of one type; everything refused names its field and rule."""
+    """Builds observations of one type; an error names field and rule."""
 
     def __init__(self, definition: TypeDefinition) -> None:
         self.definition = definition
@@ -103,7 +103,7 @@ class ObservationValidator:
         allow_future: bool = False,
         blobs: Blobs | None = None,
     ) -> Observation:
-        """The observation; times in microseconds, `now` by the writer's clock."""
+        """Check the values and return the observation. Times are in microseconds; `now` is the writer's clock."""
         check_micros(observed_at, "observed_at")
         if observed_at > now + FUTURE_MICROS and not allow_future:
             rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"
@@ -162,7 +162,7 @@ def _id_set(ids: Iterable[str | bytes], path: str) -> tuple[bytes, ...]:
 
 
 def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
-    """A text is iterable too, letter by letter: a single id or name is not a list of them."""
+    """Refuse a text where a list is expected: a text is iterable too, by character."""
     if type(given) is tuple or type(given) is list:
         return given
     if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
@@ -171,7 +171,7 @@ def _several(given: Iterable[Any], path: str, what: str) -> Iterable[Any]:
 
 
 def check_decoded(observation: Observation, definition: TypeDefinition) -> None:
-    """The rules between an envelope's fields; raises ValidationError."""
+    """Check the rules between an envelope's fields. Raises ValidationError."""
     entity, prefix = check_name(observation.entity, "entity"), f"{definition.name}/"
     if not entity.startswith(prefix) or entity == prefix:
         check_entity(entity)

@@ -5,24 +5,23 @@
     |   +-- SchemaError              a type definition is refused, or a type is unknown
     |   +-- ValidationError          a value breaks its field's rule; carries field, rule and what was given
     |   +-- NotAnswerable            the log cannot answer this; names the nearest point it can
-    |   |   +-- Expired              its content was removed; what the log says of it beside that stands
-    |   +-- UnknownEntity            no observation of that entity stands at that point
-    +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
+    | | +-- Expired its content was removed; everything else in the log about it remains
+    | +-- UnknownEntity the entity has no observation at that point +-- StorageError the log's storage failed; nothing
+    was acknowledged that is not there
     |   +-- Denied                   the brokers do not let this user do it; says what grants it
     |   +-- CorruptionError          stored bytes are not what was written
-    |   |   +-- DamagedRecord        one record of a log is; carries its place, and says what sets it aside
+    | | +-- DamagedRecord one record of a log is damaged; carries its position, and says how to set it aside
     |   +-- LockedError              another process owns the log
-    |   +-- OwnerGone                the owner ended while it was being asked; asking again finds the next owner
+    | +-- OwnerGone the owner ended during a request; a repeated request finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer
     |   +-- StoreUnavailable         an object store gave no answer: nothing is decided until it does
-    |   +-- StoreRefused             an object store refuses, and waiting changes nothing
-    +-- RedactionFailed              what was to be written could not be rid of its secrets, and was not written
-    +-- RegistryUnavailable          the Schema Registry gave no answer: nothing is decided until it does
-    +-- UndecodableError             bytes that are no observation; carries the reason for the verdict
-        +-- UnknownWireId            its schema is not in the log as far as it was read; carries the id
+    | +-- StoreRefused an object store refuses, and waiting does not help +-- RedactionFailed secrets could not be
+    removed from what was to be written; it was not written +-- RegistryUnavailable the Schema Registry gave no answer:
+    nothing is decided until it does +-- UndecodableError bytes that are not an observation; carries the reason for the
+    verdict +-- UnknownWireId its schema is not in the log as far as it was read; carries the id
 
-Those about effects (NotDone, EffectUnknown and others) stand in agents/effects/errors.py.
-The command line ends with 2 on each of them and prints the message alone.
+Errors about effects (NotDone, EffectUnknown and others) are in agents/effects/errors.py. For each of these errors the
+command line prints the message alone and exits with status 2.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class RefoldError(Exception):
 
 
 class InputError(RefoldError, ValueError):
-    """What was given cannot be used; the message names the place and the way out."""
+    """What was given cannot be used; the message names the place and says what to do."""
 
 
 class SchemaError(InputError):
@@ -60,18 +59,18 @@ class ValidationError(InputError):
 
 
 def _shown(given: object) -> str:
-    """What was given, on one line and short; a text in parentheses describes what is too large to show."""
+    """The given value, short and on one line; a text in parentheses describes a value that is too large to show."""
     if isinstance(given, str) and given.startswith("("):
         return _one_line(given)
     try:
         shown = repr(given)
-    except Exception:  # an integer of thousands of digits has no repr, and a stranger's object may have none either
+    except Exception:  # an integer of thousands of digits has no repr, and a foreign object may have none either
         return f"(a value of type {type(given).__name__} that cannot be shown)"
     return _one_line(shown) if len(shown) <= SHOWN_MAX else f"{_one_line(shown[:110])}... ({len(shown)} characters)"
 
 
 def _one_line(text: str) -> str:
-    """A map's key may stand in a path, and may hold anything: printable, and not without end."""
+    """Make a path printable and bounded: it may contain a map's key, which may be any text."""
     if len(text) > SHOWN_MAX * 2:
         text = f"{text[:SHOWN_MAX]}...{text[-SHOWN_MAX // 2 :]}"
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -82,7 +81,7 @@ class NotAnswerable(InputError):
 
 
 class Expired(NotAnswerable):
-    """The content asked for was removed on purpose, its key destroyed or its blob deleted: no copy brings it back."""
+    """The content was removed on purpose: its key was destroyed or its blob deleted. It cannot be restored."""
 
 
 class UnknownEntity(InputError):
@@ -90,7 +89,7 @@ class UnknownEntity(InputError):
 
 
 class NotConfinable(InputError):
-    """The kernel, or what this runs in, cannot confine a replay; no code was run."""
+    """The operating system's kernel or the container cannot confine a replay; no code was run."""
 
 
 class StorageError(RefoldError):
@@ -102,7 +101,7 @@ class Denied(StorageError):
 
 
 class Unanswered(StorageError):
-    """No broker gave an answer in time, which says nothing about what stands there: wait, and ask again."""
+    """No broker answered in time. This says nothing about the stored data: wait, and repeat."""
 
 
 class CorruptionError(StorageError):
@@ -110,7 +109,7 @@ class CorruptionError(StorageError):
 
 
 class DamagedRecord(CorruptionError):
-    """A record of the log that is needed cannot be read; the message names its place and the way on without it."""
+    """A required record of the log cannot be read; the message names its position and how to continue without it."""
 
     def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)
@@ -120,7 +119,9 @@ class DamagedRecord(CorruptionError):
 
 
 class KeyUnreadable(CorruptionError):
-    """One key of a ring cannot be used, and with it what it sealed; the others can. The message names its place."""
+    """One key of a key ring cannot be used, so what it sealed cannot be opened; other keys work. The message names its
+    place.
+    """
 
 
 class LockedError(StorageError):
@@ -128,7 +129,7 @@ class LockedError(StorageError):
 
 
 class OwnerGone(StorageError):
-    """The owning process ended while it was being asked."""
+    """The owning process ended during a request."""
 
 
 class OwnerSilent(StorageError):
@@ -136,7 +137,7 @@ class OwnerSilent(StorageError):
 
 
 class StoreUnavailable(StorageError):
-    """An object store gave no answer, or no certain one, which says nothing about what stands in it: wait, and repeat.
+    """An object store gave no answer, or no certain one. This says nothing about its content: wait, and repeat.
 
     retry_after_s: how long to wait first.
     """
@@ -147,25 +148,28 @@ class StoreUnavailable(StorageError):
 
 
 class StoreRefused(StorageError):
-    """An object store refuses, and waiting changes nothing; the message says what to do."""
+    """An object store refuses, and waiting does not help; the message says what to do."""
 
 
 class RedactionFailed(RefoldError):
-    """What was to be written could not be rid of its secrets; it was not written, and the message shows none of it."""
+    """Secrets could not be removed from what was to be written. It was not written, and the message shows none of
+    it.
+    """
 
 
 class RegistryUnavailable(RefoldError):
-    """The Schema Registry gave no answer, which says nothing about any schema: wait and ask again."""
+    """The Schema Registry gave no answer. This says nothing about any schema: wait, and repeat."""
 
 
 class UndecodableError(RefoldError):
-    """Bytes that are no observation of this log; the message is the verdict's reason."""
+    """Bytes that are not an observation of this log; the message is the verdict's reason."""
 
 
 class UnknownWireId(UndecodableError):
-    """A frame with the id of a schema that the log does not hold, as far as it was read.
+    """A frame with a schema id that is not in the log as far as it was read.
 
-    No verdict before `.schemas` was read to its end, and the Schema Registry asked where the log is bound to one.
+    It gives no verdict until `.schemas` was read to its end and, if the log uses a Schema Registry, the registry was
+    asked.
     """
 
     def __init__(self, wire_id: int) -> None:

@@ -1,11 +1,12 @@
-"""What a new version of a type may change: everything that keeps every old observation readable under its id.
+"""The rules for a new version of a type: it may change anything that keeps every old observation readable under its id.
 
-Fields are matched by first name, and compared with every earlier version, not only the last: a removed field that
-comes back must still read what it once held.
+Fields are matched by first name, and compared with every earlier version, not only the last: a removed field that comes
+back must still read its old values.
 
-A type that names no custom code never comes to name any. Whoever may register types could otherwise make a type that
-everyone folds into one that only those fold who have the code (docs/decisions/020-registered-reducers.md). For the same
-reason no type with a shipped name names custom code: refold's own types are folded by every process.
+A type without custom code can never get custom code. Otherwise a user with the right to register types could change a
+type that every process folds into one that only processes with the code can fold
+(docs/decisions/020-registered-reducers.md). For the same reason no type with a shipped name names custom code: refold's
+own types are folded by every process.
 """
 
 from __future__ import annotations

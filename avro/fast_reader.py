@@ -1,14 +1,13 @@
-"""Reading a plain observation, checking it and finding its id, in one go over its bytes.
+"""Reads a plain observation, checks it and computes its id, in one pass over its bytes.
 
-Nearly all observations are plain: an assert of some fields, with nothing caused, cleared or retracted, no link and no
-subject. Of the three ways through such a record's bytes (read, check, encode again for the id) this makes one:
-1. Read the envelope, as avro/decoder.py does, and hold it to the rules of avro/envelope.py.
-2. Of each field's value keep, beside the value, its canonical CBOR; a text's is its Avro bytes under another head.
-3. Join these as avro/ids.py does, and hash them.
-What is not plain, or breaks any rule, gives None: then the whole way decides (avro/codec.py), so this never does. Names
-of sources and small texts come again and again; what was found of them once is kept.
-
-tests/avro/test_decoder.py holds it to the whole way, on observations of every kind and on damaged ones.
+Nearly all observations are plain: an assert of some fields, with no causes, clears, retractions, link or subject. For
+such a record this module replaces three passes (read, check, encode again for the id) by one:
+1. Read the envelope, as avro/decoder.py does, and check it by the rules of avro/envelope.py.
+2. Keep each field's value and its canonical CBOR. The CBOR of a text is its Avro bytes with another head.
+3. Join these as avro/ids.py does, and hash them. For an observation that is not plain or breaks a rule the result is
+None, and the slow path decides (avro/codec.py): the fast path never rejects a record. Results for frequent source names
+and small texts are cached. tests/avro/test_decoder.py compares both paths on observations of every kind and on damaged
+ones.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from refold.avro.times import TIME_MAX, TIME_MIN
 
 TEXT, INTEGER, BOOLEAN, OTHER = range(4)
 END = b"\0\0\0\0"
-"""What a plain observation ends with: nothing cleared, nothing retracted, no link, no subject."""
+"""The last bytes of a plain observation: nothing cleared, nothing retracted, no link, no subject."""
 _SAID_HELD = 4096
 _PRIORITY_MIN, _PRIORITY_END = PRIORITY_RANGE
 _U64 = struct.Struct(">BQ").pack
@@ -52,7 +51,7 @@ class UnionBranch(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What is known of a source but its seq, by its bytes."""
+    """A source without its seq, cached by its bytes."""
 
     agent: str
     run: str
@@ -64,7 +63,7 @@ class _Said(NamedTuple):
 
 
 class PlainReader:
-    """Reads the plain observations of one type version. branches: of each field, by the byte that names one."""
+    """Reads the plain observations of one type version. branches: the union branches of each field, by their byte."""
 
     def __init__(self, type_name: str, fields: Sequence[dict[int, UnionBranch]]) -> None:
         self._prefix = f"{type_name}/".encode()
@@ -73,7 +72,7 @@ class PlainReader:
         self._said: dict[bytes, _Said] = {}
 
     def read(self, data: bytes, start: int) -> tuple[Observation, bytes] | None:
-        """The observation whose body begins at `start`, and its id; None where it is not plain, or not sound."""
+        """Return the observation whose body begins at `start`, and its id; None if it is not plain or not valid."""
         try:
             return self._read(data, start)
         except REFUSED:  # what breaks a rule is among them
@@ -81,7 +80,7 @@ class PlainReader:
 
     def _read(self, data: bytes, at: int) -> tuple[Observation, bytes] | None:
         length = data[at]
-        if length & 0x81 or length < 2:  # of 64 bytes or more: rare
+        if length & 0x81 or length < 2:  # 64 bytes or more: rare
             entity, begin = read_text(data, at)
             entity_bytes = entity.encode()
             at = begin
@@ -160,7 +159,7 @@ class PlainReader:
                     parts.append(key + encode(value))
         if not parts or data[at:] != END:
             return None
-        # A key's CBOR begins with its length: so these are in the order of the keys, and no key begins another.
+        # A key's CBOR begins with its length. So sorting these sorts by key, and no key is a prefix of another.
         parts.sort()
         members = said.members
         count = 4

@@ -1,7 +1,7 @@
-"""Files that an operator names: settings, secrets, certificates. Read within a bound.
+"""Reads files that an operator names (settings, secrets, certificates), up to a size limit.
 
-A wrong name (`/dev/zero`, a disk image, a log) then costs one message, and not the memory of the process. Pipes are
-read as files are: a shell's `<(...)` and systemd's credentials are pipes.
+So a wrong name (`/dev/zero`, a disk image, a log) gives an error, and does not fill the memory. Pipes can be read too:
+a shell's `<(...)` and systemd's credentials are pipes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ PEM_BYTES_MAX = 16 << 20
 
 
 def read_bounded(path: str | os.PathLike[str], bytes_max: int = SETTINGS_BYTES_MAX) -> bytes:
-    """A file's bytes.
+    """Return a file's bytes.
 
     Args:
         path: the file, a pipe too.
-        bytes_max: how many bytes it has at most.
+        bytes_max: the maximum size in bytes.
 
     Returns:
         All of them.
 
     Raises:
-        OSError: it cannot be read, or is longer; `strerror` says which.
+        OSError: the file cannot be read, or is longer; `strerror` says which.
         ValueError: the path holds a zero byte.
     """
     with Path(path).open("rb") as file:
@@ -39,7 +39,8 @@ def read_bounded(path: str | os.PathLike[str], bytes_max: int = SETTINGS_BYTES_M
 
 
 def require_bounded(path: str | os.PathLike[str], bytes_max: int = PEM_BYTES_MAX) -> None:
-    """Check a file that a library reads by its path, such as OpenSSL. A folder, or nothing, is the library's matter.
+    """Check the size of a file that a library such as OpenSSL reads by its path. A folder or a missing file is left to
+    the library.
 
     Raises:
         OSError: it is longer than bytes_max, or a device.

@@ -1,6 +1,6 @@
-"""Identity: an observation's id is the SHA-256 of what it says, and of nothing else.
+"""An observation's id is the SHA-256 of its content, and of nothing else.
 
-1. Encode each part that has not its default, under its one-letter key (`ENVELOPE`).
+1. Encode each part that differs from its default, under its one-letter key (`ENVELOPE`).
 2. Join them to one deterministic CBOR map, keys in order.
 3. id = SHA-256("refold/1" NUL, then that CBOR).
 
@@ -42,7 +42,7 @@ _SEQ = encode_name("seq")
 
 def identity_bytes(observation: Observation) -> bytes:
     """The deterministic CBOR that is hashed: defaults dropped at the top and in the source, never inside the patch."""
-    parts: list[bytes] = []  # in the order of the keys, for one-letter keys have the order of the alphabet
+    parts: list[bytes] = []  # in the order of the keys: one-letter keys are in alphabetical order
     if observation.causes:
         parts += _CAUSES, encode(observation.causes)
     parts += _ENTITY, encode(observation.entity)
@@ -77,7 +77,7 @@ def _patch(patch: Mapping[str, Value]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def around_seq(agent: str, run: str, step: str, tool: str) -> tuple[int, bytes, bytes]:
-    """How many parts of a source there are beside seq, and those before and after it."""
+    """Return the number of a source's parts other than seq, and the encoded parts before and after seq."""
     given = {"agent": agent, "run": run, "step": step, "tool": tool}
     members = in_key_order(tuple(name for name, value in given.items() if value))
     before, after = ([key + encode(given[name]) for name, key in members if (key < _SEQ) is first]

@@ -3,8 +3,8 @@
     {"id", "entity", "kind", "observed_at", "priority", "source", "causes", "patch", "cleared", "retracts", "link",
      "subject"}  and, outside the id,  "origin": {"log", "partition", "offset", "recorded_at"}, "blobs": {hash: base64}
 
-Times are RFC 3339 text, ids hexadecimal, values as in avro/jsonform.py. Reading builds the observation again and
-computes its id again: a line whose id is another is refused.
+Times are RFC 3339 text, ids hexadecimal, values as in avro/jsonform.py. Reading builds the observation and computes its
+id again: a line with a different id is refused.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ OPTIONAL = frozenset(ENVELOPE) - {"entity", "observed_at"}
 
 
 def source_json(source: Source) -> dict[str, Any]:
-    """A source as an object of all its parts."""
+    """Return a source as an object with all its parts."""
     return {name: getattr(source, name) for name in Source._fields}
 
 
 def patch_json(observation: Observation, definition: TypeDefinition) -> dict[str, Any]:
-    """The patch in its JSON form; `definition` is any version that knows its fields."""
+    """Return the patch in its JSON form. `definition` is any version that has its fields."""
     fields = definition.by_first_name
     return {name: shower(fields[name].node)(value) for name, value in observation.patch.items()}
 
 
 def to_line(observation: Observation, observation_id: bytes, definition: TypeDefinition) -> dict[str, Any]:
-    """Everything the id covers, and the id; `definition` is the writer's."""
+    """Return everything that the id covers, and the id. `definition` is the writer's."""
     link = observation.link
     return {
         "id": observation_id.hex(),
@@ -68,10 +68,10 @@ def _link_json(link: Link) -> dict[str, Any]:
 
 
 class LineReader:
-    """Reads lines of one type, by any of its versions, newest first: the one under which the id comes out.
+    """Reads lines of one type. Tries its versions, newest first, until the computed id matches.
 
-    now: the reader's clock in microseconds, for lines that come from no log; a line with an origin was let in once
-    already. None lets any time in.
+    now: the reader's clock in microseconds, to check times of lines without an origin; a line with an origin was
+    checked when it was written. None accepts any time.
     """
 
     def __init__(self, definitions: Iterable[TypeDefinition], now: int | None = None) -> None:
@@ -79,7 +79,7 @@ class LineReader:
         self._versions = [(each, ObservationValidator(each), _readers(each)) for each in definitions]
 
     def read(self, line: Mapping[str, Any], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
-        """The observation, its id, and the definition it was read by; raises InputError."""
+        """Return the observation, its id, and the definition it was read by. Raises InputError."""
         if not self._versions:
             raise InputError("there is no definition of this type")
         refusal: InputError | None = None
@@ -132,7 +132,7 @@ def _build(
 
 
 def check_keys(line: object) -> Mapping[str, Any]:
-    """The line as an object with known keys; raises InputError."""
+    """Return the line as an object with known keys. Raises InputError."""
     if not isinstance(line, Mapping):
         raise InputError(f"an observation is a JSON object; given {line!r:.80}")
     unknown = line.keys() - ENVELOPE.keys() - OUTSIDE_ID

@@ -1,8 +1,8 @@
-"""Canonical values in JSON: what `--json`, exports and Python views show, and the way back.
+"""Converts canonical values to JSON, for `--json`, exports and Python views, and back.
 
-bytes are base64 text and fixed lower-case hex; refold-json values stand as the JSON they are; a Blob or Sealed value
-is {"$blob": ...} or {"$sealed": ...}, and a JSON value or a map that looks like one of these is wrapped as
-{"$json": value}.
+bytes are base64 text and fixed lower-case hex; refold-json values are shown as JSON; a Blob or Sealed value is
+{"$blob": ...} or {"$sealed": ...}, and a JSON value or a map that looks like one of these is wrapped as {"$json":
+value}.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKS = frozenset({BLOB, SEALED, WRAPPED})
 
 
 def shower(node: Node, *, python: bool = False) -> Show:
-    """From canonical to the shown form; python=True keeps bytes, Blob and Sealed as objects."""
+    """Return the conversion from canonical to JSON form. python=True keeps bytes, Blob and Sealed as objects."""
     value = value_of(node)
     plain = _show_plain(value, python)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")
@@ -70,7 +70,7 @@ def _show_plain(node: dict[str, Any], python: bool) -> Show | None:
 
 
 def _show_unknown(tree: Any) -> Any:
-    """What an older version's record holds and this version's no longer names, as far as its form alone can tell."""
+    """Show a value of an older version whose field this version does not have, judged by its form alone."""
     option = option_of(tree)
     if option is not None:
         return option_json(option)
@@ -93,7 +93,7 @@ def _wrap(value: Any) -> Any:
 
 
 def reader(node: Node) -> Read:
-    """From the JSON form to what the checker takes; raises ValidationError where it is not one."""
+    """Return the conversion from JSON form to the checker's input. It raises ValidationError for another form."""
     value = value_of(node)
     plain = _read_plain(value)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")
@@ -179,5 +179,5 @@ def _hex(given: Any, path: str) -> bytes:
 
 
 def show_mapping(fields: Mapping[str, Show], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Each field of `tree` through its own shower."""
+    """Convert each field of `tree` by its own function."""
     return {name: fields[name](value) for name, value in tree.items()}

@@ -1,4 +1,4 @@
-"""How a type's fields lie, as the kernel is told (avro/kernel.py)."""
+"""The layouts of a type's fields, for the kernel (avro/kernel.py)."""
 
 from __future__ import annotations
 

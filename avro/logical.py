@@ -1,4 +1,4 @@
-"""Logical types at the door: times, dates, uuids and decimals from the forms Python and JSON use."""
+"""Validation of logical types: times, dates, uuids and decimals in the forms of Python and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def logical_checker(node: dict[str, Any]) -> Check:
 
 
 def span_of(logical: str) -> tuple[int, int]:
-    """The least value of a date or time, and one past the greatest: what every reader's own types can hold."""
+    """The least value of a date or time, and one past the greatest: the range that all readers' types can hold."""
     unit = 1000 if logical.endswith("millis") else 1
     if logical == "date":
         return dt.date.min.toordinal() - EPOCH_DAY, dt.date.max.toordinal() - EPOCH_DAY + 1
@@ -101,7 +101,7 @@ def _decimal(precision: int, scale: int) -> Check:
     rule = _decimal_rule(precision, scale)
 
     def check(given: Any, path: str, blobs: Any) -> Any:
-        # Nothing here is arithmetic of decimals: that would round to whatever context the caller's thread has.
+        # No decimal arithmetic, because that rounds by the decimal context of the caller's thread.
         negative, digits, exponent = _decimal_parts(given, path, rule)
         significant = digits.rstrip("0")
         exponent += len(digits) - len(significant)
@@ -121,7 +121,7 @@ def _decimal_rule(precision: int, scale: int) -> str:
 
 
 def _decimal_parts(given: Any, path: str, rule: str) -> tuple[bool, str, int]:
-    """(negative, digits, exponent) of any form a decimal is given in."""
+    """Return (negative, digits, exponent) of a decimal in any form."""
     if isinstance(given, Mapping) and given.keys() == {"unscaled", "scale"}:
         unscaled, scale = given["unscaled"], given["scale"]
         if type(unscaled) is int and type(scale) is int and abs(unscaled) < 10**DIGITS_MAX:
@@ -144,7 +144,7 @@ def decimal_bytes(tree: Mapping[str, Any], scale: int) -> bytes:
 
 
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes], dict[str, int]]:
-    """From Avro's bytes to the canonical decimal: its scale as small as it can be."""
+    """Return the conversion from Avro's bytes to the canonical decimal, which has the smallest possible scale."""
     end = 10**precision
 
     def read(data: bytes) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Avro schemas as plain trees: named types expanded where they are used, and folded back when emitted.
 
-A node is {"type": primitive | "record" | "enum" | "fixed" | "array" | "map", ...} with full names, or a list of
-nodes for a union. Only unions that leave no doubt about a value are allowed: T with null, Blob and Sealed.
+A node is {"type": primitive | "record" | "enum" | "fixed" | "array" | "map", ...} with full names, or a list of nodes
+for a union. Only unambiguous unions are allowed: T with null, Blob and Sealed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class _Expansion:
         return {**node, **logical} if logical else node
 
     def _inner(self, schema: object, namespace: str, place: str) -> Node:
-        """An element's type. Nothing but null would take no bytes, and a few bytes could claim endless elements."""
+        """An element's type, which may not be null: nulls take no bytes, so a few bytes could claim endless
+        elements.
+        """
         node = self.node(schema, namespace, place)
         if isinstance(node, dict) and node["type"] == "null":
             raise SchemaError(f"{place}: null alone holds nothing; give a type, with null next to it if needed")
@@ -169,7 +171,7 @@ class _Expansion:
         return node
 
     def _built_in(self, full: str, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
-        """A document stored whole repeats refold's own types; they must be these."""
+        """A stored document repeats refold's own types; they must equal these."""
         node = BUILT_IN[full]
         fields = schema.get("fields", [])
         named = [each.get("name") if isinstance(each, Mapping) else each for each in fields]
@@ -212,12 +214,14 @@ class _Expansion:
 
 
 OPTIONS = {"null": 0, "refold.Blob": 2, "refold.Sealed": 3}
-"""What may stand beside a union's one value type, and its place: null first, as Avro's default null asks."""
+"""The options of a union next to its value type, and their order: null first, as Avro's default null requires."""
 
 
 def _could_be(fields: Sequence[Mapping[str, Any]], option: dict[str, Any]) -> bool:
-    """Whether a record's values may be taken for a Blob or Sealed: its very fields once absent ones are left out, and
-    bytes where it has bytes. So a value alone tells what it is, in ids as on the wire."""
+    """Whether a record's values could be confused with a Blob or Sealed: they may have exactly its fields, after absent
+    ones are left out, and bytes in the same fields. Such records are refused, so a value is unambiguous, in ids and on
+    the wire.
+    """
     names = {field["name"] for field in option["fields"]}
     raw = "hash" if option is BLOB else "ciphertext"
     for called in ("refold.name", "name"):
@@ -229,12 +233,12 @@ def _could_be(fields: Sequence[Mapping[str, Any]], option: dict[str, Any]) -> bo
 
 
 def names_of(field: Mapping[str, Any]) -> set[str]:
-    """Every name a field goes by: its own, its first and its aliases."""
+    """Every name of a field: its present name, its first name and its aliases."""
     return {field["name"], field.get("refold.name", field["name"]), *field.get("aliases", ())}
 
 
 def _check_names(fields: Sequence[Mapping[str, Any]], full: str, place: str) -> None:
-    """No field goes by a name that is another's: neither ids nor Avro's readers could tell them apart."""
+    """Refuse a name that two fields share: neither ids nor Avro's readers could distinguish the fields."""
     taken: dict[str, str] = {}
     for field in fields:
         first = field.get("refold.name", field["name"])
@@ -280,7 +284,7 @@ def _symbols(schema: Mapping[str, Any], place: str) -> list[str]:
 
 
 def id_of(node: dict[str, Any]) -> str:
-    """What tells a union's branches apart: the full name, or the type."""
+    """The name that distinguishes a union's branches: the full name, or the type."""
     return str(node.get("name", node["type"]))
 
 

@@ -1,4 +1,4 @@
-"""The observation: one immutable statement about one entity, as it is hashed, sent and folded."""
+"""The observation: one immutable statement about one entity."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ID_BYTES = 32
 
 
 def type_of(entity: str) -> str:
-    """The type of `type/id`: what stands before the first slash."""
+    """The type of `type/id`: the part before the first slash."""
     return entity.partition("/")[0]
 
 
 class Source(NamedTuple):
-    """Who saw it: agent and run order observations (with seq); step and tool only describe.
+    """The source of an observation. agent, run and seq are part of the order key; step and tool only describe.
 
-    seq counts from 0 within (agent, run), by whoever records.
+    The recorder counts seq from 0 within (agent, run).
     """
 
     agent: str = ""

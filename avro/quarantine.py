@@ -1,15 +1,16 @@
-"""Rulings: which damaged records of a log an administrator has set aside. Pure; a function of `.schemas` alone.
+"""Rulings: the damaged records that an administrator has set aside. A pure function of `.schemas`.
 
-A ruling is about one record of `.observations` or `.changes`, by partition and offset, or about the records of a whole
-batch that cannot be read: so many offsets from one on. Of `.schemas`, `.manifests`, `.deadletters` and `.keys` only
-such batches are ruled on.
+A ruling is about one record of `.observations` or `.changes`, by partition and offset, or about all records of a batch
+that cannot be read: a number of offsets from the first one. In `.schemas`, `.manifests`, `.deadletters` and `.keys`
+only such batches can be set aside.
 1. The last ruling on a record counts: it is set aside, or it is not.
-2. A record that is set aside holds nothing, for every cut. So whoever read `.schemas` to the same place answers alike,
-   and an answer at an earlier cut is that of a log without the record.
-3. A cut's own place in `.schemas` plays no part: at an earlier place the record could not be read either, and every
-   question about the past would go on failing.
-4. What was made of the record while it was whole (tables, epochs) says which records it leaves out. Where that is not
-   what is set aside by now, it is not used (streams/worker/commit.py, streams/snapshots/manifest.py).
+2. A record that is set aside is empty, at every cut. So all readers that read `.schemas` up to the same offset give
+   equal answers, and an answer at an earlier cut is that of a log without the record.
+3. A cut's own offset in `.schemas` does not matter. Otherwise every question about the past would still fail, because
+   the record could not be read at an earlier cut either.
+4. Tables and epochs, which may have been made while the record was readable, store the list of records that they leave
+   out. If it differs from the present list, they are not used (streams/worker/commit.py,
+   streams/snapshots/manifest.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from refold.avro.errors import DamagedRecord
 OBSERVATIONS, CHANGES = "observations", "changes"
 SCHEMAS, MANIFESTS, DEADLETTERS, KEYS = "schemas", "manifests", "deadletters", "keys"
 TOPICS = (OBSERVATIONS, CHANGES, SCHEMAS, MANIFESTS, DEADLETTERS, KEYS)
-"""Those whose records somebody needs: a reader stops at a damaged one that is not set aside."""
+"""The topics whose records are required: a reader stops at a damaged record that is not set aside."""
 GIVE_UP_KEYS = "--give-up-keys"
-"""The option without which the command sets no batch of `.keys` aside."""
+"""The option that the command requires to set a batch of `.keys` aside."""
 NAME_BYTES_MAX = 2_048
 LENGTH_MAX = 1_000_000
-"""More offsets than any batch of a broker's has."""
+"""More offsets than any batch of a broker has."""
 _NUMBER_END = 1 << 63
 _NONE: Mapping[int, str] = MappingProxyType({})
 
@@ -36,7 +37,7 @@ _NONE: Mapping[int, str] = MappingProxyType({})
 class Ruling(NamedTuple):
     """One decision on one record, or on `length` offsets.
 
-    entity: whose it is, empty where its key does not say; decided_at in milliseconds.
+    entity: the record's entity, empty if its key does not name one. decided_at in milliseconds.
     """
 
     topic: str
@@ -49,7 +50,7 @@ class Ruling(NamedTuple):
 
 
 def ruling_of(parts: object) -> Ruling:
-    """The ruling in a list of its parts; ValueError where they are none."""
+    """Build a ruling from the list of its parts. Raises ValueError if they are invalid."""
     if not isinstance(parts, list) or len(parts) != len(Ruling._fields):
         raise ValueError("it lacks parts of a ruling")
     topic, partition, offset, length, entity, is_lifted, decided_at = parts
@@ -66,19 +67,18 @@ def ruling_of(parts: object) -> Ruling:
 class Rulings:
     """The rulings of one log, as far as `.schemas` was read. For one writer; several threads may read.
 
-    name: what the log's topics begin with. url: how a command names the log. Both are empty in a log that has no
-    rulings.
+    name: the prefix of the log's topics. url: the log's URL for commands. Both are empty in a log that has no rulings.
     """
 
     def __init__(self, name: str = "", url: str = "") -> None:
         self._name = name
         self._url = url
-        # A mapping is replaced and never altered: who holds one holds the rulings of one moment.
+        # A mapping is replaced and never changed, so a reader holds a consistent snapshot of the rulings.
         self._aside: dict[tuple[str, int], Mapping[int, str]] = {}
         self._taken: list[tuple[int, Ruling]] = []
 
     def take(self, ruling: Ruling, place: int) -> None:
-        """Take up a ruling; place: its offset in `.schemas`."""
+        """Add a ruling. place: its offset in `.schemas`."""
         key = (ruling.topic, ruling.partition)
         aside = dict(self._aside.get(key, _NONE))
         for offset in range(ruling.offset, ruling.offset + ruling.length):
@@ -90,16 +90,18 @@ class Rulings:
         self._taken.append((place, ruling))
 
     def of(self, topic: str, partition: int) -> Mapping[int, str]:
-        """What is set aside in one partition: offset and entity. The same object until a ruling changes it."""
+        """The records of one partition that are set aside: offset to entity. The same object until a ruling changes
+        it.
+        """
         return self._aside.get((topic, partition), _NONE)
 
     def all(self) -> list[Ruling]:
-        """The last ruling at each offset where one begins, by topic and position."""
+        """The last ruling at each offset where a ruling begins, by topic and position."""
         last = {each[:3]: each for _, each in self._taken}
         return [last[key] for key in sorted(last)]
 
     def entities(self, topic: str, partition: int) -> frozenset[str]:
-        """The entities of records that were ever ruled on; an empty name where a key did not say."""
+        """The entities of all records with a ruling; an empty name if the key named none."""
         return frozenset(
             each.entity for _, each in self._taken if (each.topic, each.partition) == (topic, partition)
         )  # fmt: skip
@@ -109,7 +111,7 @@ class Rulings:
         return [each for place, each in self._taken if start <= place < end]
 
     def damaged(self, topic: str, partition: int, offset: int, entity: str, why: str) -> DamagedRecord:
-        """The error where a record is needed and damaged: its place, and what sets it aside."""
+        """The error for a required record that is damaged: its position, and the command that sets it aside."""
         place = f"{self._name}.{topic} {partition}={offset}" if self._name else f"{topic} {partition}={offset}"
         whose = f" of {entity}" if entity else ""
         return DamagedRecord(
@@ -118,7 +120,7 @@ class Rulings:
         )  # fmt: skip
 
     def damaged_batch(self, topic: str, partition: int, offset: int, why: str) -> DamagedRecord:
-        """The error where a record is needed and its batch cannot be read."""
+        """The error for a required record whose batch cannot be read."""
         return self.damaged(topic, partition, offset, "", f"its batch cannot be read, nor can any record in it ({why})")
 
     def remedy(self, topic: str, partition: int, offset: int) -> str:
@@ -132,7 +134,7 @@ class Rulings:
         return f"Restore the brokers' data; or go on without it{cost}: {self.command(topic, partition, offset)}"
 
     def command(self, topic: str, partition: int, offset: int) -> str:
-        """The command that sets a record aside; empty where the log has no rulings."""
+        """The command that sets a record aside; empty if the log has no rulings."""
         if not self._name:
             return ""
         flag = f" {GIVE_UP_KEYS}" if topic == KEYS else ""

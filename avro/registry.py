@@ -1,19 +1,17 @@
 """A log's type definitions in the order they were registered.
 
 A definition's place in `.schemas` is its offset. A log's wire ids come from one of two spaces, chosen when it is made:
-embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer gives the same schema the same id
-          without asking;
-registry: whatever a Schema Registry gave the derived schemas. They stand in `.schemas` beside the definition, so who
-          reads the log need not ask either.
-A place of `.schemas` may be a hole: a repeat, or a definition that may not follow those before it. Every reader decides
-so alike, by `find` and `check`.
+embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer computes the same id for a schema;
+registry: the ids that a Schema Registry assigned to the derived schemas. They are stored in `.schemas` with the
+definition, so readers of the log need no registry. An offset of `.schemas` may be a hole: a repeat, or a definition
+that is incompatible with those before it. Every reader decides this in the same way, by `find` and `check`.
 
 A pending definition is a hole too, until it is activated (streams/log/kafka/schemas.py says which is pending). Then it
-is registered at the place of its activation, if it may follow what is in effect there.
+is registered at the offset of its activation, if it is compatible with the definitions in effect there.
 
-A definition that was set aside is out of effect from that place on: it is no type's newest, decodes nothing, and
-hinders no later one. Below that place all is as it was. Where it was its type's newest, the one before it takes effect
-again, at that place, as if it was registered there.
+A definition that was set aside is out of effect from that offset on: it is never its type's newest, decodes nothing,
+and does not restrict later ones. Below that offset nothing changes. If it was its type's newest, the previous one takes
+effect again at that offset, as if it was registered there.
 """
 
 from __future__ import annotations
@@ -52,9 +50,9 @@ class WireIds(NamedTuple):
 
 
 class TypeVersion:
-    """One registered definition with everything built from it, each on first use.
+    """One registered definition, with its codecs and checks, each built on first use.
 
-    registered_at in milliseconds; wire_ids: None in a log whose ids are embedded.
+    registered_at in milliseconds. wire_ids: None in a log with embedded ids.
     """
 
     def __init__(
@@ -87,20 +85,20 @@ class TypeVersion:
 
 
 class Hole(NamedTuple):
-    """A place of `.schemas` that registers nothing; registered_at in milliseconds."""
+    """An offset of `.schemas` that registers nothing; registered_at in milliseconds."""
 
     offset: int
     registered_at: int
 
 
 class Registry:
-    """Definitions by offset, name, fingerprint and wire id. Not for several threads at once.
+    """Definitions by offset, name, fingerprint and wire id. Not thread-safe.
 
-    Its length is the next offset of `.schemas`, holes included; everything else passes over holes.
+    Its length is the next offset of `.schemas`, holes included; all other methods skip holes.
     """
 
     def __init__(self, rulings: Rulings | None = None) -> None:
-        """rulings: which records of the log are set aside, where it can have such."""
+        """rulings: the records of the log that are set aside, if the log can have such."""
         self.rulings = Rulings() if rulings is None else rulings
         self._places: list[TypeVersion | Hole] = []
         self._by_wire_id: dict[int, TypeVersion] = {}
@@ -119,18 +117,18 @@ class Registry:
         return (place for place in self._places if isinstance(place, TypeVersion))
 
     def places(self) -> Iterator[TypeVersion | Hole]:
-        """Every place of `.schemas`, in order."""
+        """The entry at every offset of `.schemas`, in order."""
         return iter(self._places)
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
-        """The registered version with this fingerprint, if there is one in effect."""
+        """The version in effect with this fingerprint, if any."""
         for version in self.in_effect(definition.name):
             if version.definition.fingerprint == definition.fingerprint:
                 return version
         return None
 
     def is_aside(self, definition: TypeDefinition) -> bool:
-        """Whether this definition is set aside, and may not be registered until that is taken back."""
+        """Whether this definition is set aside. It cannot be registered until it is restored."""
         return definition.fingerprint in self._aside
 
     def pending(self) -> list[TypeVersion]:
@@ -159,9 +157,9 @@ class Registry:
         return version.offset < below <= self._out_from.get(version.offset, below)
 
     def check(self, definition: TypeDefinition, wire_ids: WireIds | None = None) -> None:
-        """Raise SchemaError unless the definition may be added.
+        """Raise SchemaError if the definition cannot be added.
 
-        Without wire_ids a log bound to a Schema Registry checks the definition alone, before it asks for them.
+        Without wire_ids, a log that uses a Schema Registry checks only the definition, before it requests the ids.
         """
         check_evolution((each.definition for each in self.in_effect(definition.name)), definition)
         if wire_ids is not None:
@@ -174,7 +172,7 @@ class Registry:
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
 
     def hinders(self, version: TypeVersion, definition: TypeDefinition, wire_ids: WireIds | None = None) -> bool:
-        """Whether a definition may not be added because of this version alone."""
+        """Whether this version alone prevents a definition from being added."""
         if not self.is_in_effect(version, len(self)):
             return False
         alone = Registry()
@@ -186,7 +184,9 @@ class Registry:
         return False
 
     def _check_given(self, definition: TypeDefinition, wire_ids: WireIds) -> None:
-        """An id is one schema's for ever: a registry that was emptied or exchanged gives ids a second time."""
+        """Refuse an id that already belongs to another schema: a registry that was emptied or replaced assigns ids
+        again.
+        """
         mine: dict[int, object] = {}
         for wire_id, schema in zip(wire_ids, _schemas_of(definition), strict=True):
             name, known = self._given.get(wire_id, (definition.name, mine.get(wire_id, schema)))
@@ -197,7 +197,7 @@ class Registry:
             mine[wire_id] = schema
 
     def add(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> TypeVersion:
-        """Take up a definition at the next offset; registered_at in milliseconds, by the log's clock."""
+        """Register a definition at the next offset; registered_at in milliseconds, by the log's clock."""
         version = TypeVersion(definition, len(self._places), registered_at, wire_ids)
         self._places.append(version)
         self._by_name.setdefault(definition.name, []).append(version)
@@ -211,7 +211,7 @@ class Registry:
                 self._given.setdefault(wire_id, (version.definition.name, schema))
 
     def set_aside(self, version: TypeVersion, registered_at: int = 0) -> None:
-        """At the next offset, put a definition out of effect, under whatever offsets it was registered."""
+        """At the next offset, set a definition aside, at all offsets where it was registered."""
         definition, place = version.definition, len(self)
         before = self.in_effect(definition.name)
         alike = [each for each in before if each.definition.fingerprint == definition.fingerprint]
@@ -219,7 +219,7 @@ class Registry:
             self.skip(registered_at)
             return
         self._aside.add(definition.fingerprint)
-        # Of an offset: below the next one it still is in effect.
+        # By offset: below the next offset it is still in effect.
         self._out_from.update((each.offset, place) for each in alike)
         left = [each for each in before if each not in alike]
         if left and before[-1] in alike:
@@ -235,7 +235,7 @@ class Registry:
                 self._take_ids(each)
 
     def restore(self, version: TypeVersion, registered_at: int = 0) -> None:
-        """At the next offset, register a definition again that was set aside; a hole where it may not follow now."""
+        """At the next offset, register again a definition that was set aside; a hole if it is incompatible now."""
         definition = version.definition
         try:
             self.check(definition, version.wire_ids)
@@ -249,7 +249,7 @@ class Registry:
         self.add(definition, registered_at, version.wire_ids)
 
     def suspend(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> None:
-        """Take up a definition at the next offset as pending: a hole for every reader until it is activated."""
+        """Add a definition at the next offset as pending: a hole for every reader until it is activated."""
         version = TypeVersion(definition, len(self), registered_at, wire_ids)
         self._pending[version.offset] = version
         self._pending_ids.setdefault(version.codec.schema_id, version)
@@ -257,7 +257,9 @@ class Registry:
         self.skip(registered_at)
 
     def activate(self, offset: int, registered_at: int = 0) -> None:
-        """At the next offset, register the definition that is pending at another; a hole where it may not follow."""
+        """At the next offset, register the definition that is pending at another offset; a hole if it is
+        incompatible.
+        """
         version = self._pending.get(offset)
         if version is None or self.is_aside(version.definition):
             self.skip(registered_at)
@@ -273,15 +275,15 @@ class Registry:
         self.add(version.definition, registered_at, version.wire_ids)
 
     def skip(self, registered_at: int = 0) -> None:
-        """Take up a hole at the next offset."""
+        """Add a hole at the next offset."""
         self._places.append(Hole(len(self._places), registered_at))
 
     def versions(self, name: str) -> list[TypeVersion]:
-        """Every version of a type, oldest first, those set aside too."""
+        """Every version of a type, oldest first, including those set aside."""
         return list(self._by_name.get(name, ()))
 
     def registered_by(self, time_ms: int) -> int:
-        """The offset below which everything was registered at or before a time, in milliseconds."""
+        """The offset below which every entry was registered at or before a time, in milliseconds."""
         later = (offset for offset, place in enumerate(self._places) if place.registered_at > time_ms)
         return next(later, len(self._places))
 
@@ -294,9 +296,9 @@ class Registry:
         raise SchemaError(f"unknown type {name!r}; this log knows: {known}. Add its .avsc file with --types")
 
     def decode(self, data: bytes) -> Observation:
-        """The observation in a framed message, read by its writer's schema.
+        """Decode the observation in a framed message by its writer's schema.
 
-        UndecodableError where it is none; UnknownWireId where its schema is not one of these.
+        Raises UndecodableError if it is not an observation, UnknownWireId if its schema is not registered.
         """
         wire_id = framed_id(data)
         version = self._by_wire_id.get(wire_id)
@@ -305,23 +307,23 @@ class Registry:
         return version.codec.decode_observation(data)
 
     def identified(self, data: bytes) -> tuple[Observation, bytes]:
-        """As `decode`, and the observation's id."""
+        """Like `decode`, and also return the observation's id."""
         version = self._by_wire_id.get(framed_id(data))
         if version is None:
             raise UnknownWireId(framed_id(data))
         return version.codec.identified(data)
 
     def at(self, offset: int) -> TypeVersion | None:
-        """What an offset below the next one registers; None where it is a hole."""
+        """The version registered at an offset below the next one; None for a hole."""
         place = self._places[offset]
         return place if isinstance(place, TypeVersion) else None
 
     def writer(self, data: bytes) -> TypeVersion | None:
-        """The first version with the schema that a framed message names, or None; UndecodableError without a frame."""
+        """The first version with the schema of a framed message, or None. Raises UndecodableError without a frame."""
         return self._by_wire_id.get(framed_id(data))
 
     def writers(self) -> list[TypeVersion]:
-        """The first version of each schema, whose codec reads what is written by it."""
+        """The first version of each schema; its codec reads the schema's messages."""
         return list(self._by_wire_id.values())
 
     def embedded(self, data: bytes) -> bytes:
