@@ -345,7 +345,7 @@ class Registry:
 
 
 def _schemas_of(definition: TypeDefinition) -> list[object]:
-    """A type's schemas but for aliases: some registries give one id to schemas that differ in nothing else."""
+    """A type's schemas without aliases: some registries assign one id to schemas that differ only in aliases."""
     return [json.loads(text, object_hook=_without_aliases) for text in schemas_of(definition)]
 
 

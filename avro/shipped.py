@@ -1,4 +1,4 @@
-"""Type files: the ones refold ships in avro/types, and the user's own."""
+"""Reads type files: those that ship with refold in avro/types, and the user's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shipped_types() -> dict[str, TypeDefinition]:
 
 
 def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str, TypeDefinition]:
-    """The definitions in .avsc files and in folders of them; SchemaError names the file."""
+    """Return the definitions in .avsc files and in folders of them. Raises SchemaError, which names the file."""
     found: dict[str, TypeDefinition] = {}
     for path in paths:
         files = sorted(path.glob("*.avsc")) if path.is_dir() else [path]

@@ -1,10 +1,10 @@
-"""JSON from a stranger, read within bounds: how deep it is nested and how many values it holds.
+"""Parses untrusted JSON, with limits on depth and number of values.
 
-1. Values are counted in the text before anything is built of them: a value costs 50 bytes or more of memory, and a
-   text names one with two.
+1. Values are counted in the text before any object is created: a value takes 50 bytes of memory or more, but only two
+   bytes of text.
 2. The text is decoded. NaN, Infinity and integers of more than 4,300 digits are refused, as are texts with lone
    surrogates: none of these can be stored or hashed.
-3. The depth is measured. Code that walks a tree recurses, so a bound far below Python's own keeps every walk safe.
+3. The depth is measured. Code that walks a tree recurses, so the limit is far below Python's recursion limit.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 class JsonRefused(ValueError):
-    """Text that is JSON, and holds what cannot be used."""
+    """Text that is JSON, but contains a value that is not allowed."""
 
 
 class TooDeep(JsonRefused):
-    """Nested deeper than the bound."""
+    """Nested deeper than the limit."""
 
 
 class TooMany(JsonRefused):
-    """More values than the bound."""
+    """More values than the limit."""
 
 
 def loads(
@@ -44,8 +44,8 @@ def loads(
 ) -> Any:
     """The JSON value in `text`.
 
-    Raises json.JSONDecodeError where it is not JSON, else JsonRefused, whose message says what is wrong with it.
-    pairs_hook: as object_pairs_hook of the json module.
+    Raises json.JSONDecodeError if it is not JSON, or JsonRefused, whose message says what is not allowed. pairs_hook:
+    as object_pairs_hook of the json module.
     """
     openings = text.count("[") + text.count("{")
     if openings + text.count(",") >= items_max and _has_more(text, items_max):
@@ -68,9 +68,9 @@ def loads(
 
 
 def json_or_text(text: str) -> Any:
-    """The JSON value in `text` where it is any, so 50 is a number and "50" a text; else the text itself.
+    """Return the JSON value in `text`, or the text itself if it is not JSON. So 50 is a number and "50" a text.
 
-    Raises InputError where it is JSON that cannot be used.
+    Raises InputError for JSON that is not allowed.
     """
     try:
         return loads(text)
@@ -81,7 +81,7 @@ def json_or_text(text: str) -> Any:
 
 
 def _has_more(text: str, items_max: int) -> bool:
-    """Whether it names more values: one for each opening bracket and comma outside of texts, and one."""
+    """Whether it has more values. Counted: each opening bracket and comma outside of texts, plus one."""
     count = 1
     for found in _SIGNS.finditer(text):
         if found[0][0] != '"':

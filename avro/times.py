@@ -1,4 +1,4 @@
-"""Times as integers: microseconds since 1970 UTC, to and from RFC 3339 text and datetimes."""
+"""Converts times in microseconds since 1970 UTC to and from RFC 3339 text and datetimes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def datetime_micros(moment: dt.datetime) -> int:
 
 
 def parse_time(given: str, path: str = "time", *, local: bool = False) -> int:
-    """Microseconds behind RFC 3339 text (`2026-11-21T03:12:00.5Z`); local=True asks for text without a zone."""
+    """Parse RFC 3339 text (`2026-11-21T03:12:00.5Z`) to microseconds; local=True requires text without a zone."""
     try:
         if not FORM.match(given.strip()):
             raise ValueError(given)

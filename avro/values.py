@@ -1,9 +1,9 @@
-"""Values at the door: what an author gives, checked against the schema and made canonical.
+"""Validation of values: checks an author's values against the schema and makes them canonical.
 
-A checker is built once from a node; `check(value, path, blobs)` gives the canonical value or raises a
-ValidationError that names the path, the rule and what was given. Canonical form: numbers under the number rules
-(float rounded to 32 bits first), enums as text, fixed as bytes, decimals {unscaled, scale} reduced, timestamps as
-integers, refold-json as its canonical text, absent record fields left out.
+A checker is built once for a node. `check(value, path, blobs)` returns the canonical value, or raises a ValidationError
+that names the path, the rule and the given value. Canonical form: numbers under the number rules (float rounded to 32
+bits first), enums as text, fixed as bytes, decimals {unscaled, scale} reduced, timestamps as integers, refold-json as
+its canonical text, absent record fields left out.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ RANGES = {"int": (-(2**31), 2**31), "long": (-(2**63), 2**63)}
 
 
 def checker(node: Node, inline_bytes: int, enclosed: bool = False) -> Check:
-    """The check for one position; `inline_bytes` bounds a value's canonical CBOR before it must be a Blob.
+    """Return the checker of a node. `inline_bytes`: the maximum size of a value's canonical CBOR; a larger one becomes
+    a Blob.
 
-    enclosed: a Blob may stand for something around this position, and does where this part alone is too large.
+    enclosed: an enclosing value can become a Blob, and does if this part alone is too large.
     """
     value = value_of(node)
     can_be_null = allows(node, "null")
@@ -51,7 +52,7 @@ def checker(node: Node, inline_bytes: int, enclosed: bool = False) -> Check:
         if small or (given_type is str and not is_json and len(given) * 4 + 9 <= inline_bytes):
             return canonical
         if not blob and (enclosed or not isinstance(canonical, (str, bytes))):
-            return canonical  # what is around it becomes the Blob, or what is large inside it has
+            return canonical  # the enclosing value becomes the Blob, or a large inner value already has
         size = len(encode(canonical))
         if size <= inline_bytes:
             return canonical
@@ -152,7 +153,7 @@ def _enum(symbols: tuple[str, ...]) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
         if not isinstance(given, str) or given not in symbols:
             raise ValidationError(path, f"one of {', '.join(symbols)}", given)
-        return str.__str__(given)  # a Python enum's own str() may be something else
+        return str.__str__(given)  # a Python enum's str() may differ from its value
 
     return check
 
@@ -169,7 +170,7 @@ def _fixed(size: int) -> Check:
 def _array(item: Check) -> Check:
     def check(given: Any, path: str, blobs: Blobs | None) -> Value:
         if isinstance(given, (set, frozenset)):
-            # Python gives a set in another order in each process; the same call has to make the same id.
+            # The order of a Python set differs between processes, but the same call must give the same id.
             return sorted([item(each, f"{path}[]", blobs) for each in given], key=encode)
         if not isinstance(given, Sequence) or isinstance(given, (str, bytes, bytearray, memoryview)):
             raise ValidationError(path, "a list (array)", given)
@@ -209,7 +210,7 @@ def _record(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
         tree: dict[str, Value] = {}
         for name, first, inner, optional in fields:
             each = given.get(name)
-            if first != name and first in given:  # as states and exports show it
+            if first != name and first in given:  # the name in states and exports
                 if name in given:
                     raise ValidationError(
                         f"{path}.{name}", f"{first} is given twice, by its first name and its later one", each

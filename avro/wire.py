@@ -1,7 +1,7 @@
-"""Canonical values to and from what the Avro codec takes and gives.
+"""Converts between canonical values and the datums of the Avro codec.
 
-Each side is a function per node, or None where the two forms are the same, so plain fields cost nothing. What comes
-from the wire is held to the rules of the door (avro/values.py): a stranger's producer knows Avro's types, not these.
+Each direction is a function per node, or None if the two forms are equal, so plain fields cost nothing. Values from the
+wire are validated by the rules of avro/values.py, because other producers know only Avro's types.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def to_wire(node: Node) -> Adapt:
 def from_wire(node: Node) -> Adapt:
     """From datum to canonical: numbers under the number rules, nulls of records left out.
 
-    The function raises ValidationError for what the door would have refused, or written in another form.
+    The function raises ValidationError for a value that validation at write would have refused, or written in another
+    form.
     """
     value, has_options = _split(node)
     inner = _plain_from_wire(value)
@@ -63,7 +64,7 @@ def from_wire(node: Node) -> Adapt:
 
 
 def _split(node: Node) -> tuple[dict[str, Any], bool]:
-    """A node's one value type, and whether Blob or Sealed stand beside it."""
+    """A node's one value type, and whether Blob or Sealed are options."""
     choices = branches(node)
     plain = next((choice for choice in choices if id_of(choice) not in OPTIONS), choices[-1])
     return plain, any(
@@ -103,7 +104,9 @@ def _plain_from_wire(node: dict[str, Any]) -> Adapt:
 
 
 def _json_but_null(given: str) -> str:
-    """Where Avro's null may stand, a JSON null is that null: a text beside it would be shown and read as absent."""
+    """Refuse a JSON null as text in a nullable field: it must be Avro's null, because the text would be read as
+    absent.
+    """
     if given == "null":
         raise ValidationError("json", "null itself, not the text of a JSON null", given)
     return check_json_text(given)

@@ -1,6 +1,6 @@
-"""What a log is to everything above it: partitions of records in order, types, changes, markers and time.
+"""The interface of a log: partitions of records in order, types, changes, markers and time.
 
-One conformance suite (tests/support/refold_tests/log_conformance.py) holds every backend to this.
+One conformance suite tests every backend (tests/support/refold_tests/log_conformance.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from refold.streams.snapshots.store import SnapshotReader
 
 
 class Record(NamedTuple):
-    """One stored observation record. recorded_at in milliseconds, never falling within a partition."""
+    """One stored observation record. recorded_at in milliseconds; it never decreases within a partition."""
 
     partition: int
     offset: int
@@ -43,20 +43,20 @@ def _nothing() -> None:
 
 
 def hole(partition: int, offset: int, recorded_at: int) -> Record:
-    """What stands for an offset without an observation, where every offset is asked for: it has no data.
+    """Return the record without data that represents an offset without an observation.
 
-    A verdict is on it, or nothing is given out there (streams/log/kafka/). recorded_at as of any record.
+    The offset has a verdict, or no record that readers get (streams/log/kafka/). recorded_at: as of any record.
     """
     return Record(partition, offset, recorded_at, "", HOLE_ID, b"")
 
 
 def is_hole(record: Record) -> bool:
-    """Whether it stands for no observation; a record that was damaged does not."""
+    """Whether a record represents an offset without an observation. A damaged record does not."""
     return not record.data and not record.entity and record.id == HOLE_ID
 
 
 class IndexedObservation(NamedTuple):
-    """A distinct observation of one entity where it first stands, undecoded; q is its order key (reducers/order.py)."""
+    """The first record of a distinct observation of one entity, undecoded. q: its order key (reducers/order.py)."""
 
     offset: int
     recorded_at: int
@@ -65,7 +65,7 @@ class IndexedObservation(NamedTuple):
 
 
 def observation_in(registry: Registry, record: Record) -> Observation:
-    """The observation in a record; DamagedRecord where its bytes are none."""
+    """Decode a record's observation. Raises DamagedRecord if its bytes are not one."""
     try:
         return registry.decode(record.data)
     except UndecodableError as error:
@@ -74,7 +74,7 @@ def observation_in(registry: Registry, record: Record) -> Observation:
 
 
 def arrival_of(registry: Registry, record: Record) -> IndexedObservation:
-    """A record that repeats none before it, as an arrival."""
+    """Return a record that repeats no earlier one as an arrival."""
     observation = observation_in(registry, record)
     return IndexedObservation(
         record.offset, record.recorded_at, order_key(observation, record.id), bool(observation.retracts)
@@ -82,14 +82,14 @@ def arrival_of(registry: Registry, record: Record) -> IndexedObservation:
 
 
 def lacking(entity: str, q: bytes) -> CorruptionError:
-    """What is said where the log has not the observation of an order key that it gave."""
+    """The error for an observation that is missing although the log returned its order key."""
     return CorruptionError(f"{entity} lacks the observation {q[-ID_BYTES:].hex()}; run refold verify")
 
 
 class Checkpoint(NamedTuple):
     """An entity's fold of its arrivals up to the one at `offset`, by the definition at an offset of `.schemas`.
 
-    Its residue only serves folding on directly, and its state hash is empty.
+    Its residue can only be used to continue the fold directly after it, and its state hash is empty.
     """
 
     offset: int
@@ -98,7 +98,7 @@ class Checkpoint(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a record stands."""
+    """A record's position."""
 
     partition: int
     offset: int
@@ -124,7 +124,9 @@ class DeadLetter(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """Records that refold did not write, in a topic or table of the log: how many, and where the first one is."""
+    """Records that refold did not write, in a topic or table of the log: their number, and the position of the
+    first.
+    """
 
     topic: str
     records: int
@@ -132,7 +134,7 @@ class Foreign(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """Damaged records of a topic of the log that hold nothing: how many, and where the first one is."""
+    """Damaged records of a topic that are set aside: their number, and the position of the first."""
 
     topic: str
     records: int
@@ -148,7 +150,7 @@ class Marked(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """One thing that is not what it should be; entity and field are empty where they do not apply."""
+    """One difference that verify found; entity and field are empty if they do not apply."""
 
     place: str
     problem: str
@@ -157,21 +159,21 @@ class Mismatch(NamedTuple):
 
 
 class FoldPosition(NamedTuple):
-    """How far a partition is folded: its next offset, and the next one of `.schemas`."""
+    """The fold position of a partition: its next offset, and the next offset of `.schemas`."""
 
     offset: int
     schemas: int
 
 
 class Elsewhere(NamedTuple):
-    """What was found wrong in tables that stand elsewhere, and what was not looked at, with what to do about it."""
+    """Mismatches in tables of other processes, and the tables that were not checked, with what to do about it."""
 
     mismatches: Sequence[Mismatch] = ()
     unchecked: Sequence[str] = ()
 
 
 def firsts(records: Iterable[Record]) -> Iterator[Record]:
-    """Records without those that repeat an observation given before."""
+    """Skip records that repeat an earlier observation."""
     known: set[bytes] = set()
     for record in records:
         if record.id not in known:
@@ -180,15 +182,15 @@ def firsts(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class LogPort(ABC):
-    """A log opened by one process. Reads see at least what this process flushed.
+    """A log that is open in one process. Reads see at least everything that this process flushed.
 
-    archived_at: in milliseconds, where this is another log's archive: it has that log's id, takes no appends, and
-    answers no later time. forked_from: the id of the log whose archive this one goes on from. blobs: contents
-    too large for a record. has_store: whether it takes any. is_indexed: whether `find`, one entity's records and
-    single ones are look-ups, and no passes over a partition. is_dense: whether `.changes` has a change at every
-    offset. has_tables: whether entity tables stand here; else `check_elsewhere` asks for those. config: what opens it
-    again in another process, beside its url. keeps_order: whether what was appended first is never lost without what
-    was appended after it, whatever partitions they are in.
+    archived_at: in milliseconds, if this is the archive of another log: it has that log's id, takes no appends, and
+    answers for no later time. forked_from: the id of the log whose archive this one continues. blobs: the contents that
+    are too large for a record. has_store: whether contents can be stored. is_indexed: whether `find`, one entity's
+    records and single records are lookups, not passes over a partition. is_dense: whether `.changes` has a change at
+    every offset. has_tables: whether the entity tables are in this process; otherwise `check_elsewhere` checks them.
+    config: the settings, apart from the URL, that open the log in another process. keeps_order: whether a lost
+    observation implies that all later appended ones are lost too, in all partitions.
     """
 
     url: str
@@ -210,21 +212,21 @@ class LogPort(ABC):
 
     @abstractmethod
     def register(self, definition: TypeDefinition) -> None:
-        """Make a definition part of the log, durable on return; SchemaError where evolution forbids it."""
+        """Register a definition, durable on return. Raises SchemaError if it is incompatible with earlier ones."""
 
     @abstractmethod
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        """Take an observation's framed bytes; durable after `flush`. May write what came before it."""
+        """Append an observation's framed bytes; durable after `flush`. May write earlier appended ones."""
 
     def make_store(self) -> bool:
-        """Give the log its own store of contents, where it has none and could have one; whether that was done."""
+        """Create the log's own content store if it has none and can have one. Returns whether it was created."""
         return False
 
     @abstractmethod
     def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
-        """A store that the log's contents could be in, to copy them there.
+        """Open another store that could hold the log's contents, to copy them there.
 
-        url: as blobs/url.py keeps it; None for the log's own, where it has none yet made.
+        url: in the form of blobs/url.py; None for the log's own store, if it was not created yet.
         """
 
     @abstractmethod
@@ -232,61 +234,65 @@ class LogPort(ABC):
         """Return when everything appended is durable and folded."""
 
     def flush_begun(self) -> Callable[[], None]:
-        """Begin a flush, and return what waits for its end: that may be called while other threads use the log."""
+        """Begin a flush, and return a function that waits for its end. It may be called while other threads use the
+        log.
+        """
         self.flush()
         return _nothing
 
     def hand_over(self) -> None:
-        """Return when everything appended is folded, so that whoever reads the log here sees it; durable by `flush`."""
+        """Return when everything appended is folded and visible to readers on this machine. `flush` makes it
+        durable.
+        """
         self.flush()
 
     @abstractmethod
     def mark(self, marked: Marked, *, replace: bool) -> None:
-        """Keep a named cut, durable on return; InputError when the name is taken and replace is False."""
+        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
 
     @abstractmethod
     def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
         """Seal an epoch of every partition that has records, durable on return.
 
-        pinned_at: in milliseconds, to keep these epochs for ever.
+        pinned_at: in milliseconds since 1970, to pin these epochs.
         """
 
     @abstractmethod
     def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
-        """Keep sealed epochs for ever, from pinned_at (milliseconds) on; None: no longer. Durable on return.
+        """Pin sealed epochs at pinned_at (milliseconds since 1970), or unpin them if it is None. Durable on return.
 
-        InputError, and none is pinned, where one is not there.
+        Raises InputError, and pins none, if one of them does not exist.
         """
 
     @abstractmethod
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
-        """Remove the epochs that the retention policy does not keep; returns what was done, by partition.
+        """Remove the epochs that the retention policy does not keep. Returns the result by partition.
 
-        dry_run: remove nothing. damaged: give up manifests that cannot be read too.
+        dry_run: remove nothing. damaged: also remove manifests that cannot be read.
         """
 
     @abstractmethod
     def recover(self, *, wait: bool) -> Mapping[str, object]:
-        """Throw the entity tables away and make them again; returns how (`Rebuilt.source`), durable on return.
+        """Delete the entity tables and make them again; durable on return. Returns how (`Rebuilt.source`).
 
-        wait: return when their indexes are filled again too, which otherwise goes on in the background.
+        wait: also wait for their indexes, which are otherwise filled in the background.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Flush and let go of everything. Once more is nothing."""
+        """Flush and close the log. Idempotent."""
 
     # Reading
 
     @abstractmethod
     def refresh(self) -> None:
-        """See what other processes have written by now."""
+        """Make everything that other processes have written by now visible."""
 
     @abstractmethod
     def still(self, *, is_verified: bool = False) -> AbstractContextManager[LogPort]:
-        """This log as it is now, to be read until the end of the block: what others write meanwhile does not show.
+        """A consistent view of the log as it is now, until the end of the block: later writes are not visible.
 
-        is_verified: changes, and what was sealed, are those of one point too (`folded`).
+        is_verified: changes and epochs are also of one point (`folded`).
         """
 
     @abstractmethod
@@ -310,19 +316,21 @@ class LogPort(ABC):
         return iter(())
 
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
-        """The records passed over because refold did not write them, by topic, as far as this process read.
+        """The records that were skipped because refold did not write them, by topic, as far as this process read.
 
-        last: of topics that are read on demand only, first read so many of each partition's last offsets; None: all.
+        last: for topics that are read on demand only, first read this number of each partition's last offsets; None:
+        all.
         """
         return ()
 
     def set_aside(self) -> Sequence[SetAside]:
-        """The damaged records that are set aside, by topic, as of what was seen last: they hold nothing."""
+        """The damaged records that are set aside, by topic, as of the last refresh."""
         return ()
 
     def passed_over(self) -> Sequence[SetAside]:
-        """The records in batches that cannot be read, and that every reader passes over, by topic, as far as was read:
-        nobody needs them, or who needs one says so."""
+        """The records of unreadable batches that every reader skips, by topic, as far as was read. Either they are not
+        required, or an operation that requires one raises an error.
+        """
         return ()
 
     @abstractmethod
@@ -331,22 +339,24 @@ class LogPort(ABC):
 
     @abstractmethod
     def stored_entities(self) -> Iterator[tuple[str, bytes]]:
-        """The entity table as it is stored: (entity, packed)."""
+        """Yield the rows of the entity table: (entity, packed state)."""
 
     @abstractmethod
     def totals(self, partition: int) -> tuple[int, int]:
-        """How many entities, and distinct observations, the log counts in a partition."""
+        """The log's counts of entities and of distinct observations in a partition."""
 
     @abstractmethod
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-        """What in the backend's own indexes is not what the records below the offsets say, or is out of place."""
+        """Yield every difference between the backend's indexes and the records below the offsets, and every misplaced
+        row.
+        """
 
     def check_elsewhere(self) -> Elsewhere:
-        """What those who keep this log's tables find wrong in them. From any thread."""
+        """Let the processes that hold this log's tables check them. May be called from any thread."""
         return Elsewhere()
 
     def folded(self) -> dict[int, FoldPosition]:
-        """By partition, up to where changes were made of it."""
+        """The fold position by partition: changes exist up to there."""
         schemas = len(self.registry)
         return {partition: FoldPosition(end, schemas) for partition, end in self.ends().items()}
 
@@ -356,14 +366,14 @@ class LogPort(ABC):
 
     @abstractmethod
     def first_after(self, partition: int, time_ms: int) -> int:
-        """The offset of the first record with recorded_at > time_ms, or the next offset. Verdicts change nothing."""
+        """The offset of the first record with recorded_at > time_ms, or the next offset. Verdicts do not affect it."""
 
     def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """As `read`, with a hole at each offset that has no observation."""
+        """Like `read`, with a hole at each offset without an observation."""
         return self.read(partition, start, end)
 
     def recorded_below(self, partition: int, offset: int) -> int:
-        """The greatest recorded_at below an offset, in milliseconds; 0 where nothing stands there."""
+        """The greatest recorded_at below an offset, in milliseconds; 0 if there is no record."""
         record = self.record_at(partition, offset - 1) if offset else None
         return 0 if record is None else record.recorded_at
 
@@ -379,7 +389,9 @@ class LogPort(ABC):
                 yield arrival_of(self.registry, record)
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
-        """The first record of each of an entity's observations, by order key; CorruptionError where one is missing."""
+        """The first record of each of an entity's observations, by order key. Raises CorruptionError if one is
+        missing.
+        """
         records = self.entity_records(entity, self.ends()[self.partition_of(entity)])
         first = {record.id: record for record in firsts(records)}
         for q in qs:
@@ -388,9 +400,9 @@ class LogPort(ABC):
             yield first[q[-ID_BYTES:]]
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
-        """The last checkpoint of an entity below an offset that was folded by a definition, if one is kept.
+        """The last checkpoint of an entity below an offset that was folded by a definition, if there is one.
 
-        definition: its offset in `.schemas`. CorruptionError where the checkpoint is damaged.
+        definition: its offset in `.schemas`. Raises CorruptionError if the checkpoint is damaged.
         """
         return None
 
@@ -399,8 +411,8 @@ class LogPort(ABC):
     ) -> Iterator[Record]:
         """The records of some entities of one partition below an offset, those of one entity in order.
 
-        One pass over the partition that compares keys and decodes nothing; backends with an index may do better.
-        looked_at: told how many more records were read for it.
+        This makes one pass over the partition that compares keys and decodes nothing. Backends with an index override
+        it. looked_at: called with the number of further records read.
         """
         for record in self.read(partition, 0, end):
             if record.entity in names:
@@ -409,11 +421,11 @@ class LogPort(ABC):
 
     @property
     def finds_at_once(self) -> bool:
-        """Whether `find` costs a look-up and not a reading of the log."""
+        """Whether `find` is a lookup and does not read the log."""
         return False
 
     def find(self, observation_id: bytes) -> Record | None:
-        """The first record with this id in any partition, or None. Backends with an index answer at once."""
+        """The first record with this id in any partition, or None. It is a lookup in backends with an index."""
         for partition, end in self.ends().items():
             for record in self.read(partition, 0, end):
                 if record.id == observation_id:
@@ -422,4 +434,4 @@ class LogPort(ABC):
 
     @abstractmethod
     def partition_of(self, entity: str) -> int:
-        """The partition where an entity's records stand."""
+        """The partition of an entity's records."""

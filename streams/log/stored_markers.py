@@ -1,9 +1,9 @@
-"""Markers as they are stored beside the manifests, in every log.
+"""The stored form of markers, which are next to the manifests in every log.
 
 "marker/" + name -> CBOR [cut, marked_at]
 
-The name is text that can be printed, marked_at a time in milliseconds that a calendar has, and the value no more than
-VALUE_BYTES_MAX. Anything else is no marker of refold's: it is passed over, and counted (LogPort.foreign).
+The name is printable text, marked_at a valid time in milliseconds since 1970, and the value has at most VALUE_BYTES_MAX
+bytes. Anything else was not written by refold: it is skipped and counted (LogPort.foreign).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _END_MS = 253_402_300_800_000  # the year 10000
 
 
 def marker_key(name: str) -> bytes:
-    """Where a marker stands."""
+    """Return the key of a marker."""
     return MARKER + name.encode()
 
 
 def marker_value(marked: Marked) -> bytes:
-    """A marker's stored form."""
+    """Encode a marker."""
     return cbor2.dumps([marked.cut, marked.marked_at])
 
 
 def marked_of(key: bytes, value: bytes) -> Marked:
-    """The marker behind its stored form; CorruptionError where it is damaged."""
+    """Decode a marker. Raises CorruptionError if it is damaged."""
     name = key.removeprefix(MARKER)
     try:
         if len(value) > VALUE_BYTES_MAX:
@@ -43,12 +43,12 @@ def marked_of(key: bytes, value: bytes) -> Marked:
         return Marked(name.decode(), cut, marked_at)
     except MemoryError:
         raise
-    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+    except Exception as error:  # cbor2 raises various exceptions for invalid bytes
         raise CorruptionError(f"the log's marker {name!r:.80} cannot be read: {error}; run refold verify") from error
 
 
 def oldest_first(rows: Iterable[tuple[bytes, bytes]]) -> list[Marked]:
-    """The markers behind their stored forms; what is no marker is left out."""
+    """Decode markers and sort them, oldest first; rows that are not markers are skipped."""
     found = []
     for row in rows:
         with contextlib.suppress(CorruptionError):
@@ -57,5 +57,5 @@ def oldest_first(rows: Iterable[tuple[bytes, bytes]]) -> list[Marked]:
 
 
 def taken(marked: Marked) -> InputError:
-    """Another marker has its name."""
+    """The error for a name that another marker has."""
     return InputError(f"the marker {marked.name!r} exists; choose another name, or replace it with --replace")

@@ -1,12 +1,12 @@
 """The indexes of a `file:` log against its records (streams/table/check.py), and records past its end.
 
-While a definition is being taken up this is said, for the table is then folded by two.
+While a definition is being applied this is reported, because the table is then folded by two definitions.
 
-The rows of a `file:` log that stand where something else may never look: each is one of the forms that stand there.
+Rows of a `file:` log that no other check reads: each must have a form that is valid in its column family.
 
-Manifests, pins and tombs are of epochs of this log's partitions; pins, tombs and markers can be read; snapshot records
-stand below their partition's next offset; each state stands at the place of its entity. What manifests and records hold
-is compared with the log elsewhere (streams/verify/snapshots.py).
+Manifests, pins and tombs belong to epochs of this log's partitions. Pins, tombs and markers can be parsed. Snapshot
+records are below their partition's next offset. Each state is stored under its entity's key.
+streams/verify/snapshots.py compares the content of manifests and records with the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANIFESTS = "manifests"
 
 
 def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
-    """Every row of `manifests`, `snapshots` and `state` that stands where none may stand."""
+    """Yield every row of `manifests`, `snapshots` and `state` with an invalid key."""
     for key, value in database.scan("manifests"):
         if key.startswith(MARKER):
             yield from _check_marker(key, value)
@@ -45,7 +45,7 @@ def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
 
 
 def _check_marker(key: bytes, value: bytes) -> Iterator[Mismatch]:
-    """Readers pass over one that cannot be read, so it is said here."""
+    """Readers skip a marker that cannot be read, so it is reported here."""
     try:
         marked_of(key, value)
     except CorruptionError as error:
@@ -88,7 +88,7 @@ def _check_offsets(database: Database, partitions: int) -> Iterator[Mismatch]:
 
 
 def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-    """Every mismatch between records and indexes."""
+    """Yield every mismatch between records and indexes."""
     if is_redefining(database):
         unfinished = "a definition is being taken up, or that was cut short; open the log to write, then verify"
         yield Mismatch("state", unfinished)
@@ -105,7 +105,7 @@ def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, 
 
 
 def _begin_of_next(partition: int, partitions: int) -> bytes | None:
-    """Where the records of the next partition begin; None past the last one, behind which nothing stands."""
+    """The first key of the next partition's records; None after the last partition."""
     return keys.position_key(partition + 1, 0) if partition + 1 < partitions else None
 
 

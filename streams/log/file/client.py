@@ -1,6 +1,6 @@
-"""The side of a process that appends through the log's owner.
+"""The client of a log's owner, for a process that appends through it.
 
-Where the owner of a log listens, and who may talk there.
+Also the owner's socket: its path, and the check of its users.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NAME_BYTES_MAX = 100
 
 
 def bind(path: Path) -> tuple[socket.socket, list[Path]]:
-    """A listening socket for the log at `path`, and the files to remove at the end. For the lock's holder.
+    """Return a listening socket for the log at `path`, and the files to remove at the end. For the holder of the lock.
 
-    What a former owner left is replaced. Where the log's path is too long, the socket stands in a folder of
-    the user's own in the temporary folder, and PATH/owner.sock is a link to it. StorageError.
+    Replaces the socket of a former owner. If the log's path is too long, the socket is in a private folder of the user
+    below the temporary folder, and PATH/owner.sock links to it. Raises StorageError.
     """
     name = path / "owner.sock"
     try:
@@ -51,13 +51,15 @@ def bind(path: Path) -> tuple[socket.socket, list[Path]]:
 
 
 def locate(path: Path) -> str:
-    """The name to connect to. FileNotFoundError if nobody ever listened."""
+    """Return the path to connect to. Raises FileNotFoundError if no owner ever listened."""
     name = path / "owner.sock"
     return os.fspath(name.readlink() if name.is_symlink() else name)
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end runs as this user. Where none can ask, the file's mode must do."""
+    """Whether the process at the other end runs as this user. On systems that cannot tell, the file's mode protects the
+    socket.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -84,10 +86,10 @@ KNOCK_PAUSE_S = 0.01
 
 
 class Client:
-    """Asks the owner of the log at `path`, whoever that is by then. Threads may share it; they take turns.
+    """Sends requests to the present owner of the log at `path`. Threads may share it; they take turns.
 
-    After OwnerGone and OwnerSilent it is not known whether the question was acted upon: ask only what may be
-    asked twice. The next call connects anew, as does one that finds its owner gone before it has asked.
+    After OwnerGone and OwnerSilent it is unknown whether the request was carried out, so send only idempotent requests.
+    The next call connects again. So does a call that finds its owner gone before it sent the request.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
@@ -96,14 +98,14 @@ class Client:
         self._lock = Lock()
         self._connection: socket.socket | None = None
         self.session = 0
-        """Number of the connection that the last question went over: another number may be another owner."""
+        """The number of the connection that the last request used; another number may mean another owner."""
 
     def call(self, op: str, payload: object) -> object:
-        """The owner's result.
+        """Send a request and return the owner's result.
 
-        What the owner's handler raised is raised here. OwnerGone: nobody listens, or the owner ended
-        meanwhile. OwnerSilent: no answer within `timeout_s` seconds. InputError: the question is too large or
-        no CBOR.
+        An error of the owner's handler is raised here. Raises OwnerGone if no process listens or the owner ended
+        meanwhile, OwnerSilent if there is no answer within `timeout_s` seconds, and InputError if the request is too
+        large or not CBOR.
         """
         message = encode([op, payload])
         deadline = Deadline(self._timeout_s)
@@ -111,7 +113,7 @@ class Client:
             try:
                 answer = self._ask(message, deadline)
             except (TimeoutError, BlockingIOError) as error:
-                # A late answer must not be taken for the next question's.
+                # A late answer must not be read as the answer to the next request.
                 self._drop()
                 raise OwnerSilent(
                     f"{self._path}: the process that owns this log did not answer in {self._timeout_s:g} s; "
@@ -121,11 +123,12 @@ class Client:
                 self._drop()
                 raise self._gone() from error
             except InputError as error:
-                # Of the owner's making: what is asked is not at fault, and may be asked again.
+                # The owner's fault: the request is valid and may be repeated.
                 self._drop()
                 raise StorageError(f"{self._path}: what the log's owner answered is no message: {error}") from error
             except BaseException:
-                # Also an interrupt between question and answer: the answer would be taken for the next one's.
+                # Also after an interrupt between request and answer: the answer would be read as that of the next
+                # request.
                 self._drop()
                 raise
         return result_of(answer)
@@ -142,7 +145,7 @@ class Client:
 
     def _ask(self, message: bytes, deadline: Deadline) -> object:
         if self._connection is not None and _has_ended(self._connection):
-            # Nothing was asked yet, so this may go to the next owner.
+            # Nothing was sent yet, so the request may go to the next owner.
             self._drop()
         connection = self._connection or self._connect(deadline)
         self._connection = connection
@@ -157,7 +160,7 @@ class Client:
             allow_the_rest()
             connection.sendall(message)
         except (BrokenPipeError, ConnectionResetError):
-            # The owner may have said why before it hung up.
+            # The owner may have sent the reason before it closed the connection.
             pass
         answer = receive(connection, allow_the_rest)
         if answer is None:
@@ -180,7 +183,7 @@ class Client:
         return connection
 
     def _knock(self, connection: socket.socket, deadline: Deadline) -> None:
-        """Connect; where too many wait for the owner to take them, try again until the deadline."""
+        """Connect. If the owner's queue of connections is full, try again until the deadline."""
         while True:
             try:
                 connection.connect(locate(self._path))

@@ -3,11 +3,11 @@
     question  [op, payload]
     answer    [0, result] | [1, error class, its arguments] | [2, error class, its arguments]
 
-After a 2 the owner hangs up: the next question goes over another connection. Errors travel by name: only classes of
-`refold.avro.errors` are made from what came.
+After a 2 the owner closes the connection, and the next request uses another one. Errors are sent by name, and the
+receiver creates only classes of `refold.avro.errors`.
 
-A message has at most 64 MiB and 200 levels. A question has no CBOR tags: none of ours needs one, and with them a
-message could hold itself, or a pattern to be compiled.
+A message has at most 64 MiB and 200 levels. A request may not have CBOR tags: refold needs none, and tags allow a
+message that contains itself, or a regular expression.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSES: dict[str, type[RefoldError]] = {
 }
 
 
-# The tags that cbor2 reads by itself; any other reaches the hook.
+# The tags that cbor2 decodes itself; any other calls the hook.
 _KNOWN_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 
 
@@ -43,7 +43,7 @@ _NO_TAGS = dict.fromkeys(_KNOWN_TAGS, _no_tag)
 
 
 def encode(message: object) -> bytes:
-    """The message with its length. InputError if it is too long or holds what CBOR cannot."""
+    """Encode a message with its length. Raises InputError if it is too long, or has a value that CBOR cannot encode."""
     try:
         body = cbor2.dumps(message)
     except cbor2.CBOREncodeError as error:
@@ -59,9 +59,9 @@ def encode(message: object) -> bytes:
 def receive(
     connection: socket.socket, before_each: Callable[[], None] = lambda: None, *, is_question: bool = False
 ) -> object | None:
-    """The next message, None at the end of the stream. `before_each` runs before each wait for bytes.
+    """Receive the next message; None at the end of the stream. `before_each` is called before each wait for bytes.
 
-    OSError; InputError for what is no message, or a question with tags.
+    Raises OSError, or InputError for an invalid message or a request with tags.
     """
     head = _exactly(connection, 4, before_each)
     if head is None:
@@ -83,10 +83,10 @@ def receive(
 
 
 def answer_error(error: RefoldError, *, hangs_up: bool = False) -> list[object]:
-    """The answer that carries an error, and says whether it is the last one on its connection."""
+    """Return the answer for an error. hangs_up: it is the last one on its connection."""
     kind = 2 if hangs_up else 1
     if isinstance(error, ValidationError):
-        # Its text is made of the three; a value that CBOR lacks travels as its text in parentheses.
+        # Its message is made of the three; a value that CBOR cannot encode is sent as its text in parentheses.
         given = error.given
         try:
             cbor2.dumps(given)
@@ -102,12 +102,12 @@ def answer_error(error: RefoldError, *, hangs_up: bool = False) -> list[object]:
 
 
 def is_last(answer: object) -> bool:
-    """Whether the owner hangs up after this answer."""
+    """Whether the owner closes the connection after this answer."""
     return isinstance(answer, list) and answer[:1] == [2]
 
 
 def result_of(answer: object) -> object:
-    """The result in an answer, or the error in it raised. StorageError if it is no answer."""
+    """Return the result in an answer, or raise its error. Raises StorageError for an invalid answer."""
     match answer:
         case [0, result]:
             return result

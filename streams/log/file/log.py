@@ -1,13 +1,14 @@
-"""The `file:` log: one folder, one owning process at a time, everyone else through it.
+"""The `file:` log: one folder with one owning process at a time, through which all others append.
 
 A process that opens the log to write
-1. makes it if there is none;
-2. owns it if nobody does: it holds the lock, answers other processes on the socket, and reads its own database;
-3. otherwise sends what it appends to the owner, and reads beside it from an instance of its own.
-When the owner ends, whoever asks next takes over or finds the next owner, and sends again what was not yet
-acknowledged (streams/log/file/outbox.py).
+1. creates it if there is none;
+2. owns it if no other process does: it holds the lock, answers other processes on the socket, and reads its own
+   database;
+3. otherwise sends its appends to the owner, and reads from its own read-only instance. When the owner ends, the next
+process with a request takes over or finds the next owner, and sends again everything that was not yet acknowledged
+(streams/log/file/outbox.py).
 
-A process that opens it to read reads beside the owner too, and never makes or owns a log.
+A process that opens it to read also has its own read-only instance, and never creates or owns a log.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ from refold.streams.table.checkpoints import checkpoint_of
 from refold.streams.table.index_gaps import read_gaps
 
 PATIENCE_S = 3600.0
-# Reading an entity's records by the index costs about as much as passing over so many others.
+# Reading an entity's records by the index costs about as much as skipping so many other records.
 INDEXED_WORTH = 30
 
 
 class FileLog(LogPort):
-    """A `file:` log as this process has it open. For one thread, but for the socket's own."""
+    """A `file:` log that is open in this process. For one thread, apart from the socket's threads."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class FileLog(LogPort):
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
     ) -> None:
-        """blobs: the URL of the store of contents, where it is not the folder beside the log (blobs/url.py)."""
+        """blobs: the URL of the content store, if it is not the folder in the log (blobs/url.py)."""
         self.path = path
         self.url = url_of(path) + ("" if blobs is None else f"?blobs={quote(blobs, safe=':/')}")
         self.registry = Registry()
@@ -92,7 +93,7 @@ class FileLog(LogPort):
         self._client: Client | None = None
         self.outbox = Outbox()
         self._is_behind = False
-        # Who reads and who records beside it take up what is new through the same reader.
+        # Readers and non-owning writers refresh through the same reader.
         self._looking = RLock()
         self._closed = False
         if read_only and not is_log(path):
@@ -136,7 +137,7 @@ class FileLog(LogPort):
     def _own(self, database: Database) -> None:
         owner = Owner(database, self.registry, self.partitions, self._clock_ms)
         owner.begin(self)
-        self._owner = owner  # others ask from the moment that the socket is there
+        self._owner = owner  # other processes send requests as soon as the socket exists
         try:
             self._server = serve(self.path, self._answer)
         except BaseException:
@@ -164,7 +165,9 @@ class FileLog(LogPort):
         self.flush_begun()()
 
     def flush_begun(self) -> Callable[[], None]:
-        """Written here, or durable by the owner; what is left is the sync, in which other threads may append."""
+        """Write as the owner, or flush through the owner. The returned function syncs; other threads may append
+        meanwhile.
+        """
         if not self.outbox.is_clean:
             self._push(sync=True)
         return partial(self._sync, self.outbox.written)
@@ -214,7 +217,7 @@ class FileLog(LogPort):
         return [collected_of(each) for each in answered]
 
     def _answered_at_leisure(self, op: str, payload: object) -> Any:
-        """The owner's answer to what may take long, over a connection of its own; None where this process owns it."""
+        """The owner's answer to a slow request, over a separate connection; None if this process is the owner."""
         answers: list[object] = []
 
         def ask(_: Client) -> None:
@@ -241,7 +244,7 @@ class FileLog(LogPort):
         """Refuse to append to another log's archive."""
         self._require_writable()
         if self.archived_at is not None and self._owner is None:
-            self.refresh()  # it may have been forked since
+            self.refresh()  # it may have been forked meanwhile
         if self.archived_at is not None:
             raise archived_error(self.path)
 
@@ -251,11 +254,13 @@ class FileLog(LogPort):
         return self._owner
 
     def _asked(self, ask: Callable[[Client], object]) -> bool:
-        """Ask the owner, or the next one when it ended; False when this process is the owner, perhaps as of now."""
+        """Send a request to the owner, or to the next one if it ended. False if this process is the owner, or just
+        became it.
+        """
         self._require_writable()
         deadline = None
         while self._client is not None:
-            self._is_behind = True  # also where this fails: it may have been done
+            self._is_behind = True  # even if this fails: it may have been carried out
             try:
                 ask(self._client)
                 return True
@@ -271,12 +276,12 @@ class FileLog(LogPort):
         return False
 
     def _take_over(self) -> bool:
-        """Own the log if nobody does."""
+        """Own the log if no other process does."""
         try:
             database = Database.open(self.path)
         except LockedError:
             return False
-        before, self.database = self.database, database  # the reader goes when the last scan that uses it ends
+        before, self.database = self.database, database  # the reader is closed when the last scan that uses it ends
         try:
             self._identify(database)
             records.read_schemas(database, self.registry)
@@ -291,7 +296,7 @@ class FileLog(LogPort):
         return True
 
     def _answer(self, op: str, payload: object) -> object:
-        """What another process asks the owner for."""
+        """Answer a request of another process."""
         if op == "recover":
             return self._as_owner.recover(self, wait=requests.wait(payload))
         return self._as_owner.answer(op, payload)
@@ -321,7 +326,7 @@ class FileLog(LogPort):
     def _refresh(self) -> None:
         self.database.catch_up()
         self._is_behind = False
-        # A log that has an owner is not forked, and an owner's registry is ahead of any other: its server's threads add
+        # A log with an owner is not forked. An owner's registry is ahead of any other, because its server's threads add
         # to it.
         if self._owner is None:
             self._identify(self.database)
@@ -332,7 +337,7 @@ class FileLog(LogPort):
         self.flush()
         if self._owner is None:
             self._refresh_to_rest()
-            yield self  # it moves when it is asked to
+            yield self  # it moves only on a refresh
             return
         with self._owner.at_rest():
             reader = FileLog(self.path, clock_ms=self._clock_ms, new_id=self._new_id, read_only=True)
@@ -342,7 +347,9 @@ class FileLog(LogPort):
             reader.close()
 
     def _refresh_to_rest(self) -> None:
-        """Refresh; while a definition is being taken up, some of its entities are folded by it and some are not."""
+        """Refresh until no definition is being applied: meanwhile some of its entities are folded by it and some are
+        not.
+        """
         deadline = Deadline(self._owner_timeout_s)
         self.refresh()
         while records.is_redefining(self.database) and not deadline.is_past:
@@ -351,7 +358,7 @@ class FileLog(LogPort):
 
     @property
     def _view(self) -> Database:
-        """What to read from: it holds at least what this process flushed."""
+        """The database to read from: it has at least everything that this process flushed."""
         if self._is_behind:
             self.refresh()
         return self.database
@@ -384,7 +391,7 @@ class FileLog(LogPort):
 
     def first_after(self, partition: int, time_ms: int) -> int:
         low, high = 0, self.ends()[partition]
-        while low < high:  # recorded_at never falls, and every offset has one
+        while low < high:  # recorded_at never decreases, and every offset has one
             middle = (low + high) // 2
             if self.recorded_below(partition, middle + 1) <= time_ms:
                 low = middle + 1
@@ -398,7 +405,7 @@ class FileLog(LogPort):
         return None if value is None else keys.record_of(key, value)
 
     def _is_indexed(self, *partitions: int) -> bool:
-        """Whether timeline, arrivals and ids hold all of some partitions."""
+        """Whether timeline, arrivals and ids are complete for the partitions."""
         gaps = read_gaps(self._view)
         return gaps is not None and gaps.keys().isdisjoint(partitions)
 

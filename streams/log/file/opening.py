@@ -1,7 +1,7 @@
-"""Opening the database of a `file:` log: to read it, or to write it as its owner.
+"""Opens the database of a `file:` log, to read it or to write it as its owner.
 
-Several processes may open one log at a time, also while it is being made. Each waits, up to a deadline, until the log
-says who it is.
+Several processes may open one log at a time, even while it is being created. Each waits until the log has its identity,
+up to a deadline.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from refold.streams.rocks.database import Database
 from refold.streams.rocks.layout import is_log
 from refold.streams.table.index_gaps import TABLE, table_record
 
-# How long to wait before looking again at what another process is doing.
+# The time between two checks of what another process is doing.
 TAKEOVER_WAIT_S = 0.05
 
 
 def open_to_read(path: Path, timeout_s: float) -> Database:
-    """A reader's instance; a log that another process is making just now is waited for."""
+    """Open a reader's instance. Waits for a log that another process is creating."""
     deadline = Deadline(timeout_s)
     while True:
         database = Database.read(path)
@@ -36,12 +36,12 @@ def open_to_read(path: Path, timeout_s: float) -> Database:
 
 
 def open_to_write(path: Path, partitions: int, timeout_s: float, new_id: Callable[[], bytes]) -> Database:
-    """The owner's instance, or a reader's where another process owns the log.
+    """Open the owner's instance, or a reader's if another process owns the log.
 
     Args:
-        path: the log's folder. The log is made where there is none.
-        partitions: how many it gets then.
-        timeout_s: how long to wait for another process that is making it.
+        path: the log's folder. The log is created if there is none.
+        partitions: the number of partitions of a new log.
+        timeout_s: how long to wait for another process that is creating it.
         new_id: makes the id of a new log.
     """
     deadline = Deadline(timeout_s)
@@ -58,7 +58,7 @@ def open_to_write(path: Path, partitions: int, timeout_s: float, new_id: Callabl
         except InputError:
             if not is_log(path):
                 raise
-            continue  # another process finished making it between the two looks
+            continue  # another process finished creating it between the two checks
         if records.read_log_record(database) is None:
             write = database.batch()
             write.put("meta", records.LOG, records.log_record(Identity(new_id(), partitions)))

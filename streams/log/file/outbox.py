@@ -1,12 +1,11 @@
-"""What this process has appended, until it is where it cannot be lost: written here, or acknowledged by the owner.
+"""Observations that this process appended, until they are written here or acknowledged by the owner.
 
-1. An owner writes what is kept, a batch at a time, and lets it go; what was written by then is synced by a flush.
-2. Another process sends what is kept, and keeps it until a flush was answered on the connection that all of it went
-   over. A new connection may lead to another owner, and one that broke may have lost what was under way: all is
-   sent again. The same observations have the same ids, so a repeat is never counted twice.
-3. A batch is taken wholly or not at all. Of one that is refused each half is tried by itself, so that what is
-   refused takes none of its neighbours along; the refusal is raised when all else is taken, also where that took
-   several attempts.
+1. An owner writes the kept observations in batches and drops them; a flush syncs everything written.
+2. Another process sends the kept observations, and keeps them until a flush was answered on the connection that all of
+   them were sent on. A new connection may lead to another owner, and a broken one may have lost messages, so all of
+   them are sent again. The same observations have the same ids, so a repeat is never counted twice.
+3. A batch is accepted as a whole or not at all. If a batch is refused, each half is tried separately, so that a refused
+   observation does not affect others. The refusal is raised when all others are accepted, even after several attempts.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Appended(NamedTuple):
 
 
 class Outbox:
-    """Appended observations in order; those before `_sent` went over the connection `_session`.
+    """Appended observations in order; those before `_sent` were sent on the connection `_session`.
 
-    written: what the owner has to sync, so that all that was written is durable.
+    written: the owner's write that must be synced to make everything written durable.
     """
 
     def __init__(self) -> None:
@@ -58,22 +57,24 @@ class Outbox:
 
     @property
     def batch_due(self) -> bool:
-        """Whether enough waits to be written or sent."""
+        """Whether enough observations wait for a write or a send."""
         waiting = len(self._kept) - self._sent
         return waiting >= BATCH_RECORDS or self.kept_bytes - self._sent_bytes >= BATCH_BYTES
 
     @property
     def flush_due(self) -> bool:
-        """Whether so much is kept that it must become durable, to be let go."""
+        """Whether so many observations are kept that a flush is needed to drop them."""
         return len(self._kept) >= KEPT_RECORDS or self.kept_bytes >= KEPT_BYTES
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything appended is written, and through another owner durable, or said to be refused."""
+        """Whether every appended observation is written (durable, if through another owner) or reported as refused."""
         return not self._kept and not self._refusals
 
     def write(self, owner: Owner) -> None:
-        """As the owner: write all that is kept. What is refused is let go, and raised when all else is written."""
+        """As the owner: write all kept observations. A refused one is dropped, and the refusal is raised after all
+        others are written.
+        """
         self._sent = self._sent_bytes = 0
         while self._kept:
             batch = self._batch()
@@ -86,13 +87,15 @@ class Outbox:
         self._raise_refusals()
 
     def send(self, client: Client, *, sync: bool) -> None:
-        """Through the owner: send what is kept; with sync, let it go when it is durable. Refusals as `write`."""
+        """Through the owner: send all kept observations; with sync, drop them when they are durable. Refusals as in
+        `write`.
+        """
         while not self._sent_all(client) or (sync and not self._flushed(client)):
             self._sent = self._sent_bytes = 0
         self._raise_refusals()
 
     def _sent_all(self, client: Client) -> bool:
-        """False: what was sent before went over another connection."""
+        """Returns False if earlier observations were sent on another connection."""
         sessions = {self._session} if self._sent else set()
 
         def take(some: Sequence[Appended]) -> None:
@@ -115,7 +118,7 @@ class Outbox:
         return True
 
     def _flushed(self, client: Client) -> bool:
-        """False: the flush went over another connection than what was to be flushed."""
+        """Returns False if the flush used another connection than the observations."""
         client.call("flush", None)
         if self._sent and client.session != self._session:
             return False
@@ -131,7 +134,7 @@ class Outbox:
             raise refusals[0]
 
     def _batch(self) -> list[Appended]:
-        """What comes next, of a bounded size."""
+        """The next batch, of a bounded size."""
         batch: list[Appended] = []
         size = 0
         for each in self._kept[self._sent : self._sent + BATCH_RECORDS]:
@@ -145,7 +148,7 @@ class Outbox:
 def _take(
     batch: Sequence[Appended], take: Callable[[Sequence[Appended]], object], refusals: list[RefoldError]
 ) -> list[Appended]:
-    """Have a batch taken, by halves where it is refused; returns what was taken."""
+    """Pass a batch to `take`, in halves if it is refused; returns the accepted observations."""
     try:
         take(batch)
     except StorageError:

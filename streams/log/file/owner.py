@@ -1,19 +1,18 @@
-"""The owner's side of a `file:` log: the one place where records get their offsets and are folded.
+"""The owner of a `file:` log: only here records get their offsets and are folded.
 
 A write, under the lock:
 1. give each record its partition's next offset and recorded_at = max(clock, last);
 2. fold them into the tables (streams/table/batch.py);
-3. put records, tables, changes and progress into one batch and write it; sync when asked.
-After a failed write the database refuses everything until the log is opened again, so what is in memory here never
-runs ahead of what is stored.
+3. put records, tables, changes and progress into one batch and write it; sync when asked. After a failed write the
+database refuses all calls until the log is opened again. So the state in memory is never ahead of the stored state.
 
 A new definition of a type that has entities:
 1. write the definition and the note "redefine", synced;
-2. fold every entity of the type again, some at a time, each whose hash changes with a change `redefined`;
-3. remove the note. A crash between leaves the note, and the next owner does 2 and 3 again: what was folded already
-   folds to the same.
+2. fold every entity of the type again, in groups; an entity whose hash changes gets a change `redefined`;
+3. remove the note. After a crash in between the note remains, and the next owner repeats steps 2 and 3, which are
+   idempotent.
 
-A `file:` log's table as it is at one moment, for sealing epochs while the fold goes on.
+`TableViews` is a consistent view of the table, for sealing epochs while the fold continues.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ from refold.streams.table.recovery import recover
 
 
 class TableViews:
-    """The tables of all partitions at the moment this is made, between two batches. `release` it.
+    """The tables of all partitions at one moment between two batches. Call `release` at the end.
 
-    touched: what is known of the latest records.
+    touched: the entities of the latest records.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class TableViews:
         self._states = database.pin("state")
 
     def each(self, partitions: Collection[int] | None) -> list[PinnedTable]:
-        """A view of each partition that has records, or of those of some partitions."""
+        """A view of each partition with records, optionally of some partitions only."""
         return [
             PinnedTable(
                 self._states,
@@ -91,7 +90,7 @@ class TableViews:
         ]
 
     def release(self) -> None:
-        """Let go of them."""
+        """Release the views."""
         self._states.release()
 
     def _touched(self, partition: int, start: int, end: int) -> Mapping[bytes, bytes]:
@@ -101,7 +100,7 @@ class TableViews:
     def _named(self, partition: int, start: int, end: int) -> Iterator[str]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
         names = (keys.record_entity(value) for _, value in self._database.scan("observations", first, stop))
-        return filter(None, names)  # a hole is of none
+        return filter(None, names)  # a hole has no entity
 
     def _standing(self, partition: int, offset: int) -> EpochState:
         key = keys.position_key(partition, offset - 1)
@@ -149,7 +148,9 @@ class Owner:
         self._touched = Touched()
 
     def begin(self, log: LogPort) -> None:
-        """Own the log, which is read through `log`: make a table that is lost, take up definitions, seal epochs."""
+        """Begin to own the log, which is read through `log`: make a lost table again, apply definitions, seal
+        epochs.
+        """
         if read_gaps(self._database) is None:
             _log.warning("%s: the log's table is made again from its snapshots and records", self._database.path)
             self.recover(log, wait=False)
@@ -163,9 +164,9 @@ class Owner:
         )
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
-        """Throw the table away and make it again (streams/table/recovery.py); returns how (`Rebuilt.source`).
+        """Delete the table and make it again (streams/table/recovery.py); returns how (`Rebuilt.source`).
 
-        wait: return when nothing is left to be filled in the background.
+        wait: return only when the background work is done.
         """
         self._filler.stop()
         with self._lock:
@@ -179,7 +180,9 @@ class Owner:
         return rebuilt.source()
 
     def _end_of(self, log: LogPort) -> Cut:
-        """The log's end, as far as its definitions are taken up: one that is not yet comes after, with its changes."""
+        """The log's end, with the definitions that are applied; a definition that is not applied yet follows, with its
+        changes.
+        """
         pending = self._database.get("meta", records.REDEFINE)
         records.read_schemas(self._database, self._registry)
         schemas = len(self._registry) if pending is None else _U64.unpack(pending)[0]
@@ -192,13 +195,13 @@ class Owner:
         write.put("meta", records.PROGRESS, progress.packed())
 
     def stop(self) -> None:
-        """Seal no more, fill no more."""
+        """Stop sealing and background work."""
         self._filler.stop()
         if self._snapshotter is not None:
             self._snapshotter.stop()
 
     def answer(self, op: str, payload: object) -> object:
-        """What another process asks for (requests.py)."""
+        """Answer a request of another process (requests.py)."""
         if op == "append":
             self.append_foreign(requests.appended(payload))
         elif op == "flush":
@@ -249,7 +252,7 @@ class Owner:
                     self._snapshotter.folded(end - start, partition)
 
     def append_foreign(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
-        """`append` for (id, framed bytes) from another process, each held to the rules of the door again."""
+        """`append` for (id, framed bytes) from another process; each observation is validated again."""
         with self._lock:
             decoded = [(self._registry.decode(data), observation_id, data) for observation_id, data in batch]
             for observation, observation_id, _ in decoded:
@@ -261,28 +264,30 @@ class Owner:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """No write comes, and no definition is half taken up, until the end of the block."""
+        """Within the block there is no write, and no definition is partly applied."""
         with self._lock:
             self._settle()
             yield
 
     @property
     def ends(self) -> dict[int, int] | None:
-        """The next offset of each partition, as held in memory; None while a write is under way: the database says."""
+        """The next offset of each partition, from memory; None during a write, when only the database knows it."""
         held = self._progress
         return None if held is None else held.observations.copy()
 
     @property
     def written(self) -> int:
-        """What to ask `sync` for, so that all that was appended by now is durable."""
+        """The argument of `sync` that makes everything appended by now durable."""
         return self._database.sequence
 
     def sync(self, through: int | None = None) -> None:
-        """Return when all that was appended is durable, or what was by the moment when `written` was `through`."""
+        """Return when everything appended is durable, or everything appended up to the moment when `written` was
+        `through`.
+        """
         self._database.sync(through)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
-        """Keep a named cut, durable on return. The same again is no other: whoever got no answer asks twice."""
+        """Store a marker, durable on return. Idempotent, because a caller without an answer repeats the request."""
         with self._lock:
             key, value = marker_key(marked.name), marker_value(marked)
             if not replace and self._database.get("manifests", key) not in {None, value}:
@@ -302,11 +307,11 @@ class Owner:
             raise InputError(f"{self._database.path}: the cut of this marker is not a point of this log")
 
     def snapshot(self, pinned_at: int | None) -> list[Epoch]:
-        """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""
+        """Seal an epoch of every partition, durable on return. pinned_at (milliseconds since 1970): also pin it."""
         return [manifest.epoch for manifest in self._sealing.seal(pinned_at)]
 
     def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
-        """Keep epochs for ever, with None no longer; durable on return."""
+        """Pin epochs, or unpin them if pinned_at is None; durable on return."""
         if pinned_at is None:
             self._sealing.unpin(epochs)
         else:
@@ -324,7 +329,7 @@ class Owner:
 
     @contextmanager
     def _views(self, partitions: Collection[int] | None) -> Iterator[list[PinnedTable]]:
-        """The table of each partition that has records, or of some of them, as they all are between two batches."""
+        """The table of each partition with records, or of some partitions, all at one moment between two batches."""
         with self._lock:
             self._settle()
             views = TableViews(self._database, self._registry, self._partitions, self._next_progress(), self._touched)
@@ -334,7 +339,7 @@ class Owner:
             views.release()
 
     def register(self, definition: TypeDefinition) -> None:
-        """Take up a definition, durable on return, its type's entities folded by it."""
+        """Register a definition and fold its type's entities by it; durable on return."""
         with self._lock:
             self._settle()
             if self._registry.find(definition) is not None:
@@ -361,7 +366,9 @@ class Owner:
             raise archived_error(self._database.path)
 
     def _next_progress(self) -> records.Progress:
-        """A copy to move on, its recorded_at that of what is written next: times never fall, nor do definitions'."""
+        """A copy of the progress for the next write, with its recorded_at: times of records and definitions never
+        decrease.
+        """
         if self._progress is None:
             self._progress = records.read_progress(self._database, self._partitions)
         progress = self._progress.copy()
@@ -370,13 +377,13 @@ class Owner:
 
     def _commit(self, write: WriteSet, progress: records.Progress, *, sync: bool) -> None:
         write.put("meta", records.PROGRESS, progress.packed())
-        # Not known while the write is under way: an interrupt may hide that it was done.
+        # Unknown during the write: an interrupt may hide that it succeeded.
         self._progress = None
         self._database.write(write, sync=sync)
         self._progress = progress
 
     def _settle(self) -> None:
-        """Take up what is registered but not yet folded by."""
+        """Apply definitions that are registered but not yet folded by."""
         if self._settled:
             return
         records.read_schemas(self._database, self._registry)
@@ -384,16 +391,18 @@ class Owner:
         if pending is not None:
             try:
                 self._redefine(_U64.unpack(pending)[0])
-            except SchemaError as error:  # no fault of what is written now: it was found good when it was registered
+            except (
+                SchemaError
+            ) as error:  # not caused by the present write: the definition was checked when it was registered
                 raise StorageError(f"a definition cannot be applied: {error}") from error
         self._settled = True
 
     def _redefine(self, offset: int) -> None:
-        """Steps 2 and 3 of taking up a definition."""
+        """Steps 2 and 3 for a new definition."""
         version = next(each for each in self._registry if each.offset == offset)
         rows = states_of_type(self._database, version.definition.name)
         while some := list(islice(rows, REDEFINED_AT_ONCE)):
-            type_fold = TypeFold(version)  # only where there is something to fold: its code may not be here
+            type_fold = TypeFold(version)  # only if there is an entity to fold: the type's code may be missing
             write, progress = self._database.batch(), self._next_progress()
             outcome = records.BatchOutcome(progress, write)
             for row in some:

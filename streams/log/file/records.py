@@ -1,11 +1,10 @@
-"""What stands in a `file:` log's database beside the entity tables, and how it is read back.
+"""The rows of a `file:` log's database apart from the entity tables.
 
-meta  "log"       CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, but for a fork
-meta  "progress"  CBOR Progress: rewritten in every write, so it is true of exactly what stands beside it
-meta  "table"     what the entity table lacks (streams/table/index_gaps.py)
-meta  "redefine"  the offset of a definition whose entities are being folded again, while they are
-schemas  offset u64          -> registered_at u64, a definition's JSON
-manifests  the markers (streams/log/stored_markers.py)
+meta "log" CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, except by a fork meta
+"progress" CBOR Progress: rewritten in every write, so it always matches the other rows meta "table" what the entity
+table lacks (streams/table/index_gaps.py) meta "redefine" the offset of a definition whose entities are being folded
+again, while they are schemas offset u64 -> registered_at u64, a definition's JSON manifests the markers
+(streams/log/stored_markers.py)
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ T = TypeVar("T")
 
 
 class Identity(NamedTuple):
-    """What a log is: its id (16 bytes) and how many partitions it has.
+    """A log's identity: its id (16 bytes) and number of partitions.
 
-    archived_at: in milliseconds, where this is another log's archive, and takes no appends; forked_from: the id of the
-    archived log that this one goes on from.
+    archived_at: in milliseconds, if this is the archive of another log and takes no appends. forked_from: the id of the
+    archived log that this one continues.
     """
 
     id: bytes
@@ -50,8 +49,9 @@ class Identity(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """By partition the next offsets, and how many entities and distinct observations are folded; the last recorded_at
-    given out, in milliseconds."""
+    """The next offsets by partition, the numbers of entities and of distinct observations folded, and the last assigned
+    recorded_at in milliseconds.
+    """
 
     observations: dict[int, int] = field(default_factory=dict)
     changes: dict[int, int] = field(default_factory=dict)
@@ -60,13 +60,13 @@ class Progress:
     distinct: dict[int, int] = field(default_factory=dict)
 
     def copy(self) -> Progress:
-        """A progress of its own, to become the log's when its write succeeded."""
+        """A separate copy, which becomes the log's progress when its write succeeded."""
         return Progress(
             dict(self.observations), dict(self.changes), self.recorded_at, dict(self.entities), dict(self.distinct)
         )
 
     def next_change(self, partition: int) -> int:
-        """Take the next offset of `.changes`."""
+        """Assign the next offset of `.changes`."""
         offset = self.changes[partition]
         self.changes[partition] = offset + 1
         return offset
@@ -82,7 +82,7 @@ class Progress:
 
 
 class BatchOutcome:
-    """What a batch brings about, in the write that it is part of. states: what it changed, by partition."""
+    """Adds a batch's results to its write. states: the changed states, by partition."""
 
     def __init__(self, progress: Progress, write: WriteSet) -> None:
         self.states: defaultdict[int, list[State]] = defaultdict(list)
@@ -97,7 +97,7 @@ class BatchOutcome:
 
 
 def read_progress(database: Database, partitions: int) -> Progress:
-    """The log's progress; a new log stands at zero."""
+    """Read the log's progress; that of a new log is zero."""
     packed = database.get("meta", PROGRESS)
     if packed is None:
         zeros = dict.fromkeys(range(partitions), 0)
@@ -106,7 +106,7 @@ def read_progress(database: Database, partitions: int) -> Progress:
 
 
 def places(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
-    """As `read`, with the holes that an archive brought."""
+    """Like `read`, with the holes that came with an archive."""
     first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
     return (keys.record_of(*row) for row in database.scan("observations", first, stop))
 
@@ -117,17 +117,17 @@ def read(database: Database, partition: int, start: int, end: int) -> Iterator[R
 
 
 def is_redefining(database: Database) -> bool:
-    """Whether a definition is not yet folded by in all of its type's entities."""
+    """Whether a definition is not yet applied to all entities of its type."""
     return database.get("meta", REDEFINE) is not None
 
 
 def log_record(identity: Identity) -> bytes:
-    """The record that makes a database a log."""
+    """Return the record that makes a database a log."""
     return cbor2.dumps({name: value for name, value in identity._asdict().items() if value is not None})
 
 
 def read_log_record(database: Database) -> Identity | None:
-    """What the log is, or None in a database that was never made a log."""
+    """Read the log's identity; None if the database was never made a log."""
     packed = database.get("meta", LOG)
     if packed is None:
         return None
@@ -135,12 +135,12 @@ def read_log_record(database: Database) -> Identity | None:
 
 
 def schema_key(offset: int) -> bytes:
-    """Where a definition stands."""
+    """Return the key of a definition."""
     return _U64.pack(offset)
 
 
 def read_schemas(database: Database, registry: Registry) -> None:
-    """Add to the registry what `.schemas` holds beyond it."""
+    """Add the definitions of `.schemas` that the registry does not have yet."""
     for key, value in database.scan("schemas", schema_key(len(registry))):
         try:
             place = f"the stored definition {_U64.unpack(key)[0]}"
@@ -154,7 +154,7 @@ def read_schemas(database: Database, registry: Registry) -> None:
 
 
 def schema_value(definition: TypeDefinition | None, registered_at: int) -> bytes:
-    """A definition, or None for a hole that an archive brought, and when the log took it, in milliseconds."""
+    """Encode a definition (None: a hole that came with an archive) and its registration time in milliseconds."""
     return _U64.pack(registered_at) + (b"" if definition is None else document_text(definition).encode())
 
 

@@ -1,4 +1,4 @@
-"""What another process asks a log's owner, checked by the rules of the Python surface before anything is done.
+"""Requests of other processes to a log's owner. They are validated by the rules of the Python interface first.
 
     append    [[id, framed bytes]]          ids of 32 bytes; the owner decodes the bytes and computes each id again
     flush     null
@@ -9,7 +9,7 @@
     collect   {dry_run, damaged}
     recover   wait                          true or false
 
-Numbers are whole, from 0 and below 2^63; true and false are no numbers. InputError for anything else.
+Numbers are integers in [0, 2^63); true and false are not numbers. Anything else raises InputError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MILLIS_MAX = TIME_MAX // 1000
 
 
 class Mark(NamedTuple):
-    """A question `mark`."""
+    """A request `mark`."""
 
     marked: Marked
     cut: Cut
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
 
 class PinQuestion(NamedTuple):
-    """A question `pin`."""
+    """A request `pin`."""
 
     epochs: Sequence[Epoch]
     pinned_at: int | None
@@ -57,7 +57,7 @@ def nothing(payload: object) -> None:
 
 
 def registered(payload: object) -> TypeDefinition:
-    """The definition of `register`; SchemaError where it is none."""
+    """The definition of `register`. Raises SchemaError if it is invalid."""
     if not isinstance(payload, dict):
         _refuse("register")
     try:

@@ -1,8 +1,8 @@
-"""Writing a log as it was elsewhere: records keep partition, offset and recorded_at, definitions registered_at.
+"""Writes a copy of another log: records keep partition, offset and recorded_at, and definitions keep registered_at.
 
-It is done on a database that is not a log yet (Database.building), so there is nothing to be mended after a crash.
-An archived log keeps the origin's id and takes nothing more, for what stood behind one cut would differ from what the
-origin holds there. A fork has an id of its own, and goes on:
+The database is not a log until the end (Database.building), so a crash needs no repair. An archived log keeps the
+origin's id and takes no appends, because otherwise one cut could mean different records than in the origin. A fork has
+its own id, and continues:
 1. in one write, give the log record the new id and the origin's as `forked_from`, each marker the new id, and remove
    the manifests, which are the origin's;
 2. sync. The origin's cuts are refused from then on; markers, times, versions and offsets name the same points.
@@ -29,16 +29,17 @@ from refold.streams.table.index_gaps import TABLE, table_record
 
 
 class Restorer(Owner):
-    """The owner of a log under restoration; log_id is the id that markers are to have."""
+    """The owner of a log that is being restored. log_id: the id for markers."""
 
     def __init__(self, database: Database, partitions: int, log_id: bytes) -> None:
-        # Times are given, never made: what a definition's taking up writes between has the time of the last record.
+        # Times come from the origin. Changes that a definition causes have the time of the last record.
         super().__init__(database, Registry(), partitions, lambda: 0)
         self._log_id = log_id
 
     def restore(self, places: Sequence[Record], arrived: Sequence[DecodedRecord]) -> None:
-        """Write records, in the order of recorded_at and each at its partition's next offset, and fold those that are
-        no holes."""
+        """Write records in the order of recorded_at, each at its partition's next offset, and fold them, except
+        holes.
+        """
         progress = self._next_progress()
         progress.recorded_at = max(progress.recorded_at, *(record.recorded_at for record in places))
         write = self._database.batch()
@@ -68,17 +69,17 @@ class Restorer(Owner):
             self._redefine(offset)
 
     def put_deadletter(self, item: DeadLetter) -> None:
-        """Keep a verdict where it stood."""
+        """Store a verdict at its original position."""
         write = self._database.batch()
         write.put("deadletters", keys.position_key(item.partition, item.offset), item.data)
         self._database.write(write, sync=False)
 
     def put_marker(self, marked: Marked) -> None:
-        """Keep a marker, at the same point of this log."""
+        """Store a marker, at the same point of this log."""
         self.mark(_moved(marked, self._log_id), replace=True)
 
     def become(self, identity: Identity) -> None:
-        """The last write: what log this is."""
+        """The last write: the log's identity."""
         write = self._database.batch()
         write.put("meta", records.LOG, records.log_record(identity))
         write.put("meta", TABLE, table_record({}))
@@ -86,14 +87,14 @@ class Restorer(Owner):
 
 
 def forked(identity: Identity, new_id: bytes) -> Identity:
-    """The identity of a log that goes on from an archived one."""
+    """Return the identity of a fork of an archived log."""
     return Identity(new_id, identity.partitions, None, identity.id)
 
 
 def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
-    """Let an archived log go on under an id of its own (16 bytes); durable on return.
+    """Fork an archived log: give it its own id (16 bytes), so that it takes appends; durable on return.
 
-    InputError: it is no archived log. LockedError: a process has it open to write.
+    Raises InputError if it is not an archived log, LockedError if a process has it open to write.
     """
     try:
         database = Database.open(path)
@@ -110,7 +111,7 @@ def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
         write.put("meta", records.LOG, records.log_record(after))
         for key, _ in database.scan("manifests"):
             if not key.startswith(MARKER):
-                write.delete("manifests", key)  # the origin's epochs: this log seals its own
+                write.delete("manifests", key)  # the origin's epochs; this log seals new ones
         for marked in records.read_markers(database):
             write.put("manifests", marker_key(marked.name), marker_value(_moved(marked, new_id)))
         database.write(write, sync=True)
@@ -118,7 +119,7 @@ def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
 
 
 def _moved(marked: Marked, log_id: bytes) -> Marked:
-    """The same marker in a log of another id; one whose cut cannot be read stays, for verify to name."""
+    """The same marker in a log with another id. A marker with an unreadable cut stays, so that verify reports it."""
     try:
         cut = parse_cut(marked.cut)
     except InputError:

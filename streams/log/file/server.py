@@ -1,12 +1,12 @@
-"""The owner's side: other processes of the same user ask, a thread for each connection answers.
+"""The owner's server: answers requests of the same user's processes, with a thread for each connection.
 
-A connection holds a place among CONNECTIONS_MAX. It is let go
-1. FIRST_S after it began, where it has asked nothing;
-2. MESSAGE_S after a question began to come, where it has not come whole;
-3. ANSWER_S after an answer was begun to be sent, where it was not taken whole;
-4. when another needs its place, where it waits for a question, and has waited for longest. Whoever was let go so finds
-   that before it asks again, and connects anew.
-Where every connection is being answered, one more is refused with a message.
+There are at most CONNECTIONS_MAX connections. A connection is closed
+1. FIRST_S after it was opened, if it sent no request;
+2. MESSAGE_S after the first byte of a request, if the request is incomplete;
+3. ANSWER_S after the first byte of an answer was sent, if the answer was not received completely;
+4. when a new connection needs its place and it is the connection that has been idle for longest. Its client notices
+   that before the next request, and connects again. If every connection has a request in progress, a new one is refused
+   with a message.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _log = logging.getLogger(__name__)
 
 
 def serve(path: str | os.PathLike[str], handler: Handler) -> Server:
-    """Answer for the log at `path`, whose lock this process must hold. StorageError if it cannot listen.
+    """Start the server of the log at `path`, whose lock this process must hold. Raises StorageError if it cannot
+    listen.
 
-    `handler(op, payload)` runs in the threads of connections, many at a time. What it returns must be CBOR's;
-    a RefoldError it raises is raised in the asking process, any other is logged and a StorageError there.
+    `handler(op, payload)` runs in the threads of connections, concurrently. Its result must be encodable as CBOR. A
+    RefoldError that it raises is raised in the client; any other error is logged, and is a StorageError there.
     """
     return Server(Path(path).resolve(), handler)
 
@@ -61,9 +62,10 @@ class Server:
         self._acceptor.start()
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Take no more questions, let handlers under way end and answer, join all threads, remove the socket.
+        """Accept no more requests, let running handlers end and answer, join all threads, remove the socket.
+        Idempotent.
 
-        An asker that takes its answer no further is cut off after `grace_s`. Once more is nothing.
+        A client that stops receiving its answer is disconnected after `grace_s` seconds.
         """
         with self._lock:
             if self._stopping:
@@ -106,7 +108,7 @@ class Server:
         try:
             connection, _ = self._listener.accept()
         except OSError as error:
-            # Out of file descriptors, or the asker left: the next one may fare better.
+            # Out of file descriptors, or the client left: the next connection may succeed.
             _log.warning("a connection to the log's owner was not accepted: %s", error)
             time.sleep(0.05)
             return
@@ -123,16 +125,16 @@ class Server:
                 thread.start()
                 return
         refusal = StorageError(f"the log's owner answers {CONNECTIONS_MAX} questions already; ask again")
-        # Small enough for the socket's buffer: this does not wait for the asker.
+        # Small enough for the socket's buffer, so this does not wait for the client.
         _send(connection, encode(answer_error(refusal, hangs_up=True)))
         _shut(connection, socket.SHUT_WR)
-        # Closed over an unread question, the connection would be reset, and the answer lost with it.
+        # Closing with an unread request would reset the connection and lose the answer.
         with suppress(OSError, InputError):
             receive(connection, _Patience(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S))
         connection.close()
 
     def _let_go_oldest(self) -> None:
-        """Let go the connection that has waited for a question for longest; the lock is held."""
+        """Close the connection that has been idle for longest. Called with the lock held."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None:
             del self._waiting[oldest], self._connections[oldest]
@@ -154,7 +156,7 @@ class Server:
                 with self._lock:
                     self._waiting[connection] = None
         except InputError as error:
-            # What follows on this connection cannot be told apart any more.
+            # The boundaries of further messages on this connection are unknown.
             connection.settimeout(ANSWER_S)
             _send(connection, encode(answer_error(error, hangs_up=True)))
         except OSError:
@@ -166,7 +168,7 @@ class Server:
             connection.close()
 
     def _begin_answer(self, connection: socket.socket) -> bool:
-        """False where its place went to another meanwhile: the question was not taken, and is asked again."""
+        """False if the connection was closed meanwhile: the request was not accepted, and the client repeats it."""
         with self._lock:
             self._waiting.pop(connection, None)
             return connection in self._connections
@@ -186,7 +188,7 @@ class Server:
 
 
 class _Patience:
-    """How long to wait for a message: first_s until it begins (None: for good), then message_s until it is whole."""
+    """The timeouts of a message: first_s until its first byte (None: no limit), then message_s until it is complete."""
 
     def __init__(self, connection: socket.socket, first_s: float | None, message_s: float) -> None:
         self._connection = connection

@@ -5,8 +5,8 @@ manifests  "epoch/", the epoch                   -> a manifest
            "pin/" or "tomb/", the epoch          -> streams/snapshots/store.py
 meta       "snapshots"                           -> CBOR {partition: next offset}, CRC-32C
 
-Records and the next offset are one write. The write-ahead log is one for all families, the observations' too: what is
-lost of it with the machine is its end, so an epoch goes with what it was made of at the latest, or before.
+Records and the next offset are one write. All column families share one write-ahead log. A machine's crash can lose
+only its end, so an epoch is never kept if records that it contains are lost.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from refold.streams.table import keys
 
 NEXT = b"snapshots"
 REMOVED_AT_ONCE = 1_000
-# From so much on the tables are rewritten: else the device has its room back only when more is written there.
+# From this size on the tables are compacted; otherwise the disk space is freed only by later writes.
 COMPACTED_BYTES = 16 << 20
 
 
 class FileSnapshotReader(SnapshotReader):
-    """Reads through whatever database its log reads through by then."""
+    """Reads through the database that its log uses at the time."""
 
     def __init__(self, view: Callable[[], Database]) -> None:
         self._view = view
@@ -50,7 +50,7 @@ class FileSnapshotReader(SnapshotReader):
         first = PREFIX + partition.to_bytes(2, "big")
         after = PREFIX + (partition + 1).to_bytes(2, "big")
         rows = self._view().scan("manifests", first, after)
-        return [epoch_of(key) for key, _ in rows if len(key) == KEY_BYTES]  # verify names others
+        return [epoch_of(key) for key, _ in rows if len(key) == KEY_BYTES]  # verify reports others
 
     def latest(self, until: Epoch) -> Epoch | None:
         first = PREFIX + until.partition.to_bytes(2, "big")
@@ -88,7 +88,7 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
         self._stopped = False
 
     def stop(self) -> None:
-        """Append no more: who is writing an epoch gets an error."""
+        """Refuse further appends: a thread that is writing an epoch gets an error."""
         self._stopped = True
 
     def end(self, partition: int) -> int:
@@ -148,7 +148,7 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
 
     def _remove(self, partition: int, start: int, stop: int, *, dry_run: bool) -> Cleared:
         records = removed_bytes = 0
-        if dry_run:  # through a reader, too
+        if dry_run:  # a reader may do this too
             sizes = [len(data) for _, data in self.records(partition, start, stop)]
             return Cleared(len(sizes), sum(sizes))
         write = self._database.batch()
@@ -173,7 +173,7 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
 
 
 def next_offsets(database: Database, partitions: int) -> dict[int, int]:
-    """By partition, the next offset of `.snapshots`; CorruptionError where that is damaged."""
+    """Return the next offset of `.snapshots` by partition. Raises CorruptionError if the row is damaged."""
     packed = database.get("meta", NEXT)
     if packed is None:
         return dict.fromkeys(range(partitions), 0)
