@@ -1,4 +1,4 @@
-"""Writes that reach the log together."""
+"""Atomic batches of writes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from refold.streams.rocks.faults import raise_key_error
 
 
 class WriteSet:
-    """Puts and deletes that are written together, in order. Of use for one `Database.write`."""
+    """Puts and deletes that are written atomically, in order. For one `Database.write` only."""
 
     def __init__(self, path: Path, handles: dict[Family, ColumnFamily]) -> None:
         self._path = path
         self._raw = WriteBatch(raw_mode=True)
-        # The database's own dict, which it empties at close: a handle kept here would keep the lock.
+        # The database's own dict, which is emptied at close: a handle stored here would keep the lock.
         self._handles = handles
         self._spent = False
 
@@ -29,7 +29,7 @@ class WriteSet:
             raise_key_error(self._path, self._handles, family, key)
 
     def put_pairs(self, family: Family, rows: Sequence[bytes]) -> None:
-        """Put many rows of one family, given as keys and values in turn."""
+        """Put many rows of one family, given as alternating keys and values."""
         put, handle = self._raw.put, self._handle(family)
         rest = iter(rows)
         for key, value in zip(rest, rest, strict=True):
@@ -54,16 +54,16 @@ class WriteSet:
             raise_key_error(self._path, self._handles, family, key)
 
     def __len__(self) -> int:
-        """Number of puts and deletes. Raises once the batch is written."""
+        """Number of puts and deletes. Raises after the batch was written."""
         return len(self._raw)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes this batch takes in the write-ahead log. Raises once the batch is written."""
+        """The batch's size in the write-ahead log, in bytes. Raises after the batch was written."""
         return self._raw.size_in_bytes()
 
     def take(self) -> WriteBatch:
-        """For `Database.write`: the contents, once."""
+        """Hand the contents to `Database.write`, once."""
         if self._spent:
             raise InputError(f"{self._path}: this batch was written; create another")
         self._spent = True

@@ -1,15 +1,14 @@
 """One RocksDB per `file:` log or per partition of a worker: raw bytes in fixed column families, one owner, any number
 of readers.
 
-What holds:
-1. A batch is there wholly or not at all. Once `write(batch, sync=True)` returns it survives SIGKILL and a
-   power cut.
-2. After a write that failed nothing more is written until the log is opened again: what reached the device is
-   not known.
+Guarantees:
+1. A batch is atomic. After `write(batch, sync=True)` returned, it survives SIGKILL and a power cut.
+2. After a failed write all further writes are refused until the log is opened again, because it is unknown what reached
+   the device.
 3. A log that lost an acknowledged write or holds damaged bytes raises CorruptionError; reads are never short.
-4. `close()` moves everything into table files and lets go of the lock before it returns.
+4. `close()` moves everything into table files and releases the lock before it returns.
 
-`close()` waits for calls that are under way, and refuses later ones.
+`close()` waits for calls in progress, and refuses later ones.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ _PAUSE_S = 0.001
 
 
 class Gate:
-    """`with gate:` around each use, not one inside another; `shut()` once.
+    """Counts calls in progress. Put `with gate:` around each use, without nesting, and call `shut()` once.
 
-    rocksdict lets other threads run during long calls and refuses to close a handle in use, so closing
-    must wait for those calls. An interrupt (Ctrl-C) may come between any two steps here: who is inside is told
-    by thread, so that a step out that was lost keeps nobody from closing, and is made up for by the next one.
+    rocksdict releases the GIL during long calls and refuses to close a handle in use, so closing must wait for those
+    calls. An interrupt (Ctrl-C) may come between any two steps here. Uses are recorded by thread, so a missed exit does
+    not block closing, and the thread's next use corrects it.
     """
 
     def __init__(self, refusal: Callable[[], Exception]) -> None:
@@ -70,7 +69,7 @@ class Gate:
             self._inside.discard(get_ident())
 
     def shut(self) -> bool:
-        """Let nobody in any more and wait until all others are out. True for the one caller that shut it."""
+        """Refuse new uses and wait until all others have ended. True for the one caller that shut it."""
         with self._lock:
             first = not self._shut
             self._shut = True
@@ -88,7 +87,9 @@ _ABOVE_ALL = b"\xff" * 16
 
 
 class Database:
-    """Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager. Threads may share it."""
+    """An open database. Made by `create`, `building`, `open` (owner) or `read` (reader); a context manager;
+    thread-safe.
+    """
 
     def __init__(
         self, path: Path, raw: Rdict, *, kind: layout.Kind = "file", note: layout.SyncedNote | None = None,
@@ -111,16 +112,16 @@ class Database:
         self._process = os.getpid()
         if note is not None:
             self._handles = {name: raw.get_column_family_handle(name) for name in FAMILIES}
-        # Also runs at the interpreter's end, for a reader that nobody closed.
+        # Also runs at the interpreter's end, for a reader that was not closed.
         self._remove_folder = None if folder is None else weakref.finalize(self, folder.remove)
 
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
     ) -> Database:
-        """Make an empty log and own it. InputError if one, or another thing, is there; LockedError.
+        """Create an empty log and own it. Raises InputError if a log or anything else exists there, and LockedError.
 
-        memory: what it shares with other databases of this process.
+        memory: the memory that it shares with other databases of this process.
         """
         place = Path(path).resolve()
         with layout.creating(place, kind):
@@ -129,7 +130,9 @@ class Database:
     @classmethod
     @contextmanager
     def building(cls, path: str | os.PathLike[str]) -> Iterator[Database]:
-        """Own a log that is there once the body has filled it, and not at all when that fails; errors as `create`."""
+        """Create a log atomically: it exists when the body succeeded, and not at all if the body fails. Errors as in
+        `create`.
+        """
         place = Path(path).resolve()
         with layout.creating(place), cls._own(place, "file", create=True) as database:
             yield database
@@ -138,16 +141,18 @@ class Database:
     def open(
         cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
     ) -> Database:
-        """Own the log. InputError (no log), LockedError (it has an owner), CorruptionError, StorageError."""
+        """Open the log as its owner. Raises InputError (no log), LockedError (it has an owner), CorruptionError,
+        StorageError.
+        """
         place = Path(path).resolve()
         layout.require_log(place, kind)
         return cls._own(place, kind, create=False, memory=memory)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file") -> Database:
-        """Read the log as it is now, with or without an owner; `catch_up` moves on.
+        """Open the log as it is now for reading, with or without an owner; `catch_up` advances.
 
-        InputError, CorruptionError, StorageError as `open`.
+        Raises InputError, CorruptionError and StorageError, as `open` does.
         """
         place = Path(path).resolve()
         layout.require_log(place, kind)
@@ -195,7 +200,7 @@ class Database:
             raise_fault(error, self.path, f"reading {family} key {key!r:.80}", self._kind)
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values in the order of `keys`, None where there is none. Other threads run meanwhile."""
+        """The values in the order of `keys`, None for a missing key. The GIL is released."""
         if not keys:
             return []
         with self._gate:
@@ -214,10 +219,11 @@ class Database:
     def scan(
         self, family: Family, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Row]:
-        """(key, value) with start <= key < stop in key order, or against it; stop None: to the end.
+        """Yield (key, value) with start <= key < stop in ascending or descending key order. stop=None: to the end.
 
-        A view of the moment of this call: later writes and `catch_up` do not show. Ends only where the range
-        ends, else raises CorruptionError or StorageError (also when the database is closed meanwhile).
+        It reads a snapshot of the moment of this call: later writes and `catch_up` are not visible. It ends only at the
+        end of the range; otherwise it raises CorruptionError or StorageError (also if the database is closed
+        meanwhile).
         """
         with self._gate:
             cursor = self._cursor(family, start, stop, reverse=reverse)
@@ -234,7 +240,7 @@ class Database:
         return found[0] if found else None
 
     def pin(self, family: Family) -> Pinned:
-        """A view of a family at the moment of this call, to be read from any thread, one at a time."""
+        """Return a snapshot of a family at this moment. Any thread may read it, one at a time."""
         with self._gate:
             pinned = Pinned(self._columns[family].iter(), partial(self._step, family))
             self._cursors.add(pinned)
@@ -242,20 +248,21 @@ class Database:
 
     @property
     def sequence(self) -> int:
-        """Number of the last write seen here: counts puts and deletes. Says how far a reader is."""
+        """The sequence number of the last visible write. It counts puts and deletes, and shows how far a reader is."""
         with self._gate:
             return self._raw.latest_sequence_number()
 
     def catch_up(self) -> int:
-        """Let a reader see what the owner has written by now (synced or not); returns `sequence`.
+        """Make everything that the owner has written by now, synced or not, visible to this reader. Returns `sequence`.
 
-        Costs an opening (25 ms and the write-ahead log's reading) if the owner wrote anything, else next to
-        nothing. Scans under way keep their view. Does nothing on the owner. CorruptionError, StorageError.
+        If the owner wrote anything, it opens the database again (25 ms and reading the write-ahead log); otherwise it
+        is cheap. Scans in progress keep their snapshot. Does nothing on the owner. Raises CorruptionError or
+        StorageError.
         """
         with self._gate, self._lock:
             if self._note is None and (seen := footprint(self.path)) != self._footprint:
                 raw = open_reader(self.path, self._folder, self._kind)
-                # The old instance goes when the last call or scan that uses it ends.
+                # The old instance is closed when the last call or scan that uses it ends.
                 self._raw, self._columns, self._footprint = raw, _columns(raw), seen
             return self._raw.latest_sequence_number()
 
@@ -266,10 +273,10 @@ class Database:
         return WriteSet(self.path, self._handles)
 
     def write(self, batch: WriteSet, *, sync: bool) -> None:
-        """Write the batch; with `sync`, return when it and all before it are on the device.
+        """Write the batch. With `sync`, return when it and all earlier ones are on the device.
 
-        StorageError: not acknowledged, and no more is taken until the log is opened again. An unsynced write
-        survives the process, not a power cut.
+        After StorageError the write is not acknowledged, and further writes are refused until the log is opened again.
+        An unsynced write survives the end of the process, but not a power cut.
         """
         with self._gate:
             self._require_writable()
@@ -282,12 +289,12 @@ class Database:
                 self._sync()
 
     def sync(self, through: int | None = None) -> None:
-        """Return when all that was written is on the device. Errors as `write`.
+        """Return when everything written is on the device. Errors as in `write`.
 
-        Of threads that ask at once one syncs for all that was written by then; the others wait for it.
+        If several threads call this at once, one syncs everything written by then, and the others wait for it.
 
         Args:
-            through: a `sequence`; nothing is done where the writes up to it are on the device already.
+            through: a `sequence`. Does nothing if the writes up to it are on the device already.
         """
         if through is not None and self._noted >= through:
             return
@@ -305,7 +312,7 @@ class Database:
                 self._fail(error)
 
     def compact(self, family: Family, start: bytes | None = None, stop: bytes | None = None) -> None:
-        """Rewrite a family's tables, or those with keys between two, without what was deleted or overwritten."""
+        """Compact a family's table files, or those in a range of keys, to free deleted and overwritten rows."""
         with self._gate:
             self._require_writable()
             try:
@@ -316,9 +323,9 @@ class Database:
     # Closing
 
     def close(self) -> None:
-        """Wait for calls under way, move all into table files, end scans by an error, free the lock.
+        """Wait for calls in progress, flush to table files, end scans with an error, release the lock. Idempotent.
 
-        Once more is nothing. StorageError if the flush failed: it is closed, and what was synced is safe.
+        Raises StorageError if the flush failed; the database is closed then, and synced data is safe.
         """
         if not self._gate.shut():
             return
@@ -381,7 +388,7 @@ class Database:
 
     def _sync_log(self) -> None:
         try:
-            # Not WriteOptions.sync: rocksdict would hold up every thread during the fsync.
+            # Not WriteOptions.sync: rocksdict would block every thread during the fsync.
             self._raw.flush_wal(sync=True)
         except Exception as error:
             self._fail(error)

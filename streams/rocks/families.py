@@ -1,8 +1,8 @@
 """The column families of a database, and the options RocksDB opens them with.
 
-The families are fixed at creation: a reader cannot follow a log whose owner adds one.
-All of them share one block cache and one write-buffer budget, so memory does not grow with the log. A process with
-many databases lets all of these share one `Memory`.
+The families are fixed at creation: a reader cannot follow a log whose owner adds one. All families share one block
+cache and one write-buffer budget, so memory does not grow with the log. In a process with many databases all of them
+share one `Memory`.
 """
 
 from __future__ import annotations
@@ -30,60 +30,60 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 BLOCK_CACHE_BYTES = 96 << 20
 WRITE_BUDGET_BYTES = 96 << 20
-# What a reader, and an owner after a crash, has to read and hold when it opens the log.
+# The data that a reader, or an owner after a crash, has to read and hold when it opens the log.
 WAL_BYTES = 96 << 20
 OWNER_OPEN_FILES = 256
-# Of several databases in one process, together.
+# For all databases of one process together.
 SHARED_CACHE_BYTES = 24 << 20
 SHARED_WRITE_BYTES = 32 << 20
-# Of them, each: they are opened again after a crash one beside another.
+# For each of them: after a crash they are opened in parallel.
 SHARED_WAL_BYTES = 24 << 20
 SHARED_OPEN_FILES_MIN = 16
 SHARED_FILE_BUFFER_BYTES = 128 << 10
 
-# A buffer is half full in the middle, so together they may be as large as the budget and a third more. States take half
-# of a database's; the timeline, arrivals and ids, which fill slowly, a sixth each.
+# A buffer is half full on average, so together they may be a third larger than the budget. States get half of a
+# database's share; the timeline, arrivals and ids, which fill slowly, get a sixth each.
 _BOUND_TO_BUDGET = 4 / 3
 _STATES_PART, _OTHERS_PART = 1 / 2, 1 / 6
 _BUFFER_BYTES_MIN = 256 << 10
-# Most lookups in these are for keys that are not there (new entities, new observations).
+# Most lookups in these families are for missing keys (new entities, new observations).
 _BLOOM_FAMILIES = frozenset({"state", "timeline", "arrivals"})
 _BLOOM_BITS_PER_KEY = 10
-# Point reads pay for a whole block: small ones where entities are read singly, large ones where ranges are.
+# A point read reads a whole block: small blocks for single reads, large ones for range reads.
 _POINT_BLOCK_BYTES = 4 << 10
 _RANGE_BLOCK_BYTES = 16 << 10
-# Snapshots are long records that are written in order and read as they stand: merging their tables often gains nothing.
+# Snapshots are long records that are written and read in order, so frequent compaction gains nothing.
 _SNAPSHOT_TABLES = 12
 
 
 class Memory:
-    """What the databases of one process share: a block cache and a write-buffer budget, and open files divided.
+    """The memory of all databases of one process: a block cache, a write-buffer budget, and a limit of open files.
 
-    databases: how many there will be. Every database it was given to must be closed before it goes.
+    databases: their number. Close every database that uses it before it is deleted.
     """
 
     def __init__(self, databases: int) -> None:
         self.cache = Cache(SHARED_CACHE_BYTES)
-        # Without stalls: past the budget the database that writes flushes, and the others are not held up. It flushes
-        # one family then; so that all of them stay near the budget each has a bound of its own.
+        # Without stalls: above the budget the writing database flushes, and the others are not blocked. It flushes one
+        # family, so each family also has a limit of its own, to keep all of them near the budget.
         self.buffers = WriteBufferManager(SHARED_WRITE_BYTES, False)
         self._bound = SHARED_WRITE_BYTES * _BOUND_TO_BUDGET / max(1, databases)
         self.open_files = max(SHARED_OPEN_FILES_MIN, 4 * OWNER_OPEN_FILES // max(1, databases))
 
     def buffer_bytes(self, family: str) -> int:
-        """The bound of one family's write buffer."""
+        """The maximum size of one family's write buffer, in bytes."""
         part = _STATES_PART if family == "state" else _OTHERS_PART
         return max(_BUFFER_BYTES_MIN, int(self._bound * part))
 
 
 def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Options, dict[str, Options]]:
-    """Options of the one process that writes: (database, {family: its options})."""
+    """The options for the writing process: (database, {family: its options})."""
     if memory is None:
         return _options(Cache(BLOCK_CACHE_BYTES), create=create, open_files=OWNER_OPEN_FILES)
     options, families = _options(memory.cache, create=create, open_files=memory.open_files)
     for family, each in families.items():
         each.set_write_buffer_size(memory.buffer_bytes(family))
-    # Each database has one for its write-ahead log, of a megabyte unless told otherwise.
+    # Each database has a buffer for its write-ahead log, of 1 MB by default.
     options.set_writable_file_max_buffer_size(SHARED_FILE_BUFFER_BYTES)
     options.set_write_buffer_manager(memory.buffers)
     options.set_max_total_wal_size(SHARED_WAL_BYTES)
@@ -93,8 +93,8 @@ def owner_options(*, create: bool, memory: Memory | None = None) -> tuple[Option
 def reader_options(folder: str) -> tuple[Options, dict[str, Options]]:
     """Options of a reader's instance; RocksDB's messages go to `folder`.
 
-    It keeps every table file open: with a bound, the owner's compaction removes files that the reader
-    has to open again, and its reads fail.
+    It keeps every table file open. With a limit, the owner's compaction could remove a file that the reader has to open
+    again, and the read would fail.
     """
     options, families = _options(Cache(BLOCK_CACHE_BYTES), create=False, open_files=-1)
     options.set_db_log_dir(folder)
@@ -106,8 +106,8 @@ def _options(cache: Cache, *, create: bool, open_files: int) -> tuple[Options, d
     options.create_if_missing(create)
     options.create_missing_column_families(create)
     options.set_paranoid_checks(True)
-    # Refuses a damaged record within the log, drops one torn by a crash at its end. The default mode
-    # (point in time) opens without a word at the state before the damage.
+    # Refuses a damaged record within the log, and drops a record torn by a crash at its end. The default mode (point in
+    # time) silently opens at the state before the damage.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_db_write_buffer_size(WRITE_BUDGET_BYTES)
     options.set_max_total_wal_size(WAL_BYTES)
@@ -125,7 +125,7 @@ def _family_options(family: str, cache: Cache) -> Options:
     pointwise = family in _BLOOM_FAMILIES
     table = BlockBasedOptions()
     table.set_block_cache(cache)
-    # Index and filter blocks count against the cache: else they grow with the number of keys.
+    # Index and filter blocks are in the cache; otherwise their memory grows with the number of keys.
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_block_size(_POINT_BLOCK_BYTES if pointwise else _RANGE_BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""RocksDB's failures as refold's errors. rocksdict raises a bare `Exception` whose text is all there is."""
+"""Translates RocksDB's failures to refold's errors. rocksdict raises a bare `Exception` with only a text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Remedy(NamedTuple):
     failed: str
 
 
-# A log is the only copy of what it holds. A worker's table is made from its log.
+# A log is the only copy of its data. A worker's table can be made again from its log.
 _REMEDIES: Mapping[Kind, Remedy] = {
     "file": Remedy(
         "restore the log from a copy or import its archive; nothing was changed",
@@ -40,13 +40,13 @@ _FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 def raise_fault(error: Exception, path: Path, doing: str, kind: Kind = "file") -> NoReturn:
-    """Raise what an error of RocksDB means.
+    """Raise refold's error for an error of RocksDB.
 
     Args:
-        error: what rocksdict raised. An error that is not RocksDB's (a key that is no bytes) is raised as it is.
+        error: the error of rocksdict. An error that is not RocksDB's (a key that is not bytes) is raised unchanged.
         path: the folder of the database.
         doing: completes "while ..." in the message.
-        kind: what the database is; the message ends with what to do about it.
+        kind: the kind of database; the message ends with what to do.
 
     Raises:
         LockedError: another process owns the database.
@@ -80,19 +80,19 @@ def raise_fault(error: Exception, path: Path, doing: str, kind: Kind = "file") -
 
 
 def no_space(path: Path, doing: str, text: str, kind: Kind) -> StorageError:
-    """What is raised where the device takes no more."""
+    """The error for a full device."""
     return StorageError(f"{path}: no space left while {doing}; {_REMEDIES[kind].full} ({text})")
 
 
 def failed_before(path: Path, text: str, kind: Kind) -> StorageError:
-    """What a write raises after one that failed."""
+    """The error for a write after a failed write."""
     if kind == "table" and any(words in text for words in _FULL):
         return no_space(path, "writing", text, kind)
     return StorageError(f"{path}: a write failed before ({text}); {_REMEDIES[kind].failed}")
 
 
 def unreadable(path: Path, file: Path) -> StorageError:
-    """What is raised where this user may not read a file of the log."""
+    """The error for a file of the log that this user may not read."""
     return StorageError(
         f"{path}: this user may not read {file}: give it the right to read everything there (chmod -R a+rX {path}), or "
         "run this as a user that has it"
@@ -100,7 +100,7 @@ def unreadable(path: Path, file: Path) -> StorageError:
 
 
 def unwritable(path: Path, place: Path) -> StorageError:
-    """What is raised where the log is to be written, and this user, or the file system, does not allow it."""
+    """The error for a log that is opened to write, if the user's rights or the file system do not allow it."""
     return StorageError(
         f"{path}: opened to write, and {place} cannot be written: the file system is read-only, or this user lacks the "
         f"right to write; commands that only read, such as state and verify, go on"
@@ -108,12 +108,12 @@ def unwritable(path: Path, place: Path) -> StorageError:
 
 
 def closed_error(path: Path) -> StorageError:
-    """What every use of a closed database raises."""
+    """The error for every use of a closed database."""
     return StorageError(f"{path}: the log is closed; open it again")
 
 
 def archived_error(path: Path) -> InputError:
-    """What every append to an archived log raises."""
+    """The error for every append to an archived log."""
     return InputError(
         f"{path}: this log is the archive of another and takes no appends; let it go on under an id of its own with "
         f"`refold import --format archive --fork --log file:{path}`"
@@ -121,7 +121,7 @@ def archived_error(path: Path) -> InputError:
 
 
 def raise_key_error(path: Path, families: Sized, family: str, key: object) -> NoReturn:
-    """What a KeyError of the binding means; `families` is empty once the database is closed."""
+    """Raise refold's error for a KeyError of rocksdict; `families` is empty after the database was closed."""
     if not families:
         raise closed_error(path) from None
     if family not in FAMILIES:
@@ -130,7 +130,7 @@ def raise_key_error(path: Path, families: Sized, family: str, key: object) -> No
 
 
 def raise_lost(path: Path, found: int, synced: int, kind: Kind = "file") -> NoReturn:
-    """The database ends before a write that was acknowledged."""
+    """Raise the error for a database that ends before an acknowledged write."""
     raise CorruptionError(
         f"{path}: the {_NAMES[kind]} ends at write {found}, but write {synced} was acknowledged: its write-ahead log "
         f"(db/*.log) is damaged, truncated or missing; {_REMEDIES[kind].damaged}"

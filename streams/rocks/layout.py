@@ -1,4 +1,4 @@
-"""What stands in the folder of a `file:` log, and how a folder becomes one.
+"""The folder of a `file:` log, and how it is created.
 
     FORMAT           "refold-file 1": this folder is a log. "refold-table 1": it is the table of one partition that a
                      worker folds, without the last two
@@ -10,7 +10,7 @@
     keys/            the keys of what is sealed, unless another place is named for them (agents/keys/)
     owner.sock       where the owner answers
 
-FORMAT.creating becomes FORMAT by rename when all else is on the device: a log is there wholly or not at all.
+FORMAT.creating is renamed to FORMAT when everything else is on the device, so creation is atomic.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from refold.streams.durable import sync_path
 
 FORMAT_NUMBER = 1
 OPENERS_FILE = "rocksdict-config.json"
-"""What rocksdict writes into db/ whenever it opens a database, also to read."""
+"""The file that rocksdict writes into db/ whenever it opens a database, even to read."""
 Kind = Literal["file", "table"]
-"""What the folder is: a whole log, or the table of a partition of one."""
+"""The kind of a folder: a log, or the table of one partition."""
 
 
 def url_of(path: Path) -> str:
-    """The URL of the log at a path, which any process on this machine can open it by."""
+    """Return the URL of the log at a path. Any process on this machine can open the log by it."""
     whole = "/" + str(path.absolute()).lstrip("/")
     return "file:" + whole.replace("%", "%25").replace("?", "%3F")
 
 
 def is_log(path: Path, kind: Kind = "file") -> bool:
-    """Whether `path` holds a log (or what else is asked for) that this release reads.
+    """Whether `path` holds a log (or a folder of another `kind`) that this release can read.
 
-    False: nothing is there, or a creation that is under way or was cut short.
-    InputError: another thing is there, or a newer release's log. RocksDB is not touched.
+    False: nothing is there, or an unfinished creation. Raises InputError if something else or a newer release's log is
+    there. Does not open RocksDB.
     """
     try:
         text = _format_text(path)
         if text is None:
             if not path.exists() or (path.is_dir() and (_unfinished(path, kind) or not any(path.iterdir()))):
                 return False
-            # A creator may have finished between the two looks.
+            # Another process may have finished the creation between the two checks.
             text = _format_text(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
@@ -75,17 +75,17 @@ def is_log(path: Path, kind: Kind = "file") -> bool:
 
 
 def require_log(path: Path, kind: Kind = "file") -> None:
-    """InputError unless `path` holds a log (or what else is asked for)."""
+    """Raise InputError unless `path` holds a log (or a folder of another `kind`)."""
     if not is_log(path, kind):
         raise InputError(f"{path}: there is no refold log here; create it first")
 
 
 @contextmanager
 def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
-    """Make `path` a log (or what else is asked for) if the body, which fills `db/`, succeeds. One process at a time;
-    safe to kill. A body that fails leaves what was there before: the folders that were made for it are removed.
+    """Create a log (or a folder of another `kind`) at `path` if the body, which fills `db/`, succeeds. One process at a
+    time; safe to kill. If the body fails, the folders that were made for it are removed.
 
-    InputError: a log or another thing is there. LockedError: another process is creating it.
+    Raises InputError if a log or something else is there, LockedError if another process is creating it.
     """
     if is_log(path, kind):
         raise InputError(f"{path}: there is a refold log here already; open it")
@@ -102,10 +102,10 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
         except BlockingIOError:
             raise LockedError(f"{path}: another process is creating this log; open it in a moment") from None
         if not _is_at(descriptor, marker) and not (path / "FORMAT").exists():
-            # The other creator failed between the opening and the lock, and removed the marker.
+            # The other process failed between our open and our lock, and removed the marker.
             raise LockedError(f"{path}: another process was creating this log, and failed; try again")
         if (path / "FORMAT").exists():
-            # The other creator finished between the first look and the lock; the marker may be a new one.
+            # The other process finished between our check and our lock; the marker may be a new one.
             marker.unlink(missing_ok=True)
             raise InputError(f"{path}: there is a refold log here already; open it")
         os.pwrite(descriptor, _text_of(kind).encode(), 0)
@@ -130,7 +130,7 @@ def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that a path names now."""
+    """Whether a path still names this open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, as far as nothing else is in them."""
+    """Remove empty folders, the innermost first."""
     for folder in folders:
         try:
             folder.rmdir()
@@ -147,7 +147,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def _clear(path: Path) -> None:
-    """Remove what an unfinished creation left."""
+    """Remove the files of an unfinished creation."""
     for folder in ("db", "blobs"):
         shutil.rmtree(path / folder, ignore_errors=True)
     for name in ("SYNCED", "BLOBS"):
@@ -155,10 +155,11 @@ def _clear(path: Path) -> None:
 
 
 class SyncedNote:
-    """The highest write number known to be synced, so that a log that lost acknowledged writes is refused.
+    """The file SYNCED: the highest write number known to be synced, so that a log that lost acknowledged writes is
+    refused.
 
-    It is written after each sync and not synced itself: after a power cut it may be older than the truth,
-    never newer. RocksDB alone takes a write-ahead log cut short for a torn one, a missing one for none.
+    It is written after each sync and not synced itself: after a power cut it may be too old, but never too new. RocksDB
+    alone cannot distinguish a truncated write-ahead log from a torn one, or a missing one from none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,7 +173,7 @@ class SyncedNote:
         try:
             os.pwrite(self._descriptor, body + struct.pack(">I", crc32(body)), 0)
         except OSError:
-            # The writes are on the device; an older note is a weaker check, still a true one.
+            # The writes are on the device; an older note is a weaker check, but still valid.
             return
 
     def close(self) -> None:
@@ -191,7 +192,7 @@ def _not_a_file(file: Path, error: OSError) -> StorageError:
 def synced_number(path: Path) -> int:
     """The number in the note; 0 (no check) if it is absent or torn.
 
-    StorageError where it is a link, which is not followed, or cannot be read.
+    Raises StorageError if it is a symbolic link, which is not followed, or cannot be read.
     """
     try:
         descriptor = os.open(path / "SYNCED", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,18 +1,17 @@
-"""Opening a reader's instance beside the owner: one moment of the log, or an error.
+"""Opens a reader's instance while an owner may write: a consistent state of the log, or an error.
 
-It is a read-only instance, opened afresh to catch up. A secondary instance, made for following, is not used:
-in RocksDB 9.8 it answers with overwritten values (facebook/rocksdb#14444), and where a table file is gone it
-keeps an older set of tables without a word.
+It is a read-only instance, which is opened again to catch up. RocksDB's secondary instances are not used: in RocksDB
+9.8 they return overwritten values (facebook/rocksdb#14444), and if a table file is gone they silently keep an older set
+of tables.
 
-A read-only instance reads the manifest, then the tables and the write-ahead logs that it names. The owner may
-remove some of them meanwhile, but writes to the manifest first. So an opening counts only if the manifest did
-not change while it lasted, and if it holds every write known to be synced. What fails again and again while
-the manifest stays as it is, is no race with the owner but damage.
+A read-only instance reads the manifest, then the tables and the write-ahead logs that it names. The owner may remove
+some of them meanwhile, but writes to the manifest first. So an opening counts only if the manifest did not change while
+it lasted, and if it holds every write known to be synced. If opening fails repeatedly while the manifest does not
+change, it is not a race with the owner but damage.
 
-Reading takes the right to read and nothing else. rocksdict writes a small file of its own next to the database that it
-opens, so where this user may not write there, the database is opened by links to its files, in the reader's own folder.
-The links are made after the manifest was looked at, so the same check holds for them. RocksDB then opens every file at
-once, and the links go again.
+Reading needs only the right to read. rocksdict writes a small file next to the database that it opens. So if this user
+may not write there, the database is opened by links to its files, in the reader's own folder. The links are made after
+the manifest was read, so the same check covers them. RocksDB opens every file at once, and then the links are removed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from refold.streams.rocks.families import reader_options
 from refold.streams.rocks.faults import raise_fault, raise_lost, unreadable
 from refold.streams.rocks.layout import OPENERS_FILE, Kind, may_write, synced_number
 
-# Names and sizes of the files the owner appends to: equal ones mean that it wrote nothing.
+# Names and sizes of the files that the owner appends to: if they are equal, the owner wrote nothing.
 Footprint = tuple[tuple[str, int], ...]
 
 _OPENINGS_MAX = 500
@@ -38,7 +37,9 @@ _PAUSE_S = 0.01
 
 
 def open_reader(path: Path, folder: str, kind: Kind = "file") -> Rdict:
-    """The log at `path` as of now; RocksDB's messages go to `folder`. CorruptionError, StorageError."""
+    """Open the log at `path` as it is now; RocksDB's messages go to `folder`. Raises CorruptionError or
+    StorageError.
+    """
     failures = 0
     for _ in range(_OPENINGS_MAX):
         synced = synced_number(path)
@@ -64,7 +65,7 @@ def open_reader(path: Path, folder: str, kind: Kind = "file") -> Rdict:
 
 
 def footprint(path: Path) -> Footprint:
-    """Taken before an opening: if it is the same later, there is nothing to catch up with."""
+    """Return the footprint, taken before opening: if it is the same later, there is nothing new."""
     logs = []
     for file in (path / "db").glob("*.log"):
         try:
@@ -94,6 +95,6 @@ def _manifest(path: Path) -> tuple[str, int]:
     try:
         name = read_bounded(path / "db" / "CURRENT").decode("ascii").strip()
         return name, (path / "db" / name).stat().st_size
-    except (OSError, ValueError):  # no text, or a name with a zero byte
-        # RocksDB itself says what is the matter, or finds the next manifest.
+    except (OSError, ValueError):  # not text, or a name with a zero byte
+        # RocksDB will report the problem, or find the next manifest.
         return "", 0

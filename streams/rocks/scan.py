@@ -1,8 +1,8 @@
 """Ordered reads of one column family.
 
-`RdictIter` is the only iterator of rocksdict that can be asked why it ended; `items()` and its kin end
-silently on an I/O error. Bounds are compared here: rocksdict stores a lower bound as the upper one, and keeps
-a bare pointer to an upper bound that may be gone.
+`RdictIter` is the only iterator of rocksdict that reports why it ended; `items()` and similar ones end silently on an
+I/O error. Bounds are compared here, because rocksdict stores a lower bound as the upper one, and keeps a pointer to an
+upper bound that may be freed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rocksdict import RdictIter
 Row = tuple[bytes, bytes]
 
 _ROWS_PER_STEP = 256
-# To look for a key from the top takes as long as to pass over so many rows.
+# A seek takes as long as reading so many rows.
 _NEAR_ROWS = 8
 
 
 class Cursor:
-    """A consistent view of the rows start <= key < stop, in key order or against it.
+    """A consistent view of the rows start <= key < stop, in ascending or descending order.
 
-    held: RocksDB's iterator, in a list that whoever closes the database empties: it cannot close before. `release`
-    empties it; no `step` after it.
+    held: RocksDB's iterator, in a list that is emptied when the database is closed, which the iterator would otherwise
+    prevent. `release` empties it too; do not call `step` after it.
     """
 
     def __init__(self, held: list[RdictIter], start: bytes, stop: bytes | None, *, reverse: bool) -> None:
@@ -36,7 +36,7 @@ class Cursor:
         self._after: bytes | None = None
 
     def step(self, rows_max: int = _ROWS_PER_STEP) -> tuple[list[Row], bool]:
-        """Up to `rows_max` further rows, and whether they are the last. Raises rocksdict's Exception."""
+        """Return up to `rows_max` further rows, and whether they are the last. Raises rocksdict's Exception."""
         iterator = self._held[0]
         advance = iterator.prev if self._reverse else iterator.next
         read_key, read_value = iterator.key, iterator.value
@@ -57,7 +57,7 @@ class Cursor:
         finally:
             if rows:
                 self._after = rows[-1][0]
-            # The traceback of an error would keep the iterator alive, and with it the database's lock.
+            # The traceback of an error would keep the iterator and so the database's lock alive.
             del iterator, advance, read_key, read_value
 
     def _place(self, iterator: RdictIter) -> None:
@@ -79,7 +79,7 @@ class Cursor:
 
 
 def rows(cursor: Cursor, step: Callable[[Cursor], tuple[list[Row], bool]]) -> Iterator[Row]:
-    """All rows of the cursor; the step that fails raises instead of giving its rows."""
+    """Yield all rows of the cursor. A failing step raises, and yields none of its rows."""
     try:
         ended = False
         while not ended:
@@ -96,10 +96,12 @@ class PrefixCursor:
         self._held = held
         self._prefixes = prefixes
         self._at = b""
-        self._next: bytes | None = None  # the row that the iterator stands at; None before the first, or past the last
+        self._next: bytes | None = None  # the iterator's present row; None before the first and after the last
 
     def step(self, prefixes_max: int) -> tuple[list[list[Row]], bool]:
-        """The rows of up to so many further prefixes, and whether these are the last. Raises rocksdict's Exception."""
+        """Return the rows of up to `prefixes_max` further prefixes, and whether they are the last. Raises rocksdict's
+        Exception.
+        """
         iterator, found = self._held[0], []
         seek, advance, read_key, read_value = iterator.seek, iterator.next, iterator.key, iterator.value
         key = self._next
@@ -132,9 +134,9 @@ class PrefixCursor:
 
 
 class Pinned:
-    """One family as it was when this was made. `release` it: what it sees takes room until then.
+    """A snapshot of one family. Call `release`: until then RocksDB keeps its data.
 
-    The database may be closed meanwhile, from another thread: reading on is an error then.
+    If another thread closes the database meanwhile, further reads raise an error.
     """
 
     def __init__(self, iterator: RdictIter, step: Callable[[Any, int], tuple[list[Any], bool]]) -> None:
@@ -142,7 +144,7 @@ class Pinned:
         self._step = step
 
     def prefixed(self, prefixes: Iterable[bytes]) -> Iterator[list[Row]]:
-        """For each prefix, ascending and none the beginning of another, the rows whose keys begin with it."""
+        """Yield the rows of each prefix. Prefixes must be ascending, and none may be a prefix of another."""
         cursor = PrefixCursor(self._held, iter(prefixes))
         ended = False
         while not ended:
@@ -160,5 +162,5 @@ class Pinned:
         return Cursor(self._held, start, stop, reverse=False)
 
     def release(self) -> None:
-        """Let go of the view."""
+        """Release the snapshot."""
         self._held.clear()

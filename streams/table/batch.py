@@ -1,13 +1,14 @@
-"""Folding a batch of records into the entity tables, in one write.
+"""Folds a batch of records into the entity tables, in one write.
 
 1. Group the batch's records by entity, in log order.
 2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py).
-3. For each record of the others: skip it when it is known (by the residue, by this batch, else by the timeline); fold
-   it directly; or reopen the entity from its arrivals and timeline, and fold all of it again.
-4. For each of them put its state, its timeline and arrivals, its checkpoints that are due and the index of ids
-   into the write, and hand over one change.
+3. For each record of the other entities: skip a repeat (recognised by the residue, by this batch, or else by the
+   timeline); fold the record directly; or reopen the entity from its arrivals and timeline, and fold it again from
+   nothing.
+4. For each of these entities put its state, its timeline and arrivals, its due checkpoints and the index of ids into
+   the write, and report one change.
 
-The caller adds its own offsets to the same write, so that the tables never part from what they were folded from.
+The caller adds its offsets to the same write, so that the tables always match the folded records.
 
 A new definition of a type that has entities folds each of them again, from all its observations. Folding again is
 idempotent, so after an interruption it begins at the first entity.
@@ -42,21 +43,25 @@ from refold.streams.table.native import NativeFolder
 
 
 class FoldOutcome(Protocol):
-    """What a fold brings about beside the tables."""
+    """Receives the results of a fold that are not in the tables."""
 
     def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """An entity changed, as it is `placed`: its stored form, and its framed change, in the order of `.changes`."""
+        """An entity changed. placed: its key. state: its stored form. change: its framed change, in the order of
+        `.changes`.
+        """
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
-        """So many entities and distinct observations were folded for the first time.
+        """Report the numbers of entities and of distinct observations that were folded for the first time.
 
-        late: how many of these observations stand before one that was folded earlier. reopened: how often an entity was
-        folded again from nothing.
+        late: the number of these observations with an order key below one that was folded earlier. reopened: how often
+        an entity was folded again from nothing.
         """
 
 
 class DecodedRecord(NamedTuple):
-    """A record and the observation in it; None where the kernel found that it is one: it is read when it is needed."""
+    """A record and its observation. The observation is None if the kernel checked it: it is decoded when it is
+    needed.
+    """
 
     record: Record
     observation: Observation | None
@@ -72,9 +77,9 @@ class NotFolded(SchemaError):
 
 @dataclass(slots=True)
 class _Touched:
-    """An entity while its part of the batch is folded; `added` by order key, in log order.
+    """An entity whose part of the batch is being folded. added: by order key, in log order.
 
-    key: where its state stands. size: about how many bytes that takes.
+    key: of its state. size: about the state's size in bytes.
     """
 
     entity: Entity
@@ -89,9 +94,9 @@ class _Touched:
 
 
 class TableWriter:
-    """Folds into one database, by the definitions below an offset of `.schemas`, or by all there are.
+    """Folds into one database, by the definitions below an offset of `.schemas`, or by all definitions.
 
-    `read` reads the log that is folded. Not for several threads at once.
+    `read` reads the log that is folded. Not thread-safe.
     """
 
     def __init__(self, database: Database, registry: Registry, read: Read, below: int | None = None) -> None:
@@ -106,7 +111,7 @@ class TableWriter:
 
     @property
     def kernel_records(self) -> int:
-        """How many records the kernel folded."""
+        """The number of records that the kernel folded."""
         return 0 if self._native is None else self._native.records
 
     def fold_below(self, schemas: int) -> None:
@@ -122,7 +127,7 @@ class TableWriter:
     ) -> None:
         """Fold records and put what they change into `write`.
 
-        through: the batch's next offset by partition, where others than these records belong to it.
+        through: the batch's next offset by partition, if the batch also has other records.
         """
         grouped: dict[str, list[DecodedRecord]] = {}
         for each in arrived:
@@ -141,7 +146,7 @@ class TableWriter:
                 if folded:
                     _take_over(folded, key, records[0].record.partition, write, outcome)
                 continue
-            # Each is unpacked when it is its turn: what folding looks at next is still in the processor's cache then.
+            # Each state is unpacked just before its fold, while it is still in the processor's cache.
             entity = _entity(name, packed)
             touched = _Touched(entity, key, keys.entity_prefix(name), entity.state_hash or None, len(packed or b""))
             type_name = type_of(name)
@@ -163,7 +168,7 @@ class TableWriter:
         except SchemaError as error:
             if not self._registry.versions(type_of(name)):
                 raise
-            # No fault of the observation: another process, with the custom reducer's code, can fold it.
+            # The observation is valid: a process with the custom reducer's code can fold it.
             raise StorageError(f"{name} cannot be folded by this process: {error}") from error
 
     def _fold_one(
@@ -192,7 +197,7 @@ class TableWriter:
         )  # fmt: skip
 
     def checkpoint(self, type_fold: TypeFold, entity: Entity, write: WriteSet) -> int:
-        """Keep the entity as it is now; returns how many bytes that takes."""
+        """Store a checkpoint of the entity; returns its size in bytes."""
         prefix, offset = keys.entity_prefix(entity.name), entity.residue.highest_offset
         value = checkpoint_value(entity)
         write.put("checkpoints", keys.checkpoint_key(prefix, offset, type_fold.version.offset), value)
@@ -210,7 +215,7 @@ class TableWriter:
         yield from touched.added.values()
 
     def history(self, entity: str) -> list[Seen]:
-        """An entity's distinct observations in log order, from the indexes and from what they lack."""
+        """An entity's distinct observations in log order, from the indexes and their gaps."""
         found = {seen.id: seen for seen in stored_history(self._database, self._registry, entity)}
         for record in self._in_gaps(entity):
             if record.id not in found:
@@ -219,7 +224,7 @@ class TableWriter:
         return sorted(found.values(), key=lambda seen: seen.offset)
 
     def _look_into_gaps(self, grouped: dict[str, list[DecodedRecord]], stored: Sequence[bytes | None]) -> None:
-        """Read what the indexes lack of those entities whose records are not certainly new, in one pass."""
+        """Read the gaps of the indexes for the entities whose records may be repeats, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
             residue = _entity(name, packed).residue
@@ -254,7 +259,7 @@ class TableWriter:
 
 
 def _take_over(folded: Folded, key: bytes, partition: int, write: WriteSet, outcome: FoldOutcome) -> None:
-    """Put an entity's state as the kernel folded it, and hand its change over. key: where its state is."""
+    """Put an entity's state that the kernel folded, and report its change. key: of its state."""
     state, change, version_before, steps, late = folded
     outcome.folded(partition, not version_before, steps, late, 0)
     write.put("state", key, state)
@@ -285,7 +290,7 @@ def states_of_type(database: Database, type_name: str) -> Iterator[Row]:
 
 
 def require_foldable(database: Database, tables: TableWriter, type_fold: TypeFold) -> None:
-    """Raise SchemaError, naming the entity, where a custom reducer fails on an entity that is there."""
+    """Raise SchemaError, which names the entity, if a custom reducer fails on an existing entity."""
     definition = type_fold.version.definition
     if all(field.reducer != "custom" for field in definition.fields.values()):
         return
@@ -306,7 +311,7 @@ def fold_again(
     write: WriteSet,
     outcome: FoldOutcome,
 ) -> None:
-    """Put an entity as the definition folds it; where its hash is another, hand over one change `redefined`.
+    """Fold an entity by the definition and put its state; if its hash differs, report one change `redefined`.
 
     through: the next offset of its partition.
     """

@@ -1,14 +1,14 @@
-"""The indexes of a table against the log's records: timeline, arrivals, ids, and checkpoints.
+"""Compares the indexes of a table (timeline, arrivals, ids, checkpoints) with the log's records.
 
 For each record: its timeline entry holds the bytes and the offset of its first occurrence, which is this record or an
 earlier one of the same id (a repeat may be written by another definition); a first occurrence has its arrival and its
-id entry. As many entries stand in each family as there are first occurrences; where there are more, those without a
-record are named. Checkpoints are compared with a fold (streams/table/check.py).
+id entry. Each family must have as many entries as there are first occurrences; if there are more, those without a
+record are reported. Checkpoints are compared with a fold.
 
-The checkpoints of a table: each is the fold of its entity's arrivals up to its place, by its definition.
+A checkpoint must equal the fold of its entity's arrivals up to its offset, by its definition.
 
-Each entity that has any is folded once more by each definition they name, in log order. Where an arrival does not fold
-directly, the next checkpoint is compared with a fold from nothing.
+Each entity with checkpoints is folded again by each of their definitions, in log order. After an arrival that does not
+fold directly, the next checkpoint is compared with a fold from nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLACE: Final = "checkpoints"
 
 
 def check_checkpoints(database: Database, registry: Registry, partitions: int) -> Iterator[Mismatch]:
-    """Every checkpoint that is not what the log folds to, or that stands where nothing arrived."""
+    """Yield every checkpoint that differs from the fold of the log, or whose offset has no arrival."""
     for prefix, rows in groupby(database.scan(PLACE), lambda row: row[0].partition(b"\0")[0]):
         kept: dict[int, dict[int, bytes]] = {}
         name = ""
@@ -71,7 +71,7 @@ class _Places:
 def _compare(
     database: Database, registry: Registry, places: _Places, definition: int, kept: dict[int, bytes]
 ) -> Iterator[Mismatch]:
-    """kept: stored values by offset; what was compared is taken out."""
+    """kept: stored values by offset; compared ones are removed from it."""
     name = places.name
     version = next((each for each in registry.versions(type_of(name)) if each.offset == definition), None)
     if version is None:
@@ -99,10 +99,10 @@ def _compare(
 
 
 def _directly(fold: Fold, entity: Entity, seen: Seen) -> bool:
-    """Whether an observation folded directly; if not, the entity is of no more use."""
+    """Whether an observation folded directly; if not, the entity is no longer valid."""
     try:
         return fold.directly(entity, seen) is not None
-    except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
+    except SchemaError:  # a custom reducer may fail on assertions that a clear hides in a fold from nothing
         return False
 
 
@@ -111,9 +111,9 @@ INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
 
 
 class IndexCheck:
-    """Compares one table's indexes with the records of all its partitions, given to `records`; then `end`.
+    """Compares one table's indexes with the records of all its partitions. Call `records` for them, then `end`.
 
-    partitions: how many the log has. record_at: the record at a partition and offset of those given, or None.
+    partitions: their number in the log. record_at: returns the record at a partition and offset, or None.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class IndexCheck:
         self._firsts = 0
 
     def records(self, given: Iterable[Record]) -> Iterator[Mismatch]:
-        """What the indexes have wrong of some records, in the order of each partition."""
+        """Yield the mismatches of some records, given in the order of each partition."""
         records = iter(given)
         while some := list(islice(records, AT_ONCE)):
             yield from self._check_some(some)
 
     def end(self) -> Iterator[Mismatch]:
-        """What they hold that no record was given for, and the checkpoints."""
+        """Yield the entries without a record, and the mismatches of checkpoints."""
         for family in INDEXES:
             entries = sum(1 for _ in self._database.scan(family))
             if entries != self._firsts:
@@ -142,13 +142,13 @@ class IndexCheck:
         yield from check_checkpoints(self._database, self._registry, self._partitions)
 
     def _check_some(self, some: list[Record]) -> Iterator[Mismatch]:
-        """What is wrong with the entries of some records; those that are first occurrences are counted."""
+        """Yield the mismatches of some records' entries, and count first occurrences."""
         ordered: list[tuple[Record, bytes, IndexedObservation]] = []
         for record in some:
             try:
                 arrival = arrival_of(self._registry, record)
             except UndecodableError:
-                continue  # named by the check of the records themselves
+                continue  # reported by the check of the records
             ordered.append((record, keys.entity_prefix(record.entity), arrival))
         places = [prefix + arrival.q for _, prefix, arrival in ordered]
         firsts: list[tuple[Record, bytes, IndexedObservation]] = []
@@ -173,7 +173,7 @@ class IndexCheck:
         self._firsts += len(firsts)
 
     def _timeline_problem(self, record: Record, value: bytes) -> str:
-        """What is wrong with a record's timeline entry."""
+        """The problem of a record's timeline entry, or ""."""
         try:
             offset, recorded_at, data = keys.timeline_of(value)
         except CorruptionError:
@@ -186,7 +186,7 @@ class IndexCheck:
         return "" if first is not None and first.id == record.id else f"is no repeat of offset {offset}"
 
     def _without_record(self, family: Family) -> Iterator[Mismatch]:
-        """The entries of an index that no record stands behind."""
+        """The entries of an index without a record."""
         for key, value in self._database.scan(family):
             try:
                 entity, partition, offset, prefix = self._named(family, key, value)
@@ -198,7 +198,7 @@ class IndexCheck:
                 yield Mismatch(family, f"an entry for {partition}={offset}, which is no such observation", entity)
 
     def _named(self, family: Family, key: bytes, value: bytes) -> tuple[str, int, int, bytes]:
-        """(entity or "", partition, offset, how the id begins) that an entry speaks of."""
+        """(entity or "", partition, offset, first bytes of the id) of an entry."""
         if family == "ids":
             return "", *keys.id_position(key), key[: keys.ID_PREFIX_BYTES]
         entity = key.partition(b"\0")[0].decode()

@@ -1,13 +1,14 @@
-"""Checkpoints: a long entity as it was after some of its arrivals, so that its past is not folded from nothing.
+"""Checkpoints: states of an entity with many versions after some of its arrivals, so that its past is not folded from
+nothing.
 
-1. From version FIRST on, the fold writes one after every STEP-th version and after every reopening, in its own write.
-   So what arrives between two checkpoints always folds directly onto the first.
-2. Of a large state it writes fewer: about PER_VERSION_BYTES a version at most, however much the state holds, but
-   always one when the version has doubled.
-3. A definition that is taken up folds its entities again, and leaves one of each long one.
+1. From version FIRST on, the fold writes a checkpoint after every STEP-th version and after every reopening, in its own
+   write. So arrivals between two checkpoints always fold directly onto the first.
+2. A large state gets fewer: at most about PER_VERSION_BYTES a version, whatever the state's size, but always one when
+   the version has doubled.
+3. A new definition folds its entities again, and writes one checkpoint for each entity with many versions.
 
-Stored form: the packed entity (reducers/entity.py) and a CRC-32C. Of the residue it has what folding directly asks for;
-its state hash is empty.
+Stored form: the packed entity (reducers/entity.py) and a CRC-32C. It has only the part of the residue that folding
+directly needs; its state hash is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PER_VERSION_BYTES = 1024
 
 
 def is_due(version: int, size: int) -> bool:
-    """Whether a version that folded directly gets a checkpoint; size: about how many bytes its state takes."""
+    """Whether a version that folded directly gets a checkpoint. size: about the state's size in bytes."""
     if version < FIRST or version % STEP:
         return False
     step = STEP
@@ -45,7 +46,7 @@ def checkpoint_value(entity: Entity) -> bytes:
 
 
 def checkpoint_of(key: bytes, value: bytes) -> Checkpoint:
-    """The checkpoint behind its stored key and value; CorruptionError where it is damaged."""
+    """Decode a checkpoint from its key and value. Raises CorruptionError if it is damaged."""
     name, offset, definition = keys.checkpoint_place(key)
     entity = unpack(name, unsealed(value, f"the checkpoint of {name} at offset {offset}"))
     if entity.residue.highest_offset != offset:

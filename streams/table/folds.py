@@ -21,13 +21,15 @@ class TypeFold:
 
     @property
     def changes(self) -> ChangeCodec:
-        """Changes as bytes; made when the first is written, and kept."""
+        """The codec of changes, created at the first use."""
         if self._changes is None:
             self._changes = ChangeCodec(self.version)
         return self._changes
 
     def native(self, kernel: Kernel) -> TypeFolder | None:
-        """The kernel's folder of the type; None where it folds none of its fields. Made once, and kept."""
+        """The kernel's object that folds the type; None if the kernel cannot fold the type. Created at the first
+        use.
+        """
         if self._native is None:
             version, definition = self.version, self.version.definition
             self._native = kernel.TypeFolder(
@@ -48,7 +50,7 @@ class Folds:
         self._size = -1
 
     def of(self, type_name: str) -> TypeFold:
-        """The type's fold; SchemaError where the type is unknown or a custom reducer changed."""
+        """The type's fold. Raises SchemaError if the type is unknown or a custom reducer changed."""
         if len(self._registry) != self._size:
             self._newest.clear()
             self._size = len(self._registry)

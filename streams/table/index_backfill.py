@@ -1,4 +1,4 @@
-"""Filling the indexes of a recovered table in the background, between the batches of the fold."""
+"""Fills the indexes of a recovered table in the background, between the batches of the fold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Filler:
-    """One thread while there are gaps. The lock is the fold's: each step is taken between two of its batches."""
+    """Runs one thread while there are gaps. It takes the fold's lock, so each step is between two batches."""
 
     def __init__(self, database: Database, read: Read, registry: Registry, tables: TableWriter, lock: RLock) -> None:
         self._database = database
@@ -30,7 +30,7 @@ class Filler:
         self.problem: RefoldError | None = None
 
     def begin(self) -> None:
-        """Take up the gaps there are."""
+        """Start to fill the gaps, if there are any."""
         self._tables.gaps = read_gaps(self._database) or {}
         if self._tables.gaps:
             self._stopping = False
@@ -39,7 +39,7 @@ class Filler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Leave what is left for the next owner."""
+        """Stop; the next owner fills the remaining gaps."""
         self._stopping = True
         if self._thread is not None:
             self._thread.join()
@@ -47,11 +47,11 @@ class Filler:
 
     @property
     def is_filling(self) -> bool:
-        """Whether the thread is at work. Gaps that are left when it is not could not be filled, for `problem`."""
+        """Whether the thread is running. If it is not and gaps remain, they could not be filled; `problem` says why."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when nothing is lacking any more."""
+        """Return when there are no more gaps."""
         if self._thread is not None:
             self._thread.join()
 

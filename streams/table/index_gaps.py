@@ -1,11 +1,11 @@
-"""What a table's indexes (timeline, arrivals, ids) lack while they are filled again after a recovery.
+"""The gaps of a table's indexes (timeline, arrivals, ids) while they are filled again after a recovery.
 
 The record `table` in `meta` is CBOR {format, gaps: {partition: [start, end]}}: the indexes lack the records with
 start <= offset < end. No record, or another format: the table is lost, and is made again (streams/table/recovery.py).
 A gap is filled from its start on, each step in one write with the record:
-1. read the next records; of each that is no repeat of one in the timeline, or of one in this step,
-2. put timeline, arrival and id entry; move the gap's start behind them.
-Until then whoever needs an entity's history reads what the gap holds from the log itself.
+1. read the next records; for each that repeats none in the timeline and none in this step,
+2. put the timeline, arrival and id entries; move the gap's start after them. Until then the history of an entity in the
+gap is read from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Read = Callable[[int, int, int], Iterator[Record]]
 
 
 def read_gaps(database: Database) -> dict[int, Gap] | None:
-    """The gaps of the table's indexes by partition; None: there is no table this release can read."""
+    """Read the gaps of the table's indexes by partition; None if there is no table that this release can read."""
     packed = database.get("meta", TABLE)
     if packed is None:
         return None
@@ -60,7 +60,7 @@ def table_record(gaps: Gaps) -> bytes:
 
 
 def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list[Record]]:
-    """The records of some entities that stand in gaps, in order, repeats included."""
+    """The records of some entities in gaps, in order, repeats included."""
     found: dict[str, list[Record]] = {name: [] for name in names}
     for partition, gap in gaps.items():
         for record in read(partition, gap.start, gap.end):
@@ -70,7 +70,7 @@ def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list
 
 
 def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteSet) -> None:
-    """Put the entries of a first occurrence. prefix: its entity's."""
+    """Put the index entries of a first occurrence. prefix: of its entity's keys."""
     partition, offset, recorded_at, _, observation_id, data = record
     write.put("timeline", prefix + q, keys.timeline_value(offset, recorded_at, data))
     write.put("arrivals", keys.arrival_key(prefix, offset), keys.arrival_value(recorded_at, q, retracts))
@@ -80,7 +80,7 @@ def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteS
 def fill(
     database: Database, read: Read, registry: Registry, gaps: Gaps, records_max: int, write: WriteSet
 ) -> dict[int, Gap]:
-    """Put the next entries into `write`; returns the gaps that are left behind it."""
+    """Put the next entries into `write`; returns the remaining gaps."""
     partition, gap = next(iter(gaps.items()))
     some = list(islice(read(partition, gap.start, gap.end), records_max))
     known: set[bytes] = set()

@@ -1,6 +1,6 @@
-"""Reading a table's indexes: one entity's observations, its checkpoints, and where an id stands.
+"""Reads a table's indexes: one entity's observations, its checkpoints, and the positions of an id.
 
-Who asks has seen that the indexes hold what he asks for (streams/table/index_gaps.py).
+The caller has checked that the range is not in a gap (streams/table/index_gaps.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READ_AT_ONCE = 256
 
 
 def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[IndexedObservation]:
-    """LogPort.arrivals."""
+    """See LogPort.arrivals."""
     prefix = keys.entity_prefix(entity)
     rows = database.scan("arrivals", keys.arrival_key(prefix, start), keys.arrival_key(prefix, end))
     return starmap(keys.arrival_of, rows)
@@ -26,7 +26,7 @@ def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[
 def records_of(
     database: Database, partition: int, entity: str, qs: Iterable[bytes]
 ) -> Iterator[tuple[bytes, Record | None]]:
-    """Each order key, and the first record of that observation of an entity; None where it is not there."""
+    """Yield each order key with the first record of that observation of an entity; None if it is missing."""
     prefix, wanted = keys.entity_prefix(entity), iter(qs)
     while some := list(islice(wanted, READ_AT_ONCE)):
         for q, value in zip(some, database.multi_get("timeline", [prefix + q for q in some]), strict=True):
@@ -38,7 +38,7 @@ def records_of(
 
 
 def checkpoint(database: Database, entity: str, end: int, definition: int) -> Row | None:
-    """The last checkpoint below an offset that was folded by a definition, as it is stored (checkpoints.py)."""
+    """The last checkpoint below an offset that was folded by a definition, in stored form (checkpoints.py)."""
     prefix = keys.entity_prefix(entity)
     stop = keys.checkpoint_key(prefix, end, 0)
     while (row := database.last("checkpoints", prefix, stop)) is not None:
@@ -49,6 +49,8 @@ def checkpoint(database: Database, entity: str, end: int, definition: int) -> Ro
 
 
 def positions(database: Database, observation_id: bytes) -> Iterator[tuple[int, int]]:
-    """(partition, offset) of the records whose ids begin as this one: nearly always the one asked for, or none."""
+    """Yield (partition, offset) of the records whose ids have the same first 8 bytes: nearly always exactly one, or
+    none.
+    """
     prefix = observation_id[: keys.ID_PREFIX_BYTES]
     return (keys.id_position(key) for key, _ in database.scan("ids", prefix, keys.after_id(prefix)))

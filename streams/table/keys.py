@@ -1,5 +1,5 @@
-"""Keys and values of the stored families. Entities hold no control characters, so NUL ends them below any other byte.
-What is not of these forms raises CorruptionError.
+"""Keys and values of the stored families. An entity's name has no control characters, so a NUL ends it and sorts below
+any other byte. Rows of any other form raise CorruptionError.
 
     observations  partition u16, offset u64          -> recorded_at u64, id 32, key length u16, key, framed bytes
     changes       partition u16, offset u64          -> framed bytes
@@ -29,18 +29,18 @@ ID_PREFIX_BYTES = 8
 
 
 def position_key(partition: int, offset: int) -> bytes:
-    """Where a record stands, in order."""
+    """Return the key of a record; keys sort in log order."""
     return POSITION.pack(partition, offset)
 
 
 def record_value(record: Record) -> bytes:
-    """A record without its position."""
+    """Encode a record without its position."""
     key = record.entity.encode()
     return _RECORD.pack(record.recorded_at, record.id, len(key)) + key + record.data
 
 
 def record_of(key: bytes, value: bytes) -> Record:
-    """The record behind its stored key and value."""
+    """Decode a record from its key and value."""
     partition, offset = _unpacked(POSITION, key, "the position of an observation")
     try:
         recorded_at, observation_id, length = _RECORD.unpack_from(value)
@@ -59,12 +59,12 @@ def record_entity(value: bytes) -> str:
 
 
 def place_key(place: int) -> bytes:
-    """What the keys of a place's states begin with."""
+    """The prefix of the keys of a place's states."""
     return place.to_bytes(PLACE_BYTES, "big")
 
 
 def entity_of(key: bytes) -> str:
-    """The entity that a state is stored by."""
+    """The entity in a state's key."""
     try:
         return key[PLACE_BYTES:].decode()
     except UnicodeDecodeError as error:
@@ -72,7 +72,7 @@ def entity_of(key: bytes) -> str:
 
 
 def entity_prefix(entity: str) -> bytes:
-    """What the timeline and arrivals keys of an entity begin with."""
+    """The prefix of an entity's timeline and arrivals keys."""
     return entity.encode() + b"\0"
 
 
@@ -82,7 +82,7 @@ def after_prefix(prefix: bytes) -> bytes:
 
 
 def timeline_value(offset: int, recorded_at: int, data: bytes) -> bytes:
-    """An observation as the timeline holds it."""
+    """Encode a timeline entry."""
     return _TIMELINE.pack(offset, recorded_at) + data
 
 
@@ -98,12 +98,12 @@ def arrival_key(prefix: bytes, offset: int) -> bytes:
 
 
 def arrival_value(recorded_at: int, q: bytes, retracts: bool) -> bytes:
-    """When it arrived, its order key, and whether it retracts any."""
+    """Encode an arrival: its time, its order key, and whether it retracts."""
     return _ARRIVED.pack(recorded_at, retracts) + q
 
 
 def arrival_of(key: bytes, value: bytes) -> IndexedObservation:
-    """The arrival behind its stored key and value."""
+    """Decode an arrival from its key and value."""
     try:
         recorded_at, flags = _ARRIVED.unpack_from(value)
         return IndexedObservation(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)

@@ -1,12 +1,12 @@
 """The part of a batch that the kernel folds (avro/kernel.py).
 
-The kernel takes whole entities: an entity's stored state and all of its records in the batch. What it does not fold is
-left to Python, whole entities too, so that one of the two folds all of an entity's records, in log order:
+The kernel takes whole entities: an entity's stored state and all of its records in the batch. An entity that it cannot
+fold is left to Python as a whole, so that one of the two folds all of its records, in log order. Left to Python are
 - records that retract, that clear or append out of order, or were written by another definition of the type;
 - fields with a custom reducer, and sums that need more than 128 bits;
 - states with more than 64 ids that are retracted and not seen yet;
-- records that only the timeline tells from known ones;
-- damaged states: Python says what is wrong with them.
+- records that only the timeline can recognise as new or repeated;
+- damaged states: Python reports the damage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from refold.streams.table.folds import Folds
 
 
 class NativeFolder:
-    """Lets the kernel fold what it takes of each batch. `records`: how many it folded."""
+    """Lets the kernel fold the entities of a batch that it can. `records`: the number of records that it folded."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -34,7 +34,8 @@ class NativeFolder:
         self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
         stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet,
     ) -> dict[str, Folded | tuple[()]]:  # fmt: skip
-        """What became of each entity that the kernel folds, by name; its rows but the state are put into `write`.
+        """Return the result of each entity that the kernel folded, by name. All its rows but the state are put into
+        `write`.
 
         stored: the entities' states, in the order of `grouped`. through: the batch's next offset by partition.
         """
@@ -57,7 +58,7 @@ class NativeFolder:
 
 
 def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> dict[str, Replayed]:
-    """What became of the state of each entity that the kernel folds, by name."""
+    """Return the new state of each entity that the kernel folded, by name."""
     found: dict[str, Replayed] = {}
     for folder, some in _by_folder(kernel, folds, entities):
         for (name, _, _), each in zip(some, folder.replay(some), strict=True):
@@ -72,13 +73,13 @@ Given = TypeVar("Given", EntityRecords, StoredRecords)
 def _by_folder(
     kernel: Kernel, folds: Folds, entities: Iterable[Given]
 ) -> Iterator[tuple[TypeFolder, list[Given]]]:  # fmt: skip
-    """The entities of each type that the kernel folds, and its folder of the type."""
+    """The entities of each type that the kernel can fold, with the kernel's object for the type."""
     by_type: dict[str, list[Given]] = {}
     for each in entities:
         by_type.setdefault(type_of(each[0]), []).append(each)
     for type_name, some in by_type.items():
         folder = None
-        with suppress(SchemaError):  # raised again where an entity of the type is folded by Python
+        with suppress(SchemaError):  # raised again when Python folds an entity of the type
             folder = folds.of(type_name).native(kernel)
         if folder is not None:
             yield folder, some

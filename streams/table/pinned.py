@@ -1,4 +1,4 @@
-"""A table as it is at one moment, for sealing epochs while the fold goes on."""
+"""A consistent snapshot of a table, for sealing epochs while the fold continues."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Making a lost or stale table again, by the code that rewinds: nearest snapshot and tail.
+"""Makes a lost or stale table again, by the code of rebuild: from the nearest snapshot and the records after it.
 
-1. Remove the record `table` (streams/table/index_gaps.py), synced: from here on there is no table until step 4.
+1. Remove the record `table` (streams/table/index_gaps.py), synced. From here on there is no valid table until step 4.
 2. Remove the rows of the table's families.
-3. Rebuild the log's end, by the definitions that are taken up; put every entity.
-4. In one write, synced: how many entities and observations are folded, and the record `table`, its indexes lacking
-   all. The table is caught up: folding goes on, while the indexes are filled in the background.
-A crash before 4 leaves no table, and the next owner begins at 1.
+3. Rebuild the log's end, by the definitions that are applied; put every entity.
+4. In one synced write, put the counts of folded entities and observations, and the record `table`, whose gaps cover all
+   records. The table is caught up: folding continues, while the indexes are filled in the background. A crash before 4
+   leaves no table, and the next owner begins at 1.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def recover(
     database: Database, log: LogPort, cut: Cut, put_totals: Callable[[Rebuilt, WriteSet], None],
     progress: Progress = lambda more, total: None,
 ) -> Rebuilt:  # fmt: skip
-    """Make the table of a log's end again, of the cut's partitions; put_totals adds to the last write what step 4
-    counts. What progress raises ends it before step 4."""
+    """Make the table at a log's end again, for the cut's partitions. put_totals adds the counts to the write of step 4.
+    An error that `progress` raises ends it before step 4.
+    """
     write = database.batch()
     write.delete("meta", TABLE)
     database.write(write, sync=True)
