@@ -2,9 +2,9 @@
 
 1. Take over standard input and output for the protocol; a user's reducer reads and prints elsewhere.
 2. Open the log to read. It has to reach the cut.
-3. Rebuild each partition that is asked for, write its entities to the file, and report its figures.
+3. Rebuild each requested partition, write its entities to the file, and report its counts.
 4. Leave an interrupt from the keyboard to the parent. When the input ends, the parent is done or gone: remove its
-   temporary folder and end at once, whatever is under way.
+   temporary folder and end at once, whatever is in progress.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         _serve(setup, lines, say)
     except RefoldError as error:
         say({"failed": str(error)})
-        signal.pause()  # the other one ends this process
+        signal.pause()  # the other thread ends this process
 
 
 def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
@@ -101,7 +101,9 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
 
 
 def _require_reached(log: LogPort, cut: Cut) -> None:
-    """Another log may stand at the URL by now, or one that another process does not see as far."""
+    """Check that the log reaches the cut: the URL may lead to another log by now, or to a log that is not as far
+    yet.
+    """
     ends = log.ends()
     reached = log.log_id == cut.log_id and len(log.registry) >= cut.schemas
     if not reached or any(ends.get(partition, -1) < offset for partition, offset in cut.offsets.items()):

@@ -33,27 +33,27 @@ from refold.streams.snapshots.read import Unchecked, begin_epoch, read_slots
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
-# Fewer of an epoch's slots than one in so many are looked up; else all of it is read in one go.
+# If fewer than one in so many of an epoch's slots are needed, they are looked up; otherwise the whole epoch is read.
 FEW = 8
 
 Progress = Callable[[int, int], None]
-"""Told how many more records were read, and how many are to be read in all as far as is known by now."""
+"""Called with the number of further records read, and the present estimate of the total."""
 
 
 class RecordsToRead:
-    """How many records are to be read, as it becomes known: at first all below the cut."""
+    """The estimated number of records to read; at first all below the cut."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._progress = progress
         self.total = total
 
     def read(self, more: int) -> None:
-        """More records were read."""
+        """Count further records that were read."""
         self._progress(more, self.total)
 
 
 class BaseEpoch:
-    """The epoch that the rebuild of one partition begins from, if any; made by one that begins to read it.
+    """The epoch that the rebuild of one partition begins from, if any. Creating it begins to read the epoch.
 
     fallbacks: why epochs were not used.
     """
@@ -72,7 +72,7 @@ class BaseEpoch:
         self._begun = self._next()
 
     def checked(self) -> tuple[Manifest | None, Layers]:
-        """The manifest of the epoch, and its entities; None and none where there is no epoch that can be used."""
+        """The epoch's manifest and its entities; None and no entities if no epoch can be used."""
         while self._begun is not None:
             manifest, (layers, check) = self._begun
             try:
@@ -96,7 +96,7 @@ class BaseEpoch:
         self.fallbacks.append(f"epoch {epoch} was not used: {error}")
 
     def _read(self, manifest: Manifest) -> Unchecked:
-        """The epoch, or where only few of its slots can hold what is asked for, those."""
+        """Read the epoch, or only the slots that can hold the wanted entities, if these are few."""
         log, limits, store = self._log, self._limits, self._store
         instead = folded_instead(log, manifest, self._folds, store, self.fallbacks)
         if limits is not None and limits.by_name_alone:
@@ -111,7 +111,9 @@ class BaseEpoch:
 def folded_instead(
     log: LogPort, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
 ) -> Instead:  # fmt: skip
-    """What makes an epoch's closed entities again where their records are damaged, and says so in `fallbacks`."""
+    """Return the function that folds an epoch's closed entities from the log if their records are damaged, and adds
+    that to `fallbacks`.
+    """
     types = frozenset(each.type_name for each in manifest.cold)
 
     def fold(error: CorruptionError) -> Layers:
@@ -140,7 +142,7 @@ def _usable(manifest: Manifest, log: LogPort) -> Manifest:
 def rebuild_partition(
     log: LogPort, plan: RebuildPlan, base: BaseEpoch, folds: Folds, known: RecordsToRead
 ) -> RebuiltPartition:
-    """One partition at the plan's cut."""
+    """Rebuild one partition at the plan's cut."""
     cut, limits, partition = plan.cut, plan.limits, base.partition
     manifest, layers = base.checked()
     wants = None if limits is None else limits.wants
@@ -178,6 +180,6 @@ def _aside(layers: Layers, changed: frozenset[str], limits: RebuildLimits | None
 
 
 def changed_types(registry: Registry, cut: Cut, manifest: Manifest) -> frozenset[str]:
-    """The types of an epoch whose definition at the cut is another."""
+    """The types whose definition at the cut differs from the epoch's."""
     newest = registry.fingerprints(cut.schemas)
     return frozenset(name for name, fingerprint in manifest.types.items() if newest.get(name) != fingerprint)

@@ -1,6 +1,6 @@
 """The plan of a rebuild: what to rebuild (limits), from where (an epoch) to where (a cut), in each partition.
 
-A plan is made once (`plan_rebuild`) and handed to whatever rebuilds its partitions, child processes included.
+A plan is made once (`plan_rebuild`) and passed to all code that rebuilds partitions, child processes included.
 
 Limits of a view: entities by type or by name, and closed entities by when they closed. `types` and `entities` together
 say which entities are wanted; without both, all are. `since` excludes entities that closed before it: those of a type
@@ -32,7 +32,7 @@ MONTH = re.compile(r"\d{4}-\d{2}\Z")
 
 @dataclass(frozen=True, slots=True)
 class RebuildLimits:
-    """since: in microseconds. closing: by type name, what closes it at the cut."""
+    """The limits of a view. since: microseconds since 1970. closing: how each type closes at the cut, by type name."""
 
     types: frozenset[str] | None = None
     entities: frozenset[str] | None = None
@@ -41,11 +41,11 @@ class RebuildLimits:
 
     @property
     def by_name_alone(self) -> bool:
-        """Whether each entity that can be wanted is known by name."""
+        """Whether the names of all wanted entities are known."""
         return self.types is None and self.entities is not None
 
     def reads(self, type_name: str, month: str) -> bool:
-        """Whether what is wanted can be among the closed entities of a type and month."""
+        """Whether wanted entities can be among the closed ones of a type and month."""
         if self.types is not None and type_name not in self.types:
             return False
         first = "" if self.since is None else month_of(self.since)
@@ -56,13 +56,13 @@ class RebuildLimits:
         return self.of_type(name) or (self.entities is not None and name in self.entities)
 
     def of_type(self, name: str) -> bool:
-        """Whether an entity is wanted for its type."""
+        """Whether an entity is wanted because of its type."""
         if self.types is None:
             return self.entities is None
         return type_of(name) in self.types
 
     def keeps(self, name: str, packed: bytes) -> bool:
-        """Whether a wanted entity, as it stands at the cut, is not left out for having been closed before `since`."""
+        """Whether a wanted entity, as it is at the cut, was not closed before `since`."""
         if self.since is None:
             return True
         closed = closed_at(self.closing, name, packed)
@@ -73,9 +73,9 @@ def limits_of(
     registry: Registry, schemas: int, types: Iterable[str] | None = None, entities: Iterable[str] | None = None,
     since: int | None = None,
 ) -> RebuildLimits | None:  # fmt: skip
-    """The limits of a view at a cut with this offset of `.schemas`; None where nothing is limited.
+    """Return the limits of a view at a cut with this offset of `.schemas`; None without limits.
 
-    InputError where a type is not known to the log, an entity is not written TYPE/ID, or nothing is named.
+    Raises InputError for an unknown type, an entity that is not of the form TYPE/ID, or an empty list.
     """
     if types is None and entities is None and since is None:
         return None
@@ -119,7 +119,9 @@ class PartitionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """ranges: by partition, those that can hold what is asked for. limits: None for all entities."""
+    """The plan of a rebuild. ranges: by partition, only partitions that can hold wanted entities. limits: None for all
+    entities.
+    """
 
     cut: Cut
     ranges: Mapping[int, PartitionRange]
@@ -127,18 +129,18 @@ class RebuildPlan:
 
     @property
     def records(self) -> int:
-        """How many offsets are between the epochs and the cut."""
+        """The number of offsets between the epochs and the cut."""
         return sum(each.end - each.begin for each in self.ranges.values())
 
     def epochs(self, reader: EpochReader, partition: int) -> Iterator[Epoch]:
-        """The planned epoch of a partition, then the next nearest ones, to begin from where it cannot be used."""
+        """Yield the planned epoch of a partition, then the next nearest ones, for use if it is damaged."""
         planned = self.ranges[partition].epoch
         if planned is not None:
             yield planned
             yield from (each for each in _nearest(reader, self.cut, partition) if each != planned)
 
     def to_json(self) -> dict[str, object]:
-        """The plan for a child process, but for `since`: its parent leaves out what closed before."""
+        """The plan for a child process, without `since`: the parent removes entities that closed before it."""
         limits = self.limits
         return {
             "cut": str(self.cut),
@@ -160,9 +162,9 @@ def plan_of_json(tree: Mapping[str, Any]) -> RebuildPlan:
 
 
 def plan_rebuild(log: LogPort, cut: Cut, limits: RebuildLimits | None, *, full: bool) -> RebuildPlan:
-    """Choose the partitions that can hold what is asked for, and the nearest epoch of each.
+    """Choose the partitions that can hold wanted entities, and the nearest epoch of each.
 
-    full: from the first record, whatever epochs there are; an observed-clock cut is always rebuilt so.
+    full: begin at the first record and use no epochs, as is always done for an observed-clock cut.
     """
     from_nothing = full or cut.observed_until is not None
     ranges = {}
@@ -173,20 +175,20 @@ def plan_rebuild(log: LogPort, cut: Cut, limits: RebuildLimits | None, *, full: 
 
 
 def _asked(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
-    """The partitions that can hold what is asked for."""
+    """The partitions that can hold wanted entities."""
     if limits is None or not limits.by_name_alone:
         return sorted(cut.offsets)
     return sorted({partition_of(name, len(cut.offsets)) for name in limits.entities or ()})
 
 
 def _nearest(reader: EpochReader, cut: Cut, partition: int) -> Iterator[Epoch]:
-    """A partition's epochs at or below the cut, nearest first; each is looked up when it is asked for."""
+    """Yield a partition's epochs at or below the cut, nearest first; each is looked up on demand."""
     for _, alike in groupby(_down(reader, partition, cut.offsets[partition]), lambda each: each.offset):
         yield from sorted(alike, key=lambda each: (each.schemas <= cut.schemas, each.schemas), reverse=True)
 
 
 def _down(reader: EpochReader, partition: int, end: int) -> Iterator[Epoch]:
-    """A partition's epochs that have something below an offset, or up to it, the latest first."""
+    """Yield a partition's epochs at or below an offset, the latest first."""
     found = reader.latest(Epoch(partition, end, OFFSET_MAX))
     while found is not None and found.offset > 0:
         yield found

@@ -1,9 +1,9 @@
 """Folds a range of one partition's log onto a view.
 
 1. Read the records in order, a batch at a time. The kernel, if there is one, folds the entities that it takes.
-2. Of the others, a record that is certainly new is folded directly onto its entity; one that is certainly known is
-   skipped. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of its
-   records are folded.
+2. For other entities, a record that is certainly new is folded directly onto its entity; one that is certainly a repeat
+   is skipped. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of
+   its records are folded.
 3. At the end the records of the entities that were set aside are read (`LogPort.records_among`), for as many entities
    at a time as fit in memory, and each entity is folded from nothing.
 An observed-clock fold sets every entity aside, because all its retractions decide which observations count.
@@ -36,16 +36,17 @@ ASIDE_RECORDS = 500_000
 UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
-"""Told how many more records were read."""
+"""Called with the number of further records read."""
 Choose = Callable[[str], bool]
-"""Whether an entity is one to be dealt with."""
+"""Whether an entity is selected."""
 
 
 class Replay:
-    """One partition's fold under way.
+    """The fold of one partition.
 
-    wants: which entities to fold, by name; None for all. folds: under which definitions. checks: of which entities
-    Python checks the kernel's fold; None for none. misfolded: those where it was another than Python's.
+    wants: selects the entities to fold, by name; None for all. folds: the definitions. checks: selects the entities
+    whose kernel fold Python checks; None for none. misfolded: entities for which the kernel's result differed from
+    Python's.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Replay:
             self._from_nothing(some, end, observed_until)
 
     def finish(self) -> None:
-        """Give every entity that was folded its hash."""
+        """Compute the hash of every folded entity."""
         for entity in self._held.values():
             if entity.state_hash == UNHASHED:
                 self._put(entity)
@@ -112,7 +113,7 @@ class Replay:
             self._read(len(batch))
 
     def _by_kernel(self, batch: list[Record], counts: dict[str, int]) -> dict[str, Replayed]:
-        """Have the kernel fold what it takes of some records; returns what became of these entities."""
+        """Let the kernel fold the entities that it can; returns their results."""
         assert self._kernel is not None
         grouped: dict[str, list[Record]] = {}
         for record in batch:
@@ -136,10 +137,10 @@ class Replay:
         return folded
 
     def _by_python(self, name: str, packed: bytes | None, records: list[Record]) -> Replayed | None:
-        """What `native.replay` should have made of an entity; None where it is to be folded from nothing."""
+        """The expected result of `native.replay` for an entity; None if it has to be folded from nothing."""
         entity = Entity(name) if packed is None else unpack(name, packed)
         version_before = entity.version
-        known: set[bytes] = set()  # a repeat of one of these records is told without the timeline
+        known: set[bytes] = set()  # repeats among these records are recognised without the timeline
         for record in records:
             if record.id not in known and self._fold_onto(entity, record, self._log.registry) is None:
                 return None
@@ -171,7 +172,7 @@ class Replay:
         fold = self.folds.of_entity(entity.name).fold
         try:
             mutations = fold.directly(entity, seen)
-        except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
+        except SchemaError:  # a custom reducer may fail on assertions that a clear hides in a fold from nothing
             return None
         return None if mutations is None else True
 
@@ -189,7 +190,7 @@ class Replay:
         return entity
 
     def _let_go(self, keep: int) -> None:
-        """Encode the entities that came first, all but `keep`."""
+        """Encode the least recently used entities, all but `keep`."""
         for name in list(self._held)[: len(self._held) - keep]:
             entity = self._held.pop(name)
             if entity.state_hash == UNHASHED:
@@ -197,7 +198,7 @@ class Replay:
                 self._let_go_unhashed.add(name)
 
     def _forget(self, name: str) -> None:
-        """Count the entity out: it is folded from nothing."""
+        """Remove the entity from the counts: it will be folded from nothing."""
         entity = self._held.pop(name, None)
         if entity is not None:
             self.entities -= 1

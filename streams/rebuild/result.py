@@ -1,6 +1,6 @@
 """The result of a rebuild: the entities at a cut, by partition, and how each partition was rebuilt.
 
-A child process hands a partition to its parent in a file:
+A child process passes a partition to its parent in a file:
 1. Its entities, except closed ones of its epoch that no record was folded onto: chunks (streams/snapshots/chunk.py) in
    order of place, each preceded by its length, u32 big-endian. Length 0 ends them.
 2. If all entities were asked for, the digests of its buckets: for each slot that has any, its number, u16 big-endian,
@@ -33,9 +33,10 @@ _BUCKETS_BYTES = 32 * BUCKETS
 
 @dataclass(slots=True)
 class RebuiltPartition:
-    """One partition of a rebuilt state, and how it came about. Of a limited rebuild the first two are not exact.
+    """One partition of a rebuilt state, and how it was rebuilt. For a limited rebuild the first two fields are not
+    exact.
 
-    apart: whether a process of its own folded it.
+    apart: whether a child process folded it.
     """
 
     layers: Layers
@@ -51,7 +52,7 @@ class RebuiltPartition:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """The entities at a cut, by partition; with `limits`, those of them alone."""
+    """The entities at a cut, by partition; with `limits`, only the wanted ones."""
 
     parts: dict[int, RebuiltPartition]
     limits: RebuildLimits | None = None
@@ -64,7 +65,7 @@ class Rebuilt:
 
     @property
     def observations(self) -> int:
-        """How many distinct observations they are the fold of."""
+        """The number of distinct observations folded into them."""
         return self._counts()[1]
 
     def _counts(self) -> tuple[int, int]:
@@ -78,7 +79,7 @@ class Rebuilt:
         return self._counted
 
     def digests(self) -> Digests:
-        """The digests of every slot; NotAnswerable where only some entities were asked for."""
+        """The digests of every slot. Raises NotAnswerable for a limited rebuild."""
         if self.limits is not None:
             raise NotAnswerable("a root covers all entities: rebuild without types, entities and since to get it")
         digests = Digests()
@@ -87,11 +88,11 @@ class Rebuilt:
         return digests
 
     def root(self) -> bytes:
-        """The root over all entities; errors as `digests`."""
+        """The root over all entities. Errors as in `digests`."""
         return root(self.digests(), self.entities)
 
     def get(self, partition: int, entity: str) -> bytes | None:
-        """The encoded entity, or None where it is not there or was not asked for."""
+        """The encoded entity; None if it does not exist or is not wanted."""
         limits = self.limits
         if limits is not None and not limits.wants(entity):
             return None
@@ -99,7 +100,7 @@ class Rebuilt:
         return packed if packed is None or limits is None or limits.keeps(entity, packed) else None
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """(entity, encoded) of all, in no order that means anything."""
+        """Yield (entity, encoded) for all entities, in no particular order."""
         limits = self.limits
         if limits is None:
             for part in self.parts.values():
@@ -110,14 +111,14 @@ class Rebuilt:
                 yield name, packed
 
     def rows_in(self, partition: int) -> Iterator[tuple[str, bytes]]:
-        """As `rows`, of one partition."""
+        """Like `rows`, for one partition."""
         if self.limits is None:
             return self.parts[partition].layers.rows() if partition in self.parts else iter(())
         count = len(self.parts)
         return ((name, packed) for name, packed in self.rows() if partition_of(name, count) == partition)
 
     def _wanted(self, limits: RebuildLimits) -> Iterator[tuple[str, bytes]]:
-        """The entities that are wanted by name, those closed before `since` perhaps among them."""
+        """The entities that are wanted by name, possibly including some that closed before `since`."""
         if not limits.by_name_alone:
             for part in self.parts.values():
                 for name, packed in part.layers.rows(limits.reads):
@@ -143,8 +144,10 @@ class Rebuilt:
         return set(self.parts[(place >> 8) % len(self.parts)].layers.hashes(place))
 
     def source(self) -> dict[str, object]:
-        """How it was rebuilt: epochs begun from (partition to offset), records replayed, entities reopened, records
-        scanned for them, partitions folded in processes of their own, and what could not be used."""
+        """How it was rebuilt: the epochs it began from (partition to offset), records replayed, entities reopened,
+        records scanned for them, partitions folded in child processes, and the epochs and processes that could not be
+        used.
+        """
         parts = self.parts.values()
         return {
             "snapshot_epochs": {str(number): part.epoch.offset for number, part in self.parts.items() if part.epoch},
@@ -170,7 +173,7 @@ def write_entities(file: IO[bytes], layers: Layers, digests: Digests | None, slo
 
 
 def read_entities(file: IO[bytes], start: int, end: int, layers: Layers) -> None:
-    """Let layers take up what was written between two positions; CorruptionError where it is not whole."""
+    """Add the chunks between two positions of a file to layers. Raises CorruptionError if they are incomplete."""
     at = start
     while (length := _LENGTH.unpack(_read(file, at, _LENGTH.size, end))[0]) != 0:
         at += _LENGTH.size

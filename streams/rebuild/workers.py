@@ -1,4 +1,4 @@
-"""Rebuilds a log at a cut: each partition by itself (partition.py), in this process or in several (child.py).
+"""Rebuilds a log at a cut: each partition separately (partition.py), in this process or in several (child.py).
 
 Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
@@ -6,10 +6,10 @@ Python folds one partition at a time in a process, so a parallel rebuild uses se
    streams/rebuild/child.py.
 2. Send each, as JSON lines on its standard input, the plan and then one partition after another: the next one when
    it has answered. It opens the log to read, by its URL.
-3. It sends, as JSON lines on its standard output, how much more it read, and finally the partition's figures. The
-   entities are in a temporary file without a name that both have open (result.py). Load them from there.
-4. If a child cannot do something, or dies while it does it, that is left to the caller, with the reason; the child gets
-   nothing more.
+3. It sends, as JSON lines on its standard output, the numbers of further records read, and finally the partition's
+   counts. The entities are in a temporary file without a name that both have open (result.py). Load them from there.
+4. If a child fails at a partition or dies, the partition is left to the caller, with the reason, and the child gets no
+   further one.
 5. Whatever happens, at the end kill the children, wait for them and remove the folder. If this process is gone, a
    child's input ends; it then removes the folder and ends too.
 """
@@ -41,7 +41,7 @@ from refold.streams.snapshots.spill import VIEW_BYTES, ChunkStore
 from refold.streams.table.folds import Folds
 from refold.streams.temporary import TemporaryFolder
 
-# Starting a child, and taking up what it folded, costs about as much as folding 5,000 records.
+# Starting a child and loading its result costs about as much as folding 5,000 records.
 RECORDS_MIN = 50_000
 PROCESSES_MAX = 8
 _MODULE = "refold.streams.rebuild.child"
@@ -49,7 +49,7 @@ _READ_BYTES = 65_536
 
 
 def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
-    """How many processes to start; 0 where this one does it alone."""
+    """Return the number of processes to start; 0 if this one rebuilds alone."""
     if parallel is False or not runtime.is_there():
         return 0
     processes = min(runtime.cores(), len(plan.ranges), PROCESSES_MAX)
@@ -61,8 +61,10 @@ def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
 def rebuild_apart(
     log: LogPort, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
 ) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:
-    """The partitions that other processes rebuilt, sharing memory_bytes, and for those that one failed at, why."""
-    # From the end: the longest first, so that no child is left alone with it.
+    """Return the partitions that child processes rebuilt, and the reason for each that failed. The children share
+    memory_bytes.
+    """
+    # From the end: the longest first, so that it does not run alone at the end.
     waiting = sorted(plan.ranges.values(), key=lambda each: each.end)
     setup = {
         "url": log.url,
@@ -103,7 +105,7 @@ def rebuild_apart(
 
 
 class _Child:
-    """One process, and the partition it has in hand."""
+    """One child process, and the partition that it rebuilds now."""
 
     def __init__(
         self, folder: str, setup: Mapping[str, object], log: LogPort, cut: Cut, store: ChunkStore, known: RecordsToRead,
@@ -131,7 +133,7 @@ class _Child:
 
     @property
     def out(self) -> int:
-        """What it says is read from here."""
+        """The file descriptor of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
@@ -144,11 +146,11 @@ class _Child:
 
     def _tell(self, tree: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # that it is gone is heard soon enough
+        with contextlib.suppress(BrokenPipeError):  # reading its output will report that it is gone
             self._process.stdin.write(json.dumps(tree).encode() + b"\n")
 
     def hear(self) -> RebuiltPartition | None:
-        """Take in what it says; the partition when it is done. StorageError where it never will be."""
+        """Read its messages; returns the partition when it is done. Raises StorageError if the child failed."""
         data = os.read(self.out, _READ_BYTES)
         if not data:
             raise self._failed(self._why_it_ended())
@@ -172,7 +174,7 @@ class _Child:
         self._known.read(read)
 
     def _failed(self, why: str) -> StorageError:
-        """The error; what it read is to be read again."""
+        """Return the error; the records that it read have to be read again."""
         self._known.total += self.job.end - self._total + self._read
         return StorageError(why)
 
@@ -207,7 +209,7 @@ class _Child:
         )
 
     def end(self) -> None:
-        """Kill it, and wait until it is gone. Once more is nothing."""
+        """Kill it, and wait until it is gone. Idempotent."""
         self._process.kill()
         self._process.wait()
         for each in (self._process.stdin, self._process.stdout):
@@ -219,11 +221,11 @@ def rebuild(
     log: LogPort, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
     limits: RebuildLimits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """The entities at the cut, with their hashes; with `limits`, at least those asked for.
+    """Return the entities at the cut, with their hashes; with `limits`, at least the wanted ones.
 
-    full: from the first record, whatever snapshots there are. parallel: in several processes or in this one; None
-    for whatever is faster. memory_bytes: what stands in memory at most, VIEW_BYTES for None; the rest is filed away.
-    The entities are the same.
+    full: begin at the first record and use no snapshots. parallel: in several processes or in this one; None for the
+    faster. memory_bytes: the limit of the view's memory (None: VIEW_BYTES); the rest is in a file. None of these
+    changes the entities.
     """
     plan = plan_rebuild(log, cut, limits, full=full)
     known = RecordsToRead(sum(each.end for each in plan.ranges.values()), progress)

@@ -19,7 +19,7 @@ _OBJECT_BYTES = 33
 
 
 class Buckets:
-    """Set whole, from a table's groups, or changed by some of their entities."""
+    """Bucket digests, set from all groups of a table, or changed by some entities."""
 
     def __init__(self, bytes_max: int) -> None:
         self.digests = Digests()
@@ -28,25 +28,25 @@ class Buckets:
         self._preimages: dict[int, list[bytes]] | None = {}
 
     def may_change(self) -> bool:
-        """Whether `change` may be called, as often as one epoch needs it; else buckets are to be set."""
+        """Whether `change` may be called for the next epoch; otherwise the buckets have to be set again."""
         if self._bytes > self._bytes_max:
             self._preimages = None
         return self._preimages is not None
 
     def passing(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The pieces of a whole table, set as they pass."""
+        """Pass on the pieces of a whole table, and set each."""
         for piece in pieces:
             self.set(*piece)
             yield piece
 
     def set(self, place: int, preimages: bytes, _: list[bytes]) -> None:
-        """A piece that is all of its bucket."""
+        """Set a bucket from a piece with all its entities."""
         self.digests.set(place, sha256(preimages).digest() if preimages else EMPTY)
         if self.may_change():
             self._keep(place, preimages)
 
     def change(self, piece: Piece) -> None:
-        """A piece of those entities of its bucket that changed, or are new."""
+        """Change a bucket by a piece with its changed and new entities."""
         assert self._preimages is not None
         place, preimages, _ = piece
         slot = self._preimages.get(place >> 8)

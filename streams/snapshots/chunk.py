@@ -38,11 +38,11 @@ Member = tuple[bytes, bytes]
 Group = tuple[int, list[Member]]
 """A place and its entities, in key order."""
 Piece = tuple[int, bytes, list[bytes]]
-"""A place, the preimage of its entities, and their stored forms: a group as it is written."""
+"""A place, the preimage of its entities, and their stored forms: a group in written form."""
 
 
 class ChunkWriter:
-    """Collects groups in order; returns a chunk whenever there is enough for one."""
+    """Collects groups in order; returns a chunk whenever one is full."""
 
     def __init__(self) -> None:
         self._clear()
@@ -90,7 +90,7 @@ class ChunkWriter:
 
 
 def piece_of(place: int, members: Sequence[Member]) -> Piece:
-    """A group as it is written."""
+    """Return a group in written form."""
     if len(members) == 1:  # as most are
         key, body = members[0]
         return place, preimage(key, stored_hash(body)), [body]
@@ -121,7 +121,7 @@ def hash_chunks_of(groups: Iterable[Group]) -> Iterator[bytes]:
 
 
 class Chunk:
-    """A chunk that is read; `data` is all of it, `places` are sorted.
+    """A chunk that was read. data: all of its bytes. places: sorted.
 
     Raises CorruptionError if the bytes are not what was written.
     """
@@ -227,7 +227,9 @@ class Chunk:
 
 
 def over(before: bytes, own: bytes) -> bytes:
-    """The preimage of one bucket with a later one over it: `own` where that has all of its entities."""
+    """The preimage of one bucket merged with a later one, which takes precedence; `own` if that has all of its
+    entities.
+    """
     # Most buckets hold one entity, and a later preimage of the same entities differs in the hash alone.
     if len(before) == len(own) and own.startswith(before[:-HASH_BYTES]):
         return own
@@ -242,7 +244,7 @@ def _is_one(preimage: bytes) -> bool:
 
 
 def _with_one(bucket: bytes, own: bytes, *, replaces: bool) -> bytes:
-    """A bucket's preimage with one entity's part in its place; replaces: also where the bucket has the entity."""
+    """A bucket's preimage with one entity's part inserted. replaces: even if the bucket already has the entity."""
     key = own[LENGTH_BYTES:-HASH_BYTES]
     at = 0
     while at < len(bucket):
@@ -258,7 +260,7 @@ def _with_one(bucket: bytes, own: bytes, *, replaces: bool) -> bytes:
 
 
 def newest(preimages: bytes) -> bytes:
-    """Of preimages of one bucket, the later over the earlier, one after another: the bucket's."""
+    """Merge consecutive preimages of one bucket, later ones over earlier ones."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(preimages):

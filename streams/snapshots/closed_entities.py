@@ -39,7 +39,7 @@ _EMPTY_SLOT = EMPTY * BUCKETS
 
 
 class Closing(NamedTuple):
-    """What closes entities of a type."""
+    """How entities of a type are closed."""
 
     field: str
     reducer: Reducer | NotRegistered
@@ -47,7 +47,7 @@ class Closing(NamedTuple):
     def closed_at(self, entity: Entity) -> int | None:
         """When the observation that closed it was observed, in microseconds; None while it is open.
 
-        NotRegistered where that is for custom code to say which is not here.
+        Raises NotRegistered if custom code decides that and is missing here.
         """
         if isinstance(self.reducer, NotRegistered):
             raise self.reducer
@@ -58,7 +58,7 @@ class Closing(NamedTuple):
 
 
 def closings(registry: Registry, schemas: int | None = None) -> dict[str, Closing]:
-    """Return what closes each type, by name, for those types that close."""
+    """Return how each type closes, by name, for the types that close."""
     found = {}
     for name in registry.fingerprints(schemas):
         definition = registry.newest(name, schemas).definition
@@ -85,7 +85,7 @@ def closed_month(closing: Mapping[str, Closing], key: bytes, body: bytes) -> tup
 
 
 def month_of(micros: int) -> str:
-    """YYYY-MM; of a time that no calendar has, some other text."""
+    """Return YYYY-MM; some other text for a time outside of the calendar."""
     return time_text(micros)[:7]
 
 
@@ -99,11 +99,11 @@ class Entities(Protocol):
         """(key, state hash) of the entities of a place."""
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """(entity, encoded) of all, each once."""
+        """Yield (entity, encoded) for all entities, each once."""
 
 
 Instead = Callable[[CorruptionError], Entities]
-"""Makes an epoch's entities of the closing types again, from the log."""
+"""Folds an epoch's entities of the closing types again, from the log."""
 
 
 class ColdEntities:
@@ -220,7 +220,7 @@ def bucket_records(digests: Digests, slots: range) -> Iterator[bytes]:
 
 
 def take_buckets(digests: Digests, slots: range, records: Iterator[tuple[str, bytes]]) -> None:
-    """Set the digests that such records, sealed, hold."""
+    """Set the digests from such records, which are sealed."""
     at = 0
     for where, data in records:
         body = unsealed(data, where)

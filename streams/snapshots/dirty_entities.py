@@ -1,7 +1,7 @@
-"""The entities that the latest records changed and what became of each, kept by whoever folds them.
+"""The entities that the latest records changed and their states, kept by the fold.
 
-With them a delta is sealed without reading the log or the table. It is a help and no promise: what it does not reach
-back to, or was not told yet, is read. So what was asked for once is let go, and what an epoch was sealed past.
+With them a delta is sealed without reading the log or the table. This is only a cache: older or missing entries are
+read from there. Entries are dropped when they were requested once, and when an epoch was sealed after them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 NAMES_MAX = 200_000
 STATES_BYTES = 48 << 20
 PRESSING = 0.75
-# What an epoch is sealed from stands in both processes for a while; with its keys about so much goes over at once.
+# For a while the data of an epoch is in both processes; with its keys about so much is transferred at once.
 PRESSING_BYTES = 6 << 20
 
 State = tuple[bytes, bytes]
-"""An entity as it is `placed`, and its stored form; empty where that is not known any more."""
+"""An entity's key (`placed`), and its stored form, which is empty if it was dropped."""
 
 
 class _Told(NamedTuple):
@@ -32,9 +32,9 @@ class _Told(NamedTuple):
 
 
 class _Latest:
-    """What was told of a partition, oldest first; of so many at the front the states are forgotten.
+    """The entries of a partition, oldest first. The states of the first ones are dropped.
 
-    size: the bytes of the others.
+    size: the bytes of the other states.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class _Latest:
 
 
 class Touched:
-    """Of all partitions that one process folds; told by one thread, asked by another.
+    """The changed entities of all partitions that one process folds. One thread adds to it, another reads it.
 
-    Keeps no more than about NAMES_MAX names, and of the latest of them the states, up to bytes_max.
+    Keeps at most about NAMES_MAX names, and the states of the latest ones, up to bytes_max.
     """
 
     def __init__(self, bytes_max: int = STATES_BYTES) -> None:
@@ -57,12 +57,12 @@ class Touched:
         self._lock = Lock()
 
     def is_pressing(self, partition: int) -> bool:
-        """Whether states would soon be forgotten, or there are many of a partition."""
+        """Whether states will soon be dropped, or a partition has many."""
         latest = self._partitions.get(partition)
         return self._bytes > self._bytes_max * PRESSING or (latest is not None and latest.size > PRESSING_BYTES)
 
     def tell(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
-        """The records with start <= offset < end changed these entities, and nothing else; so they stand at `end`."""
+        """Add the states at `end` of all entities that the records with start <= offset < end changed."""
         with self._lock:
             latest = self._partitions[partition]
             if latest.told and latest.told[-1].end != start:
@@ -77,9 +77,9 @@ class Touched:
                 self._forget(max(self._partitions.values(), key=lambda each: each.size))
 
     def between(self, partition: int, start: int, end: int) -> dict[bytes, bytes] | None:
-        """What the records with start <= offset < end changed, and maybe more, as it stands at `end`.
+        """The states at `end` of all entities that the records with start <= offset < end changed, and maybe of others.
 
-        None where that is not known; whatever is answered, it is not known a second time.
+        None if they are unknown. The entries are dropped, so a second call returns None.
         """
         with self._lock:
             latest = self._partitions[partition]
@@ -92,12 +92,12 @@ class Touched:
             return found if is_known else None
 
     def sealed(self, partition: int, end: int) -> None:
-        """Nothing is asked of the records below `end` any more."""
+        """Drop entries below `end`: an epoch was sealed there."""
         with self._lock:
             self._drop_until(self._partitions[partition], end)
 
     def end(self, partition: int) -> None:
-        """The partition is folded by somebody else from now on."""
+        """Drop all entries: another process folds the partition from now on."""
         with self._lock:
             self._drop_until(self._partitions.pop(partition, _Latest()), math.inf)
 

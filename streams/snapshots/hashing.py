@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 PIECE_BYTES = 16 << 20
-# So many pieces may wait for the thread: the reader finishes one about as soon as the thread does, or sooner.
+# The number of pieces that may wait for the thread: reading a piece takes about as long as hashing it, or less.
 AHEAD = 2
 
 
@@ -26,21 +26,21 @@ class RunningHashes:
         self.begin()
 
     def begin(self) -> None:
-        """A span begins; one before it that did not end is forgotten."""
+        """Begin a span; an unfinished one is dropped."""
         self._digest = hashlib.sha256()
         self._is_beside = False
         self._some: list[bytes] = []
         self._some_bytes = 0
 
     def update(self, data: bytes) -> None:
-        """Go on with the span's next record."""
+        """Add the span's next record."""
         self._some.append(data)
         self._some_bytes += len(data)
         if self._some_bytes >= self._piece_bytes:
             self._beside()
 
     def end(self) -> Callable[[], bytes]:
-        """The span ends here; its digest, which may be asked for later."""
+        """End the span; returns a function that gives its digest, now or later."""
         digest = self._digest
         ended = digest.digest
         if self._is_beside:

@@ -25,7 +25,7 @@ from refold.streams.snapshots.spill import ChunkStore, Filed
 
 PUT_BYTES = 64 << 20
 MERGED = 8
-# So few of a slot's buckets are given their digests one by one; more cost less together.
+# Up to so many of a slot's buckets get their digests one by one; more are cheaper together.
 FEW = 16
 _GROUP_BITS = 24
 _GROUP_MASK = (1 << _GROUP_BITS) - 1
@@ -39,15 +39,15 @@ class Layers:
         self._cold = cold
         self._put_bytes_max = put_bytes
         # A place's newest group (chunk number, then number of the group), and below a group the next older one: plain
-        # numbers, for tuples of them would be walked through by every collection of Python's garbage.
+        # numbers, because Python's garbage collector would traverse tuples of them.
         self._newest: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self._last_place = -1
         self._put: dict[str, bytes] = {}
         self._put_bytes = 0
         self._spilled: list[tuple[int, list[int]]] = []  # (level, chunk numbers) of layers made from put entities
-        # By place to which something was added since digests were made: the preimage of all except the closed ones, or
-        # None if it is unknown.
+        # For each place that changed since digests were made: the preimage of its open entities, or None if it is
+        # unknown.
         self._unhashed: dict[int, bytes | None] = {}
         self.digests = Digests()
 
@@ -150,7 +150,7 @@ class Layers:
             self._spilled.append((level + 1, numbers))
 
     def _cut(self, place: int, above: list[int]) -> None:
-        """Take a place's newest groups out."""
+        """Remove a place's newest groups."""
         below = self._older.get(above[-1])
         for ref in above:
             self._older.pop(ref, None)
@@ -183,7 +183,7 @@ class Layers:
         return None if self._cold is None else self._cold.get(place, key)
 
     def pieces(self) -> Iterator[Piece]:
-        """All but the closed ones, by place."""
+        """Yield all open entities, by place."""
         self.settle()
         for place in sorted(self._newest):
             found: dict[bytes, tuple[bytes, bytes]] = {}
@@ -194,7 +194,7 @@ class Layers:
             yield place, b"".join([own for own, _ in entities]), [body for _, body in entities]
 
     def members(self, place: int) -> list[Member]:
-        """The entities of a place in key order, but the closed ones."""
+        """The open entities of a place in key order."""
         self.settle()
         return self._merged(self._refs(place))
 
@@ -276,7 +276,7 @@ class Layers:
     # Digests
 
     def settled_by(self, digests: Digests) -> None:
-        """Take the digests of all that was added until now as they are given."""
+        """Set the digests of everything that was added until now, without computing them."""
         self.digests = digests
         self._unhashed.clear()
 

@@ -116,12 +116,12 @@ class Manifest:
         return len(self.ranges) == 1
 
     def leaves_out(self, aside: Iterable[int]) -> bool:
-        """Whether it leaves out exactly these observations of its partition, as far as they are below it."""
+        """Whether it leaves out exactly these observations of its partition, considering only those below it."""
         return self.aside == tuple(sorted(each for each in aside if each < self.epoch.offset))
 
     @property
     def spans(self) -> tuple[OffsetSpan, ...]:
-        """Every span that has to stay for this epoch to be read."""
+        """Every span that must be kept so that this epoch can be read."""
         return (*self.ranges, *(each.span for each in self.cold), *self.index, *self.buckets)
 
 

@@ -1,19 +1,19 @@
-"""Reading an epoch: from its manifest to the entities, each span and digest checked.
+"""Reads an epoch: from its manifest to the entities, with every span and digest checked.
 
-1. Read the manifest; it is of this log and this fold.
-2. Read each range in order: no record is missing; each is a layer. The spans' digests match. Where one does not, the
-   records' own checksums say which of them is damaged.
-3. Hash every bucket and slot again (of closed entities: see closed_entities.py); they match the manifest's.
-What does not is a CorruptionError: the caller goes on with another epoch. Closed entities are checked as they are asked
-for: what then is damaged is folded from the log instead.
+1. Read the manifest; check that it belongs to this log and this fold version.
+2. Read each range in order, as a layer; check that no record is missing and that the spans' digests match. If one does
+   not, the records' checksums tell which record is damaged.
+3. Hash every bucket and slot again (for closed entities see closed_entities.py); they must match the manifest. A
+mismatch is a CorruptionError, and the caller uses another epoch. Closed entities are checked when they are read;
+damaged ones are folded from the log instead.
 
-Reading a few slots of an epoch: of each sorted span only the chunks they stand in, found by halving.
+Reading a few slots of an epoch: only the chunks that contain them, found by binary search in each sorted span.
 
-1. Where the epoch has closed entities, read the records that hold the slots' bucket digests (closed_entities.py).
-2. Of each range, read the chunks from the one where a slot begins to the one where it ends: each is part of a layer.
-3. Hash the slots' buckets that stand in them again; the slots match the manifest's.
-The spans' digests are not checked, for they are not read whole: a chunk's CRC-32C and its slot's digest are. What does
-not match is a CorruptionError, as in read.py. Entities of other slots may come along, not all and not the latest.
+1. If the epoch has closed entities, read the records with the slots' bucket digests (closed_entities.py).
+2. In each range, read the chunks from the first to the last one of a slot: each is part of a layer.
+3. Hash the slots' buckets again; the slots must match the manifest. The spans' digests are not checked, because the
+spans are not read as a whole; each chunk's CRC-32C and its slot's digest are. A mismatch is a CorruptionError. The
+result may contain some entities of other slots, not all of them and not their latest states.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class _Spans:
-    """Reads spans of one partition. What it gives is unchecked until `check`."""
+    """Reads spans of one partition. The data is unchecked until `check`."""
 
     def __init__(self, reader: EpochReader, partition: int, hashes: RunningHashes) -> None:
         self._reader = reader
@@ -47,7 +47,7 @@ class _Spans:
         self._read: list[tuple[OffsetSpan, Callable[[], bytes]]] = []
 
     def read(self, span: OffsetSpan) -> Iterator[tuple[str, bytes]]:
-        """(place, bytes) of a span's records."""
+        """Yield (place, bytes) of a span's records."""
         self._hashes.begin()
         for offset, data in self._reader.span(self._partition, span):
             self._hashes.update(data)
@@ -55,7 +55,7 @@ class _Spans:
         self._read.append((span, self._hashes.end()))
 
     def check(self) -> None:
-        """Hold all that was read to the spans' digests."""
+        """Compare everything that was read with the spans' digests."""
         for span, found in self._read:
             if found() != span.digest:
                 self._raise(span)
@@ -69,7 +69,9 @@ class _Spans:
 
 
 class Unchecked(NamedTuple):
-    """An epoch's entities. What they hold counts when `check` has returned: CorruptionError where they are damaged."""
+    """An epoch's entities. They are valid only after `check` returned; it raises CorruptionError if they are
+    damaged.
+    """
 
     layers: Layers
     check: Callable[[], None]
@@ -89,7 +91,7 @@ def begin_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
     instead: Instead | None = None,
 ) -> Unchecked:  # fmt: skip
-    """`read_epoch`, but for the check: until then its spans are hashed beside whatever is done."""
+    """`read_epoch` without the check: until `check`, its spans are hashed in the background."""
     layers, check_spans = _begin_ranges(reader, manifest, partitions, store, hashes, instead)
 
     def check() -> None:
@@ -100,7 +102,7 @@ def begin_epoch(
 
 
 def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore) -> Layers:
-    """The entities of an epoch, each record and span checked, for who takes little memory and not the least time."""
+    """The entities of an epoch, with each record and span checked; takes little memory, but more time."""
     with RunningHashes(_PIECE_BYTES) as hashes:
         layers, check = _begin_ranges(reader, manifest, partitions, store, hashes)
         check()
@@ -153,7 +155,7 @@ def read_slots(
 
 
 def _buckets(reader: EpochReader, manifest: Manifest, every: range, slots: Collection[int]) -> Digests:
-    """The bucket digests that the epoch stores of the slots and their neighbours."""
+    """The bucket digests that the epoch stores for the slots and their neighbours."""
     digests = Digests()
     offsets = [offset for span in manifest.buckets for offset in range(span.start, span.end)]
     for number in {every.index(slot) // BUCKET_SLOTS for slot in slots} if offsets else ():

@@ -22,7 +22,7 @@ MONTH_MS = 30 * DAY_MS
 
 
 class Rung(NamedTuple):
-    """What the policy needs to know of an epoch; recorded_at in milliseconds, as in its manifest."""
+    """An epoch for the policy; recorded_at in milliseconds, as in its manifest."""
 
     epoch: Epoch
     recorded_at: int
@@ -30,7 +30,7 @@ class Rung(NamedTuple):
 
 
 def kept(rungs: Iterable[Rung], pinned: Collection[Epoch], now_ms: int) -> set[Epoch]:
-    """The epochs of one partition that stay at a time."""
+    """Return the epochs of one partition that are kept at a time."""
     found = set()
     last: dict[tuple[int, int] | None, Epoch] = {}
     newest: Epoch | None = None

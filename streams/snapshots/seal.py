@@ -1,18 +1,19 @@
-"""Sealing an epoch: what a partition's table holds at one point becomes records of `.snapshots` and a manifest.
+"""Seals an epoch: writes a partition's table at one point as records of `.snapshots` and a manifest.
 
-1. Find the partition's last epoch. One at this very point is the answer. Without one, where its manifest or records are
-   damaged, or where a type's definition is another since, or other observations are set aside, a base is written from
-   the whole table.
-2. Take the entities with a distinct observation at or above the last epoch's offset, as the fold told of them, or by
-   the log's records and the table: they are a delta. Change their buckets (buckets.py).
-3. When the deltas since the base, this one included, hold about as many entities as the base, write a base instead: of
-   the whole table, or of the last epoch's ranges with these over them: where there are closed entities
-   (closed_entities.py), so that they are not read again, and in a process that has not the table at hand (apart/).
-4. Append the records; then seal the manifest. A writer that ends before leaves records that no manifest names, one that
-   fails abandons them.
-What is written is a function of the log and of the epochs before: two owners write the same bytes.
+1. Find the partition's last epoch. If it is at this very point, return it. A base is written from the whole table if
+   there is no last epoch, if its manifest or records are damaged, if a type's definition changed since, or if other
+   observations are set aside now.
+2. The delta is the entities with a distinct observation at or above the last epoch's offset. They come from the fold's
+   cache (dirty_entities.py), or else from the log's records and the table. Change their buckets (buckets.py).
+3. When the deltas since the base, this one included, have about as many entities as the base, write a base instead. It
+   is made from the whole table, or from the last epoch's ranges with the delta over them. The latter is used if there
+   are closed entities (closed_entities.py), so that they are not read again, and in a process without the table
+   (sealing_process/).
+4. Append the records; then seal the manifest. A writer that ends before that leaves records that no manifest names; one
+   that fails abandons them. The written bytes are a function of the log and of the earlier epochs: two owners write the
+   same bytes.
 
-Writing spans: records appended one after another, and the digest over them.
+A span is a range of consecutive records with a digest over them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class SpanWriter:
         return self.records(hash_chunks_of(groups))
 
     def records(self, records: Iterable[bytes]) -> OffsetSpan:
-        """Records as they are."""
+        """Records, unchanged."""
         start, digest = self._store.end(self.partition), hashlib.sha256()
         for data in records:
             self._store.append(self.partition, data)
@@ -82,28 +83,29 @@ class SpanWriter:
         return OffsetSpan(start, self._store.end(self.partition), digest.digest())
 
 
-# With closed entities each base writes all bucket digests: so many changes have to pay for them.
+# With closed entities each base writes all bucket digests, so a base is only worth that after so many changes.
 CHANGED_MIN = 4096
-# What a base is made of stands in memory up to this, and beyond it in a file.
+# The data of a base is in memory up to this size, and beyond it in a file.
 BASE_BYTES = 4 << 20
-# By partition, at how many 32nds of a base's entities the next one is due: partitions that grow alike would all have
-# theirs written at once else, and a base takes as long as many deltas.
+# By partition, at how many 32nds of a base's entities the next base is due. Otherwise partitions that grow equally
+# would all write a base at once, and a base takes as long as many deltas.
 DUE = (32, 26, 36, 30, 24, 34, 28, 38)
 
 Write = Callable[[Iterable[Group]], OffsetSpan]
-"""Writes groups of what was read as a span."""
+"""Writes groups as a span."""
 Kept = dict[int, tuple[Epoch, Buckets]]
-"""By partition, the epoch sealed last, and its buckets."""
+"""The last sealed epoch and its buckets, by partition."""
 
 
 class Sealer:
-    """Seals the epochs of one log, of a partition one at a time."""
+    """Seals the epochs of one log, one at a time for each partition."""
 
     def __init__(
         self, store: EpochWriter, log_id: bytes, partitions: int, kept: Kept | None = None, *, from_ranges: bool = False
     ) -> None:
-        """kept: what the sealers of one log know of it. from_ranges: reading the last epoch's ranges is cheaper here
-        than reading the table."""
+        """kept: shared by the sealers of one log. from_ranges: reading the last epoch's ranges is cheaper here than
+        reading the table.
+        """
         self._store = store
         self._from_ranges = from_ranges
         self._log_id = log_id
@@ -111,7 +113,7 @@ class Sealer:
         self._kept = {} if kept is None else kept
 
     def seal(self, table: TableView) -> Manifest:
-        """Seal the epoch a view stands at; its store says how lasting it is."""
+        """Seal the epoch of a view; the store determines its durability."""
         epoch = table.standing.epoch
         self._store.take(epoch.partition)
         last = self._last(table)
@@ -143,7 +145,7 @@ class Sealer:
         return read_manifest(data, epoch)
 
     def _last(self, table: TableView) -> Manifest | None:
-        """The partition's last epoch, if the next one may stand on it."""
+        """The partition's last epoch, if the next one can be based on it."""
         standing = table.standing
         epoch = self._store.latest(standing.epoch)
         if epoch is None:
@@ -157,12 +159,12 @@ class Sealer:
         return manifest if holds and same and manifest.leaves_out(standing.aside) else None
 
     def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
-        """A delta or a base on the last epoch; None where a base is due and the whole table is to be read for it."""
+        """Write a delta, or a base from the last epoch's ranges; None if a base from the whole table is due."""
         changes = _Changes(table, last.epoch.offset, buckets)
         parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         due = base_due(last)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
-            if not last.cold and not self._from_ranges:  # the table itself is the shortest way
+            if not last.cold and not self._from_ranges:  # reading the table itself is cheapest
                 return None
             return self._base_over(table, last, changes, buckets.digests, written)
         span = written.pieces(changes.pieces())
@@ -171,9 +173,9 @@ class Sealer:
     def _base_over(
         self, table: TableView, last: Manifest, changes: _Changes, digests: Digests, written: SpanWriter
     ) -> _Parts | None:
-        """A base of the last epoch's ranges and what changed since; None where what it rests on is damaged."""
+        """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
-            # A layer of each range, and one or two of what changed.
+            # A layer for each range, and one or two for the changes.
             store = ChunkStore(BASE_BYTES, open_min=len(last.ranges) + 2)
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
@@ -186,7 +188,7 @@ class Sealer:
         self, standing: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
         written: SpanWriter, last: Manifest | None,
     ) -> _Parts:  # fmt: skip
-        """A base of these pieces, and of what `last` holds closed."""
+        """Write a base from these pieces and the closed entities of `last`."""
         closing = standing.closing
         closed: dict[tuple[str, str], dict[int, list[bytes]]] = {}
         open_count = 0
@@ -199,7 +201,7 @@ class Sealer:
                     yield piece
 
         def opened(piece: Piece) -> Piece:
-            """The piece without what is closed."""
+            """The piece without closed entities."""
             place, preimages, bodies = piece
             left = []
             for (key, _), body in zip(split(preimages), bodies, strict=True):
@@ -237,7 +239,7 @@ class Sealer:
     def _grown(
         self, partition: int, spans: Sequence[OffsetSpan], new: OffsetSpan, read: Read, write: Write
     ) -> list[OffsetSpan]:
-        """Spans with a new one: those before it that are not much longer become one with it, so they stay few."""
+        """Add a span. Earlier spans that are not much longer are merged with it, so there are always few."""
         left, alike = list(spans), [new]
         while left and _length(left[-1]) <= 2 * sum(map(_length, alike)):
             alike.insert(0, left.pop())
@@ -274,7 +276,7 @@ class Sealer:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What an epoch reads; see Manifest."""
+    """The spans of an epoch; see Manifest."""
 
     ranges: tuple[OffsetSpan, ...]
     warm: int
@@ -285,15 +287,15 @@ class _Parts:
 
 
 def base_due(last: Manifest) -> int:
-    """At how many entities in the deltas since the base of the last epoch a base is due."""
+    """The number of entities in the deltas since the last base at which a base is due."""
     part = DUE[last.epoch.partition % len(DUE)]
     return max(last.warm * part // 32, CHANGED_MIN if last.cold else 1)
 
 
 class _Changes:
-    """The entities with a distinct observation since an offset; their buckets are changed on the way.
+    """The entities with a distinct observation since an offset. Iterating over them changes their buckets.
 
-    at_most: no more than this, known without reading them.
+    at_most: an upper bound of their number, known without reading them.
     """
 
     def __init__(self, table: TableView, start: int, buckets: Buckets) -> None:
@@ -306,7 +308,7 @@ class _Changes:
         self.at_most = len(self._touched)
 
     def count(self) -> int:
-        """How many they are."""
+        """Their number."""
         if self._count is None:
             for _ in self.pieces():
                 pass
@@ -314,7 +316,7 @@ class _Changes:
         return self._count
 
     def pieces(self) -> Iterator[Piece]:
-        """Them, by place."""
+        """Yield them, by place."""
         count = 0
         for piece in self._told() if self._is_known else self._read():
             count += len(piece[2])
@@ -322,7 +324,7 @@ class _Changes:
         self._count = count
 
     def _told(self) -> Iterator[Piece]:
-        """As the fold told."""
+        """From the fold's cache."""
         start, is_first = self._start, self._count is None
         groups: dict[int, list[Member]] = {}
         for key, packed in self._touched.items():
@@ -347,7 +349,7 @@ class _Changes:
 
 
 class _Present:
-    """Which bodies in cold spans are those of entities that are closed now, and not of what became of them later."""
+    """Selects the bodies in cold spans that are current: of entities that are closed and have not changed since."""
 
     def __init__(
         self, reader: EpochReader, partition: int, index: Sequence[OffsetSpan], closed: Mapping[int, list[bytes]],
@@ -359,7 +361,7 @@ class _Present:
         self._find = find
 
     def of(self, groups: Iterable[Group]) -> Iterator[Group]:
-        """The groups without the others."""
+        """The groups without outdated bodies."""
         for place, members in groups:
             hashes = hashes_at(self._index, place)
             opened = {key for key, _ in self._find(place)}.difference(self._closed.get(place, ()))

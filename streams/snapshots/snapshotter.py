@@ -1,17 +1,17 @@
-"""Sealing in the background while the fold goes on, or at once when asked for.
+"""Seals in the background while the fold continues, or at once on request.
 
-1. Whoever folds tells how many records it folded. A partition is due when its share of EPOCH_RECORDS came since its
-   last epoch, and that is at least `every_ms` ago, or it is pressing (dirty_entities.py): what the fold keeps for
-   epochs would soon be let go and had to be read again, or is much of this partition. The thread is woken.
+1. The fold reports how many records it folded. A partition is due when its share of EPOCH_RECORDS was folded since its
+   last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
+   states would soon be dropped and have to be read again, or the partition has many. The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
-3. It takes a view of that table between two batches, which costs the fold nothing but the moment.
-4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). Where that fails it is
-   tried again with the next records. A base takes as long as many deltas: while the other process writes one,
-   partitions that are due go through 2 to 4 meanwhile, one after another.
+3. It takes a view of that table between two batches, which delays the fold only briefly.
+4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). If that fails, it is
+   tried again after the next records. A base takes as long as many deltas: while the sealing process writes one,
+   partitions that are due go through steps 2 to 4 meanwhile, one after another.
 5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
-6. It rests until 2 to 5 took no more than SHARE_MAX of a processor since they began: Python computes in one thread at a
-   time, so what they take is taken from the fold. Then the next partition.
-Whoever asks for a snapshot does 3 to 5 for all partitions in its own thread. One at a time seals, collects or pins.
+6. It rests until steps 2 to 5 took at most SHARE_MAX of a processor since they began, because a background thread
+   competes with the fold for the GIL. Then it continues with the next partition. A requested snapshot does steps 3 to 5
+   for all partitions in the caller's thread. Only one thread at a time seals, collects or pins.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
 EPOCH_RECORDS = 2_500
-"""In all partitions that are folded here."""
+"""Total for all partitions that are folded here."""
 SHARE_MAX = 0.5
-"""Of one processor's time, while epochs follow each other."""
+"""The share of one processor's time while epochs are due."""
 COLLECT_EVERY_MS = 300_000
 
 _log = logging.getLogger(__name__)
 
 Views = Callable[[Collection[int] | None], AbstractContextManager[Iterable[TableView]]]
-"""A view of each partition with records, or of some of them, as they are when it is their turn."""
+"""Gives a view of each partition with records, or of some of them, taken when it is the partition's turn."""
 
 
 class Snapshotter:
     """Seals epochs of one log until `stop`.
 
-    partitions: those that are sealed here now. clock_ms: milliseconds since 1970. prepare: done before each epoch, and
-    before whatever is asked for. touched: what the fold keeps for epochs.
+    partitions: returns those that are sealed here now. clock_ms: milliseconds since 1970. prepare: called before each
+    epoch and before each request. touched: the fold's cache for epochs.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Snapshotter:
         self._thread.start()
 
     def folded(self, records: int, partition: int) -> None:
-        """So many more records of a partition were folded."""
+        """Report that further records of a partition were folded."""
         with self._counting:
             folded = self._folded[partition] = self._folded.get(partition, 0) + records
         if folded - self._at(partition)[0] >= self._share:
             self._due.set()
 
     def wake(self) -> None:
-        """Prepare soon, whether anything is due or not."""
+        """Call `prepare` soon, even if nothing is due."""
         self._due.set()
 
     def seal(self, pinned_at: int | None = None) -> list[Manifest]:
-        """Seal an epoch of every partition, durable on return; with pinned_at (milliseconds), keep it for ever."""
+        """Seal an epoch of every partition, durable on return. pinned_at (milliseconds since 1970): also pin it."""
         with self._one_at_a_time:
             self._prepare()
             with self._views(None) as views:
@@ -101,34 +101,34 @@ class Snapshotter:
             return manifests
 
     def pin(self, epochs: Iterable[Epoch], pinned_at: int) -> None:
-        """Keep epochs for ever, durable on return; InputError, and none is pinned, where one is not there."""
+        """Pin epochs, durable on return. Raises InputError, and pins none, if one of them does not exist."""
         with self._one_at_a_time:
             self._prepare()
             for epoch in [self._there(epoch) for epoch in epochs]:
                 self._store.pin(Pin(epoch, pinned_at))
 
     def unpin(self, epochs: Iterable[Epoch]) -> None:
-        """Keep epochs no longer than others, durable on return. One that is not pinned stays so."""
+        """Unpin epochs, durable on return. Idempotent."""
         with self._one_at_a_time:
             self._prepare()
             for epoch in epochs:
                 self._store.unpin(epoch)
 
     def collect(self, *, dry_run: bool, damaged: bool) -> list[Collected]:
-        """Collect garbage now, or say what would be collected; see Collector."""
+        """Collect garbage now, or return what would be collected; see Collector."""
         with self._one_at_a_time:
             self._prepare()
             return self._collector.collect(self._partitions(), self._clock_ms(), dry_run=dry_run, damaged=damaged)
 
     def stop(self) -> None:
-        """End the thread; what it was writing is left without a manifest, for garbage to take."""
+        """End the thread. An unfinished epoch stays without a manifest, and is garbage."""
         self.stop_soon()
         self._thread.join()
-        with self._one_at_a_time:  # whoever seals in a thread of his own
+        with self._one_at_a_time:  # waits for a request that seals in its own thread
             self._sealer.close()
 
     def stop_soon(self) -> None:
-        """Let the thread end, without waiting for it."""
+        """Ask the thread to end, without waiting for it."""
         self._stopped.set()
         self._store.stop()
         self._sealer.stop()
@@ -158,7 +158,7 @@ class Snapshotter:
             wait_s = None if wait_s is None else max(0.0, wait_s - left_s)
 
     def _next(self) -> float | None:
-        """Seal the partition that is due most; returns in how many seconds one may be, if that is known."""
+        """Seal the partition that is most overdue; returns the seconds until one may be due, if known."""
         with self._one_at_a_time:
             self._prepare()
             partition, wait_s = self._due_most()
@@ -169,13 +169,15 @@ class Snapshotter:
             return 0.0
 
     def _meanwhile(self, under_way: int) -> None:
-        """Seal another partition that is due. Without collecting, which would take what is not sealed yet."""
+        """Seal another partition that is due. Does not collect garbage, because that would remove the unfinished
+        epoch.
+        """
         partition, _ = self._due_most(but=under_way)
         if partition is not None and not self._is_stopping:
             self._seal(partition)
 
     def _due_most(self, but: int | None = None) -> tuple[int | None, float | None]:
-        """The partition that is due most, and without one, in how many seconds one may be, if that is known."""
+        """The partition that is most overdue, or else the seconds until one may be due, if known."""
         now_ms, share = self._clock_ms(), self._share
         behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
         early_ms = {
@@ -192,11 +194,11 @@ class Snapshotter:
         return max(1, EPOCH_RECORDS // max(1, len(self._folded)))
 
     def _at(self, partition: int) -> tuple[int, int]:
-        """How many records were folded when the partition was sealed last, and when that was."""
+        """The number of folded records when the partition was last sealed, and the time of that."""
         return self._sealed.get(partition, (0, 0))
 
     def _seal(self, partition: int, meanwhile: Callable[[], object] = lambda: None) -> list[Manifest]:
-        """Seal an epoch of a partition; what was sealed, nothing where that failed."""
+        """Seal an epoch of a partition; returns its manifest, or an empty list if that failed."""
         self._sealed[partition] = (self._folded[partition], self._clock_ms())
         try:
             with self._views({partition}) as views:
@@ -209,7 +211,7 @@ class Snapshotter:
     def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
         begun_ms = self._clock_ms()
         manifest = self._sealer.seal(view, meanwhile)
-        # A whole base did not ask for it.
+        # A base from the whole table did not read it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
         tell(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
              kind="base" if manifest.is_base else "delta", bytes=manifest.size,
@@ -237,7 +239,7 @@ class Snapshotter:
 
 
 def rest_s(used_s: float, took_s: float) -> float:
-    """How long to rest after an epoch that took so long, and computed for so much of it."""
+    """The seconds to rest after an epoch that took `took_s` seconds and `used_s` of processor time."""
     return max(0.0, used_s / SHARE_MAX - took_s)
 
 

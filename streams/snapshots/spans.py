@@ -1,4 +1,4 @@
-"""Spans of chunks by place, read where they are stored: looked into, or merged."""
+"""Reads spans of chunks sorted by place: lookups and merges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN_CHUNKS = 512
 
 Pair = tuple[bytes, bytes]
 Read = Callable[[Chunk, int], list[Pair]]
-"""What to read of a group of a chunk: `Chunk.hashes` or `Chunk.members`."""
+"""Reads a group of a chunk: `Chunk.hashes` or `Chunk.members`."""
 
 
 def record_at(reader: EpochReader, partition: int, offset: int) -> tuple[str, bytes]:
@@ -28,12 +28,12 @@ def record_at(reader: EpochReader, partition: int, offset: int) -> tuple[str, by
 
 
 def place_text(partition: int, offset: int) -> str:
-    """How errors name a record."""
+    """The name of a record in errors."""
     return f"the snapshot record {partition}={offset}"
 
 
 class ChunkCache:
-    """The chunks read last."""
+    """A cache of recently read chunks."""
 
     def __init__(self) -> None:
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
@@ -49,7 +49,7 @@ class ChunkCache:
 
 
 class SortedSpan:
-    """A span of chunks by place, found by halving."""
+    """A span of chunks sorted by place, with binary search."""
 
     def __init__(self, reader: EpochReader, partition: int, span: OffsetSpan, cache: ChunkCache) -> None:
         self._reader = reader
@@ -59,7 +59,7 @@ class SortedSpan:
         self._firsts: dict[int, int] = {}
 
     def locate(self, place: int) -> tuple[Chunk, int] | None:
-        """The chunk and the number of the group that hold a place, or None."""
+        """The chunk and the number of the group with a place, or None."""
         at = self._before(place)
         if at >= self._span.end:
             return None
@@ -75,11 +75,11 @@ class SortedSpan:
             at += 1
 
     def chunks(self) -> Iterator[Chunk]:
-        """All of them."""
+        """All chunks."""
         return map(self._chunk, range(self._span.start, self._span.end))
 
     def groups(self, number: int, read: Read) -> Iterator[tuple[int, int, list[Pair]]]:
-        """(place, number, what is read of the group) of all groups."""
+        """Yield (place, number, the group's pairs) for all groups."""
         for chunk in self.chunks():
             for group, place in enumerate(chunk.places):
                 yield place, number, read(chunk, group)
@@ -108,7 +108,7 @@ class SortedSpan:
 def merged(
     reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read
 ) -> Iterator[tuple[int, list[Pair]]]:
-    """(place, pairs in key order) of several spans; of a key that stands in several the last counts."""
+    """Merge several spans: yield (place, pairs in key order). For a key in several spans the last one counts."""
     cache = ChunkCache()
     each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]
     for place, groups in groupby(heapq.merge(*each, key=lambda group: group[:2]), key=lambda group: group[0]):
@@ -119,7 +119,7 @@ def merged(
 
 
 def hashes_at(index: Iterable[SortedSpan], place: int) -> dict[bytes, bytes]:
-    """Key to state hash at a place of an index; what stands in a later span wins."""
+    """Key to state hash at a place of an index; later spans take precedence."""
     found: dict[bytes, bytes] = {}
     for span in index:
         located = span.locate(place)

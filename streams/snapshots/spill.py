@@ -1,4 +1,4 @@
-"""Chunks kept for a while: in memory up to a bound, beyond it in a temporary file that has no name."""
+"""Temporary storage for chunks: in memory up to a limit, beyond it in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import IO, NamedTuple
 
 from refold.streams.snapshots.chunk import CHUNK_BYTES, Chunk
 
-# What may stand in memory beside a fold, and of a view that somebody waits for.
+# The memory limits during a fold, and for a view that a caller waits for.
 MEMORY_BYTES = 64 << 20
 VIEW_BYTES = 512 << 20
 OPEN_CHUNKS = 512
 
 
 class Filed(NamedTuple):
-    """Where a chunk stands in a file, which lives as long as this."""
+    """The position of a chunk in a file, which is kept open as long as this object."""
 
     file: IO[bytes]
     at: int
@@ -27,8 +27,8 @@ class Filed(NamedTuple):
 class ChunkStore:
     """Chunks by number: in memory up to memory_bytes, the others in the file.
 
-    Of those OPEN_CHUNKS are open at most, and no more of them than would take memory_bytes again, or than open_min: who
-    goes through several layers side by side has one of each open.
+    Of the chunks in the file at most OPEN_CHUNKS are open, and only as many as take memory_bytes again, but at least
+    open_min: a merge of several layers has one chunk of each open.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1) -> None:
@@ -42,7 +42,7 @@ class ChunkStore:
         self._file_bytes = 0
 
     def add(self, chunk: Chunk, filed: Filed | None = None) -> int:
-        """Keep a chunk, which may stand in a file already; returns its number."""
+        """Add a chunk, which may already be in a file; returns its number."""
         number = self._next
         self._next += 1
         if filed is None and self._held_bytes + len(chunk.data) <= self._memory_bytes:
@@ -54,7 +54,7 @@ class ChunkStore:
         return number
 
     def keep(self, file: IO[bytes]) -> None:
-        """Close a file that chunks stand in when the store goes."""
+        """Keep a file with chunks open until the store is deleted."""
         weakref.finalize(self, file.close)
 
     def get(self, number: int) -> Chunk:
@@ -71,7 +71,7 @@ class ChunkStore:
         return chunk
 
     def drop(self, number: int) -> None:
-        """Let a chunk go; its place in the file stays taken until the store goes."""
+        """Drop a chunk; its space in the file is freed when the store is deleted."""
         held = self._held.pop(number)
         if isinstance(held, Chunk):
             self._held_bytes -= len(held.data)
@@ -87,7 +87,7 @@ class ChunkStore:
             self._file = tempfile.TemporaryFile(prefix="refold-view-", buffering=0)  # noqa: SIM115
             self.keep(self._file)
         left = memoryview(data)
-        while left:  # an unbuffered file may take in a part
+        while left:  # an unbuffered write may be partial
             left = left[self._file.write(left) :]
         self._file_bytes += len(data)
         return Filed(self._file, self._file_bytes - len(data), len(data))

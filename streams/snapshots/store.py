@@ -1,10 +1,10 @@
-"""Where a log keeps its epochs: records by partition and offset, manifests by name. Every log has one of these.
+"""The storage of a log's epochs: records by partition and offset, manifests by name. Every log has one.
 
-What holds: offsets only grow, those of removed records are not given again, those of an epoch stand without a gap.
-A manifest is never there without the records that were appended before it, whatever ends the process or the machine.
-What no manifest names was left by a writer that ended or gave up; garbage takes it.
+Guarantees: offsets only grow, offsets of removed records are not used again, and the offsets of an epoch have no gap. A
+manifest never exists without the records that were appended before it, even after a crash of the process or the
+machine. Records that no manifest names were left by a writer that ended or failed; garbage collection removes them.
 
-Pins and tombs as they are stored beside the manifests, in every log.
+The stored form of pins and tombs, which are next to the manifests in every log:
 
 "pin/", the epoch's key    -> pinned_at u64, CRC-32C
 "tomb/", the epoch's key   -> removed_at u64, the manifest that was there, CRC-32C
@@ -24,18 +24,18 @@ from refold.streams.checksum import sealed, unsealed
 from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, read_manifest
 
 PINNED_UNREADABLY = 0
-"""When a pin was made whose record cannot be read: it keeps its epoch, if there is one."""
+"""The time of a pin whose record cannot be read. It still keeps its epoch, if that exists."""
 
 
 class Pin(NamedTuple):
-    """An epoch that garbage leaves for ever; pinned_at in milliseconds."""
+    """An epoch that garbage collection never removes; pinned_at in milliseconds since 1970."""
 
     epoch: Epoch
     pinned_at: int
 
 
 class Tomb(NamedTuple):
-    """A removed manifest, whose records wait for readers to end; removed_at in milliseconds."""
+    """A removed manifest, whose records are kept for readers for a while; removed_at in milliseconds since 1970."""
 
     epoch: Epoch
     removed_at: int
@@ -43,45 +43,45 @@ class Tomb(NamedTuple):
 
 
 class Cleared(NamedTuple):
-    """How many records were removed, or would be, and their bytes."""
+    """The number of records that were removed, or would be, and their bytes."""
 
     records: int = 0
     removed_bytes: int = 0
 
     def plus(self, other: Cleared) -> Cleared:
-        """Both."""
+        """The sum of both."""
         return Cleared(self.records + other.records, self.removed_bytes + other.removed_bytes)
 
 
 def no_such_epoch(epoch: Epoch) -> InputError:
-    """What is said where an epoch is named that is not there."""
+    """The error for an epoch that does not exist."""
     return InputError(f"there is no snapshot of epoch {epoch}; refold snapshot --list shows those there are")
 
 
 class EpochReader(ABC):
-    """What reading an epoch needs."""
+    """The interface for reading an epoch."""
 
     @abstractmethod
     def latest(self, until: Epoch) -> Epoch | None:
-        """The newest sealed epoch of a partition, but none above one."""
+        """The newest sealed epoch of a partition at or below `until`."""
 
     @abstractmethod
     def manifest_bytes(self, epoch: Epoch) -> bytes | None:
-        """An epoch's manifest as it is stored, or None."""
+        """An epoch's manifest in stored form, or None."""
 
     @abstractmethod
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of the records there are with start <= offset < end, in order."""
+        """Yield (offset, bytes) of the existing records with start <= offset < end, in order."""
 
     def manifest(self, epoch: Epoch) -> Manifest:
-        """An epoch's manifest; CorruptionError where it is damaged or gone."""
+        """An epoch's manifest. Raises CorruptionError if it is damaged or missing."""
         data = self.manifest_bytes(epoch)
         if data is None:
             raise CorruptionError(f"the manifest of epoch {epoch} is gone")
         return read_manifest(data, epoch)
 
     def span(self, partition: int, span: OffsetSpan) -> Iterator[tuple[int, bytes]]:
-        """A span's records; CorruptionError where one is missing."""
+        """A span's records. Raises CorruptionError if one is missing."""
         expected = span.start
         for offset, data in self.records(partition, span.start, span.end):
             if offset != expected:
@@ -93,10 +93,10 @@ class EpochReader(ABC):
 
 
 class EpochWriter(EpochReader):
-    """What sealing one needs."""
+    """The interface for sealing an epoch."""
 
     def take(self, partition: int) -> None:
-        """See what was written of a partition by now, as the one who writes it from now on."""
+        """Begin to write a partition: make everything that was written to it by now visible."""
 
     @abstractmethod
     def end(self, partition: int) -> int:
@@ -104,26 +104,26 @@ class EpochWriter(EpochReader):
 
     @abstractmethod
     def append(self, partition: int, data: bytes) -> None:
-        """Write a record at the partition's next offset; it lasts as long as the next epoch that is sealed.
+        """Write a record at the partition's next offset. It is as durable as the next sealed epoch.
 
-        What was appended is read by this store at once, by others when it is sealed at the latest.
+        This store can read it at once, others when it is sealed at the latest.
         """
 
     def extend(self, partition: int, records: Sequence[bytes]) -> None:
-        """`append` several, in order; where that raises, some of them may be there."""
+        """`append` several records, in order. If that raises, some of them may have been appended."""
         for data in records:
             self.append(partition, data)
 
     def abandon(self, partition: int) -> None:
-        """Nothing will name what was appended to a partition since the last `seal`."""
+        """Give up the records that were appended to a partition since the last `seal`."""
 
     @abstractmethod
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        """Make an epoch visible; it survives this process, and with `SnapshotStore.sync` the machine."""
+        """Make an epoch visible. It survives a crash of the process, and after `SnapshotStore.sync` of the machine."""
 
 
 class SnapshotReader(EpochReader):
-    """The reading side: any process."""
+    """The reader's interface, for any process."""
 
     @abstractmethod
     def epochs(self, partition: int) -> Sequence[Epoch]:
@@ -138,31 +138,33 @@ class SnapshotReader(EpochReader):
 
     @abstractmethod
     def tombs(self) -> Iterable[Tomb]:
-        """The removed manifests whose records may still be there."""
+        """The removed manifests whose records may still exist."""
 
 
 class SnapshotStore(SnapshotReader, EpochWriter):
-    """The writing side too: the log's owner, one thread at a time."""
+    """The reader's and writer's interface, for the log's owner, one thread at a time."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Append no more: `append` raises StorageError from now on, also to a thread that is writing an epoch."""
+        """Refuse further appends: `append` raises StorageError from now on, also in a thread that is writing an
+        epoch.
+        """
 
     @abstractmethod
     def sync(self) -> None:
-        """Return when all that was sealed is durable."""
+        """Return when every sealed epoch is durable."""
 
     @abstractmethod
     def pin(self, pin: Pin) -> None:
-        """Keep an epoch for ever, durable on return."""
+        """Pin an epoch, durable on return."""
 
     @abstractmethod
     def unpin(self, epoch: Epoch) -> None:
-        """Let garbage have it again."""
+        """Unpin an epoch."""
 
     @abstractmethod
     def bury(self, *tombs: Tomb) -> None:
-        """Remove manifests of one partition, all or none, durable on return; their records stay."""
+        """Replace manifests of one partition by tombs, atomically, durable on return; their records stay."""
 
     @abstractmethod
     def clear(
@@ -170,8 +172,8 @@ class SnapshotStore(SnapshotReader, EpochWriter):
     ) -> Cleared:
         """Remove every record outside the kept [start, end) and the tombs of `forgotten`; returns what was removed.
 
-        Records at or above the end at this call stay. A removed record may be read for some time yet; it is not
-        removed, nor counted, again. dry_run: remove nothing.
+        Records at or above the end at this call stay. A removed record may still be readable for some time; it is not
+        removed or counted again. dry_run: remove nothing.
         """
 
 
@@ -190,12 +192,12 @@ def tomb_value(tomb: Tomb) -> bytes:
 
 
 def pin_of(epoch: Epoch, value: bytes) -> Pin:
-    """The pin behind its stored form; CorruptionError where it is damaged."""
+    """Decode a pin. Raises CorruptionError if it is damaged."""
     return Pin(epoch, _u64(unsealed(value, f"the pin of epoch {epoch}"), "a pin"))
 
 
 def tomb_of(epoch: Epoch, value: bytes) -> Tomb:
-    """The tomb behind its stored form; CorruptionError where it is damaged."""
+    """Decode a tomb. Raises CorruptionError if it is damaged."""
     data = unsealed(value, f"the tomb of epoch {epoch}")
     return Tomb(epoch, _u64(data, "a tomb"), data[_U64.size :])
 
@@ -209,10 +211,10 @@ def _u64(value: bytes, what: str) -> int:
 
 
 class Snapshot(NamedTuple):
-    """One sealed epoch. A damaged manifest tells nothing but its `problem`.
+    """One sealed epoch. If its manifest is damaged, only `problem` is set.
 
-    entities, observations (distinct): all at the epoch. records, size (bytes): what sealing it wrote.
-    recorded_at, pinned_at: milliseconds. root: over the partition's entities.
+    entities, observations (distinct): totals at the epoch. records, size (bytes): written by sealing it. recorded_at,
+    pinned_at: milliseconds. root: over the partition's entities.
     """
 
     epoch: Epoch
@@ -234,7 +236,7 @@ def every_epoch(reader: SnapshotReader, partitions: int) -> Iterator[Epoch]:
 
 
 def listed(reader: SnapshotReader, epochs: Iterable[Epoch]) -> Iterator[Snapshot]:
-    """What the manifests of some epochs say, in their order."""
+    """Yield the listing of some epochs, in their order."""
     pinned_at = {pin.epoch: pin.pinned_at for pin in reader.pins()}
     for epoch in epochs:
         try:

@@ -1,4 +1,6 @@
-"""What sealing needs of a table: each partition as it stands at one point, whatever is folded meanwhile."""
+"""The interface of a table for sealing: a consistent view of each partition at one point, independent of later
+folds.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from refold.streams.snapshots.manifest import Epoch
 
 @dataclass(frozen=True, slots=True)
 class EpochState:
-    """What is known of a partition's table at an epoch besides its entities; see Manifest.
+    """The state of a partition's table at an epoch apart from its entities; see Manifest.
 
-    aside: every observation of the partition that is set aside, as the table knows it.
+    aside: every observation of the partition that is set aside in the table.
     """
 
     epoch: Epoch
@@ -29,7 +31,7 @@ class EpochState:
 
 
 class TableView(ABC):
-    """A partition's table as it was at an epoch, whatever is folded meanwhile."""
+    """A partition's table at an epoch, independent of later folds."""
 
     standing: EpochState
 
@@ -39,16 +41,16 @@ class TableView(ABC):
 
     @abstractmethod
     def groups(self) -> Iterator[Group]:
-        """(place, entities in key order) of all, by place."""
+        """Yield (place, entities in key order) for all places, in order."""
 
     def at(self, places: Sequence[int]) -> Iterator[Group]:
-        """(place, entities in key order) of some places, in their order."""
+        """Yield (place, entities in key order) for some places, in their order."""
         return ((place, self.members(place)) for place in places)
 
     @abstractmethod
     def touched(self, start: int) -> Mapping[bytes, bytes]:
-        """The entities of the log's records from an offset to the epoch's, and maybe more, each `placed` and as it is
-        stored.
+        """The entities of the log's records from an offset to the epoch's, and maybe others: key (`placed`) to stored
+        form.
 
-        Empty in place of what is stored where that has to be read.
+        The stored form is empty if it has to be read.
         """

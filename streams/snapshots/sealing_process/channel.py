@@ -1,25 +1,24 @@
-"""How a process and the one that seals for it hear each other: a pair of sockets, and a piece of memory of both.
+"""The channel between a process and its sealing process: a pair of sockets, and shared memory.
 
-Whenever a thread waits for the system, Python's lock goes to another thread, and where that one folds it comes back
-some 5 ms later. So a message is sent by one call and received by one call.
+Whenever a thread makes a blocking system call, it releases the GIL, and if another thread folds it gets the GIL back
+about 5 ms later. So a message is sent by one call and received by one call.
 1. A message is pickled: both run the same code, for the same user.
-2. A short one goes through the socket, after its length. A long one is put into the memory, and its length alone goes
-   through the socket: a socket takes it only in pieces.
-3. One side speaks and then hears the other, so the memory is free again whenever something is to be said. What is said
-   without an answer is short.
+2. A short one is sent through the socket, after its length. A long one is put into the shared memory, and only its
+   length is sent through the socket, because a socket would transfer it in pieces.
+3. The sides take turns, so the memory is free whenever a message is sent. Messages without an answer are short.
 
-The messages between the process that seals (child.py) and the one that it seals for (sealer.py). Every question costs
-time, so predictable answers are sent in advance.
-1. The child hears (log id, partitions).
-2. For each epoch it hears a `Begin`. Until it is done it asks: (name, arguments, left) of what the store or the view
-   has. The answer is (True, what that gives), or (False, an `ErrorThere`) for what it raises.
-3. What has many rows is begun by ("rows", (number, name, arguments)) with a number of the child's, and gone on with by
-   ("more", (number,)); the answer to both is (rows, whether they were the last). `left` are numbers of which no more
-   rows are wanted.
-4. At the end it says DONE with what `Desk.done` takes, or FAILED with an `ErrorThere`: the one that it was answered
-   with, or one of its own, with number 0.
-5. Before an answer it may hear a `Begin` of another partition. It seals that epoch first, by 2 to 4; then it hears the
-   answer, or one more `Begin`.
+The messages between the sealing process (child.py) and its parent (sealer.py). Every request costs time, so predictable
+answers are sent in advance.
+1. The child receives (log id, partitions).
+2. For each epoch it receives a `Begin`. Until the epoch is sealed it sends requests: (name, arguments, left), which
+   call the store or the view. The answer is (True, the result), or (False, an `ErrorThere`) for an error.
+3. A result with many rows is requested by ("rows", (number, name, arguments)) with a number that the child chooses, and
+   continued by ("more", (number,)). The answer to both is (rows, whether they were the last). `left` has the numbers of
+   results that are no longer needed.
+4. At the end it sends DONE with the arguments of `Desk.done`, or FAILED with an `ErrorThere`: one that it received, or
+   one of its own, with number 0.
+5. Instead of an answer it may receive a `Begin` of another partition. It seals that epoch first, by steps 2 to 4; then
+   it receives the answer, or another `Begin`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from refold.streams.snapshots.table import EpochState
 
 DONE, FAILED = "done", "failed"
 PART_BYTES = 2 << 20
-"""About so much goes at once, of rows asked for and of records appended; less than a channel's memory."""
+"""The approximate size of a batch of requested rows or of appended records; less than a channel's memory."""
 
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
 Answer: TypeAlias = tuple[bool, Any]
@@ -45,7 +44,7 @@ Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 
 
 class Begin(NamedTuple):
-    """An epoch to seal. told: what will be asked first, by name: the arguments and what they give."""
+    """An epoch to seal. told: answers sent in advance, by name: the arguments and the result."""
 
     standing: EpochState
     told: Told
@@ -61,7 +60,7 @@ class ErrorThere(NamedTuple):
 
 
 class SealingFailed(Exception):
-    """The process that seals cannot; the message says why."""
+    """The sealing process failed; the message says why."""
 
 
 MEMORY_BYTES = 8 << 20
@@ -71,7 +70,7 @@ _TIME = struct.Struct("@ll")  # seconds and microseconds, as the system has them
 
 
 def shared_memory() -> IO[bytes]:
-    """MEMORY_BYTES of it, for `Channel`; it is gone when nobody has it open any more."""
+    """Create MEMORY_BYTES of shared memory for `Channel`. It is freed when no process has it open."""
     found = _in_memory() if sys.platform == "linux" else tempfile.TemporaryFile()  # noqa: SIM115 - whoever asks closes
     found.truncate(MEMORY_BYTES)
     return found
@@ -82,9 +81,9 @@ def _in_memory() -> IO[bytes]:
 
 
 class Channel:
-    """One of its two ends. memory: a number of `shared_memory`, which may be closed then.
+    """One end of the channel. memory: a file descriptor of `shared_memory`, which may be closed afterwards.
 
-    silent_s: hearing nothing for so long (whole seconds) raises TimeoutError; 0 for no limit.
+    silent_s: receiving nothing for so long (whole seconds) raises TimeoutError; 0 for no limit.
     """
 
     def __init__(self, own: socket.socket, memory: int, silent_s: int = 0) -> None:
@@ -95,7 +94,7 @@ class Channel:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(silent_s, 0))
 
     def tell(self, told: object) -> None:
-        """Say something; OSError where the other is gone, else whatever keeps it from being pickled."""
+        """Send a message. Raises OSError if the other side is gone, or the error of pickling it."""
         data = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
         if SHORT_BYTES < len(data) <= MEMORY_BYTES:
             self._memory[: len(data)] = data
@@ -104,7 +103,7 @@ class Channel:
             self._socket.sendall(_HEAD.pack(len(data), False) + data)
 
     def hear(self) -> Any:
-        """What the other says; EOFError or OSError where it is gone."""
+        """Receive a message. Raises EOFError or OSError if the other side is gone."""
         self._hear(_HEAD.size)
         length, is_in_memory = _HEAD.unpack_from(self._heard)
         self._heard = self._heard[_HEAD.size :]
@@ -116,7 +115,7 @@ class Channel:
         return pickle.loads(data)
 
     def _hear(self, length: int) -> None:
-        """Have so many bytes at hand."""
+        """Receive so many bytes into the buffer."""
         parts, missing = [self._heard], length - len(self._heard)
         while missing > 0:
             try:
@@ -130,6 +129,6 @@ class Channel:
         self._heard = b"".join(parts)
 
     def close(self) -> None:
-        """The other hears that it is over."""
+        """Close the channel; the other side sees the end."""
         self._socket.close()
         self._memory.close()

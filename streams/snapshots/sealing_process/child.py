@@ -1,10 +1,10 @@
-"""The process that seals epochs for another one (channel.py says what the two tell each other).
+"""The sealing process, which seals epochs for its parent (channel.py describes the messages).
 
-1. The numbers of its socket and of the shared memory are its arguments. Signals to end are the other's to answer; when
-   the socket ends, the other is done or gone: end at the next word to it.
-2. Seal each epoch as it would be sealed there (seal.py), over a store and a view that ask the other for everything.
-   What is appended goes over in parts, before anything is read, the last of it with the manifest, at the end.
-3. Where an epoch of another partition is heard of instead of an answer, seal it at once, and then hear the answer.
+1. Its arguments are the file descriptors of its socket and of the shared memory. Termination signals are left to the
+   parent. When the socket ends, the parent is done or gone: end at the next message.
+2. Seal each epoch as the parent would (seal.py), on a store and a view that send requests to the parent. Appended
+   records are sent in batches, before anything is read, and the last ones with the manifest, at the end.
+3. If an epoch of another partition arrives instead of an answer, seal it at once, and then receive the answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from refold.streams.snapshots.table import EpochState, TableView
 
 
 class _Raised(Exception):
-    """The other process answered with an error."""
+    """The parent answered with an error."""
 
     def __init__(self, error_there: ErrorThere) -> None:
         super().__init__(error_there.text)
@@ -46,15 +46,15 @@ class _Raised(Exception):
 
 
 class _RaisedStorage(_Raised, StorageError):
-    """With one that sealing may answer itself."""
+    """The parent answered with a StorageError, which sealing may handle."""
 
 
 class _RaisedDamage(_Raised, CorruptionError):
-    """With one that says that stored bytes are damaged."""
+    """The parent answered with a CorruptionError."""
 
 
 class _Asking:
-    """Asks the other process for what one epoch needs. seal: seals another one that is heard of meanwhile."""
+    """Sends requests for one epoch to the parent. seal: seals another epoch that arrives meanwhile."""
 
     def __init__(self, other: Channel, told: Told, seal: Callable[[Begin], None]) -> None:
         self._other = other
@@ -64,7 +64,7 @@ class _Asking:
         self._left: list[int] = []
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """What it answers, or told before."""
+        """Return the answer, or the one that was sent in advance."""
         asked_for, found = self._told.pop(name, (None, None))
         if asked_for == arguments:
             return found
@@ -80,7 +80,7 @@ class _Asking:
         raise raised(found)
 
     def rows(self, name: str, *arguments: Any) -> Iterator[Any]:
-        """The rows it answers with, part by part."""
+        """Yield the rows of the answer, batch by batch."""
         number = next(self._numbers)
         part, was_last = self.ask("rows", number, name, arguments)
         try:
@@ -90,11 +90,11 @@ class _Asking:
                 yield from part
         finally:
             if not was_last:
-                self._left.append(number)  # said with what is asked next: this may run at any time
+                self._left.append(number)  # sent with the next request, because this may run at any time
 
 
 class _Store(EpochWriter):
-    """The other's store, as far as sealing goes."""
+    """The parent's store, as far as sealing needs it."""
 
     def __init__(self, asking: _Asking) -> None:
         self._asking = asking
@@ -134,12 +134,12 @@ class _Store(EpochWriter):
         if self._appended:
             try:
                 self._asking.ask("append", self._partition, self._taken())
-            except _Raised:  # maybe of a few of them
+            except _Raised:  # some of them may have been appended
                 self._end = self._asking.ask("end", self._partition)
                 raise
 
     def _taken(self) -> list[bytes]:
-        """What was appended and not sent yet."""
+        """The records that were appended and not sent yet."""
         appended, self._appended, self._appended_bytes = self._appended, [], 0
         return appended
 
@@ -151,12 +151,12 @@ class _Store(EpochWriter):
         self._manifest = data
 
     def sealed(self) -> tuple[bytes, list[bytes]]:
-        """What is left to be written of the epoch: its manifest, nothing where it was there, and its last records."""
+        """The epoch's manifest, empty if the epoch already existed, and its last records."""
         return self._manifest, self._taken()
 
 
 class _View(TableView):
-    """The other's view of a table."""
+    """The parent's view of a table."""
 
     def __init__(self, asking: _Asking, standing: EpochState) -> None:
         self._asking = asking
@@ -178,7 +178,7 @@ class _View(TableView):
 
 
 class _Sealing:
-    """Seals what the other process tells of; the buckets of what was sealed last are kept."""
+    """Seals the epochs that the parent requests; keeps the buckets of the last ones."""
 
     def __init__(self, other: Channel, log_id: bytes, partitions: int) -> None:
         self._other = other
@@ -187,12 +187,12 @@ class _Sealing:
         self._kept: Kept = {}
 
     def next(self) -> None:
-        """Seal the epoch that is heard of next."""
+        """Receive and seal the next epoch."""
         try:
             begin = self._other.hear()
         except (EOFError, ConnectionError):
             raise
-        except Exception as error:  # it cannot be read here
+        except Exception as error:  # it cannot be unpickled here
             self._say(FAILED, _own(error))
         else:
             self._seal(begin)
@@ -207,7 +207,7 @@ class _Sealing:
             raise
         except _Raised as raised:
             self._say(FAILED, raised.error_there)
-        except Exception as error:  # whatever it is: the other process seals instead
+        except Exception as error:  # any error: the parent seals instead
             self._say(FAILED, _own(error))
         else:
             self._say(DONE, *store.sealed())
@@ -219,7 +219,7 @@ class _Sealing:
 
 
 def _own(error: Exception) -> ErrorThere:
-    """An error that was not answered with."""
+    """An error of this process."""
     if isinstance(error, StorageError):
         return ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))
     return ErrorThere(0, "".join(traceback.format_exception_only(error)).strip())

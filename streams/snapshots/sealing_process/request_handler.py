@@ -1,4 +1,4 @@
-"""What the process that seals may ask for while it seals one epoch: of the store, and of the view of a table."""
+"""Handles the requests of the sealing process to the store and to the view of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from refold.streams.snapshots.table import TableView
 
 
 class Desk:
-    """Answers what the process asks while it seals one view."""
+    """Answers the requests of the sealing process for one view."""
 
     def __init__(self, store: EpochWriter, view: TableView) -> None:
         self.standing = view.standing
@@ -39,7 +39,9 @@ class Desk:
         }
 
     def first_answers(self) -> Told:
-        """Of what is asked for every epoch; without what raises now, for that is asked again."""
+        """The answers to requests that every epoch makes, to send in advance. Those that raise now are left out, and
+        requested again.
+        """
         told: Told = {}
 
         def told_of(name: str, *arguments: Any) -> Any:
@@ -58,19 +60,19 @@ class Desk:
         return told
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
-        """What a call gives or raises. left: what no more rows are wanted of."""
+        """Return a call's result or error. left: the results that are no longer needed."""
         for number in left:
             self._rows.pop(number, None)
         try:
             return True, self._calls[name](*arguments)
-        except Exception as error:  # to be raised here again, if the process gives up for it
+        except Exception as error:  # raised here again if the sealing process fails because of it
             number = next(self._numbers)
             self._raised[number] = error
             is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
             return False, ErrorThere(number, str(error), is_storage, is_damage)
 
     def done(self, data: bytes, last_records: Sequence[bytes]) -> Manifest:
-        """Seal the epoch with this manifest and these records, the last ones. Without a manifest it was there."""
+        """Seal the epoch with its last records and its manifest. Without a manifest the epoch already existed."""
         epoch = self.standing.epoch
         if not data:
             return self._store.manifest(epoch)
@@ -83,12 +85,12 @@ class Desk:
         return read_manifest(data, epoch)
 
     def close(self) -> None:
-        """Let go of the view and of what was read of it."""
+        """Release the view and its open iterators."""
         for each in (self._rows, self._raised, self._begun, self._calls):
             each.clear()
 
     def raised(self, error_there: ErrorThere) -> Exception:
-        """The error that the process gave up for."""
+        """The error that the sealing process failed with."""
         if error_there.number:
             return self._raised[error_there.number]
         kind = CorruptionError if error_there.is_damage else StorageError if error_there.is_storage else SealingFailed

@@ -1,15 +1,15 @@
-"""Sealing epochs in a process of its own, so that it takes nothing of the time in which this one folds.
+"""Seals epochs in a separate process, so that sealing does not compete with the fold for the GIL.
 
-1. While tables are small, or this process may use one core alone, seal here: starting another costs more.
-2. Else start one (child.py), once. Tell it where the table stands, and answer what it asks of the view and the store
-   until the epoch is sealed (channel.py): the log and the table have one owner, and that is this process. What takes
-   long there leaves room for epochs of other partitions.
-3. What the store or the view raises here is raised here again when the other gave up for it.
-4. A process that could not be started, ends or fails by itself is not started again: abandon what it wrote of the
-   epoch, and seal here from then on.
-It ends when this process is gone, for its socket ends then, or is killed by `stop`.
+1. While tables are small, or if this process may use only one core, seal here, because starting a process costs more.
+2. Otherwise start a process (child.py), once. Send it the table's position, and answer its requests to the view and the
+   store until the epoch is sealed (channel.py): the log and the table have one owner, which is this process. While it
+   is busy, epochs of other partitions can be sealed.
+3. If the sealing process failed because of an error of the store or the view, that error is raised here again.
+4. A process that could not be started, ends, or fails is not started again: abandon the records of the epoch, and seal
+   here from then on. The sealing process ends when this process is gone, because its socket ends, or when `stop` kills
+   it.
 
-The process that seals (child.py), as the one that it seals for has it at hand.
+`SealingProcess` is the parent's handle of the process.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ from refold.streams.snapshots.sealing_process.request_handler import Desk
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
-# It says something for every piece that it reads or writes; hashing all of a large partition again takes seconds.
+# It sends a message for every piece that it reads or writes; hashing a large partition again takes seconds.
 _SILENT_S = 600
-# Who asks for these has much to read or to write.
+# After these requests the sealing process has much to read or to write.
 _LONG = frozenset({"rows", "more", "append"})
 _MODULE = "refold.streams.snapshots.sealing_process.child"
 
 
 class SealingProcess:
-    """Started when this is made; ended by `end`. is_sound: it is where it is thought to be, and can go on."""
+    """The handle of a sealing process, which is started here and ended by `end`. is_sound: the process can be used for
+    further epochs.
+    """
 
     def __init__(self, log_id: bytes, partitions: int) -> None:
         self.is_sound = True
@@ -69,9 +71,10 @@ class SealingProcess:
         )
 
     def seal(self, desk: Desk, meanwhile: Callable[[], object]) -> Manifest:
-        """Have an epoch sealed; raises what it was given up for, Failed where the process cannot.
+        """Seal an epoch. Raises the error of the store or view that it failed with, or SealingFailed if the process
+        failed.
 
-        meanwhile: called now and then while that takes long; may have another partition's epoch sealed here.
+        meanwhile: called from time to time during long work; may seal another partition's epoch by this process.
         """
         self.is_sound = False
         self._tell(Begin(desk.standing, desk.first_answers()))
@@ -102,13 +105,13 @@ class SealingProcess:
     def _tell(self, told: object) -> None:
         try:
             self._channel.tell(told)
-        except ConnectionError:  # that it is gone is heard soon enough
+        except ConnectionError:  # the next receive will report that it is gone
             pass
-        except Exception as error:  # whatever keeps a user's reducer here
+        except Exception as error:  # for example a user's reducer that cannot be pickled
             raise SealingFailed(f"it cannot be told {type(told).__name__}: {error}") from error
 
     def kill(self) -> None:
-        """End it, without waiting. Once more is nothing."""
+        """Kill it, without waiting. Idempotent."""
         self._process.kill()
 
     def end(self) -> None:
@@ -118,19 +121,19 @@ class SealingProcess:
         self._channel.close()
 
 
-# From so many on, in all partitions, sealing takes longer than starting a process.
+# From so many entities on, in all partitions, sealing takes longer than starting a process.
 ENTITIES_MIN = 20_000
 
 _log = logging.getLogger(__name__)
 
 
 class ApartSealer:
-    """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may come from any thread."""
+    """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may be called from any thread."""
 
     def __init__(
         self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
     ) -> None:
-        """after_base: called when a base was sealed, for which much was read."""
+        """after_base: called after a base was sealed, which reads much."""
         self._store = store
         self._after_base = after_base
         self._log_id = log_id
@@ -142,10 +145,10 @@ class ApartSealer:
         self._entities: dict[int, int] = {}
 
     def seal(self, table: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
-        """Seal the epoch a view stands at.
+        """Seal the epoch of a view.
 
-        meanwhile: called now and then while a process of its own seals it, if that takes long; may call this for
-        another partition.
+        meanwhile: called from time to time while a separate process seals it, if that takes long; may call this method
+        for another partition.
         """
         manifest = self._sealed(table, meanwhile)
         if manifest.is_base:
@@ -173,24 +176,24 @@ class ApartSealer:
             return child.seal(desk, meanwhile)
         finally:
             desk.close()
-            if not child.is_sound:  # it is lost, or an interrupt left it in the middle of an epoch
+            if not child.is_sound:  # it is lost, or an interrupt stopped it in the middle of an epoch
                 self._end()
                 self._store.abandon(table.standing.epoch.partition)
 
     def stop(self) -> None:
-        """End the process: who is sealing by it gets an error."""
+        """Kill the process: a thread that is sealing by it gets an error."""
         self._is_stopped = True
         child = self._child
         if child is not None:
             child.kill()
 
     def close(self) -> None:
-        """`stop`, and wait until it is gone; nobody seals any more."""
+        """`stop`, and wait until it is gone. Sealing is not possible afterwards."""
         self.stop()
         self._end()
 
     def _start(self) -> None:
-        # Small logs do without what it imports.
+        # Small logs need none of its imports.
 
         try:
             self._child = SealingProcess(self._log_id, self._partitions)
