@@ -1,19 +1,19 @@
-"""One entity as of a cut, from a checkpoint near it where the log keeps one.
+"""One entity as of a cut, from a checkpoint near it if the log has one.
 
 Known at (the recorded clock):
 1. take the last checkpoint below the cut that was folded by the cut's definition;
 2. fold the arrivals from there to the cut onto it, in log order.
 
-True at T (the observed clock), of what stands below the cut:
+True at T (the observed clock), among the records below the cut:
 1. read the entity's arrivals: offsets and order keys, which begin with observed_at. Decode those that retract, and
-   learn every retracted id;
+   collect every retracted id;
 2. live are those observed at or before T that none retracts; version counts them;
-3. take the last checkpoint that holds nothing observed after T, and nothing that a later arrival retracts;
-4. fold the live ones behind it onto it, in the order Q. What they retract is left out already.
+3. take the last checkpoint without an observation after T, and without one that a later arrival retracts;
+4. fold the live ones after it onto it, in the order Q. Retracted observations are already left out.
 
-Without a checkpoint, with a damaged one, or where one of them cannot fold directly, all is folded from nothing.
+Without a checkpoint, with a damaged one, or if an observation cannot fold directly, the entity is folded from nothing.
 
-Many asked for together are read in one go of each partition, and each is folded from nothing.
+Several entities are read together in one pass over each partition, and each is folded from nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from refold.streams.table.folds import Folds, TypeFold
 
 
 def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
-    """The entity as of a cut, with its hash; its residue is no part of the answer.
+    """Return the entity as of a cut, with its hash; its residue is not valid.
 
-    Its version is 0 where no observation of it was made by then. UnknownEntity where nothing stands below the cut.
+    Its version is 0 if none of its observations was made by then. Raises UnknownEntity if it has no record below the
+    cut.
     """
     try:
         type_fold = folds.of_entity(entity)
-    except SchemaError:  # of an entity that is not there, its type says less
+    except SchemaError:  # UnknownEntity says more than an error of the type
         if next(log.arrivals(entity, cut.offsets[log.partition_of(entity)]), None) is None:
             raise unknown(entity, cut) from None
         raise
@@ -52,7 +53,7 @@ def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
 
 
 def entities_at(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> dict[str, Entity]:
-    """Those of some entities of which something stands at a cut, by name, in the order asked for; not hashed."""
+    """Return the entities with a record below a cut, by name, in the given order; without hashes."""
     asked = list(dict.fromkeys(names))
     by_partition: dict[int, list[str]] = {}
     for name in asked:
@@ -106,7 +107,7 @@ def _true(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut, until: int) 
 
 
 def _retracted(log: LogPort, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
-    """Every id that any of the arrivals retracts, and the offset of the first that does."""
+    """Every id that an arrival retracts, with the offset of the first such arrival."""
     found: dict[bytes, int] = {}
     for seen in _seen(log, entity, (each for each in arrivals if each.retracts)):
         for target in seen.observation.retracts:
@@ -115,7 +116,7 @@ def _retracted(log: LogPort, entity: str, arrivals: Sequence[IndexedObservation]
 
 
 def _withdrawals(arrivals: Sequence[IndexedObservation], retracted: dict[bytes, int]) -> list[tuple[int, int]]:
-    """(offset of an arrival, offset of the first that retracts it) where the one stands before the other."""
+    """(offset of an arrival, offset of the first that retracts it) for arrivals that are retracted later."""
     if not retracted:
         return []
     places = ((each.offset, retracted.get(each.q[-ID_BYTES:], -1)) for each in arrivals)
@@ -125,7 +126,7 @@ def _withdrawals(arrivals: Sequence[IndexedObservation], retracted: dict[bytes, 
 def _checkpoint_without(
     log: LogPort, type_fold: TypeFold, entity: str, end: int, withdrawals: Sequence[tuple[int, int]]
 ) -> Checkpoint | None:
-    """The last checkpoint below an offset that holds nothing which is retracted only behind it."""
+    """The last checkpoint below an offset without an observation that is retracted only after it."""
     while (found := _checkpoint(log, type_fold, entity, end)) is not None:
         inside = [target for target, by in withdrawals if target <= found.offset < by]
         if not inside:
@@ -135,7 +136,7 @@ def _checkpoint_without(
 
 
 def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Checkpoint | None:
-    """A damaged checkpoint is none: verify names it, and what it stands for is still in the log."""
+    """The checkpoint, or None if it is damaged: verify reports it, and the log still has its observations."""
     try:
         return log.checkpoint(entity, end, type_fold.version.offset)
     except CorruptionError:
@@ -143,7 +144,7 @@ def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Che
 
 
 def _seen(log: LogPort, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
-    """The observations of some arrivals, in their order."""
+    """The observations of some arrivals, in order."""
     some = list(arrivals)
     records = log.records_of(entity, [each.q for each in some])
     decode = log.registry.decode
@@ -151,18 +152,18 @@ def _seen(log: LogPort, entity: str, arrivals: Iterable[IndexedObservation]) -> 
 
 
 def _bare(seen: Seen) -> Seen:
-    """An observation without what it retracts."""
+    """An observation without its retractions."""
     if not seen.observation.retracts:
         return seen
     return seen._replace(observation=seen.observation._replace(retracts=()))
 
 
 def _onto(fold: Fold, entity: Entity, further: Iterable[Seen]) -> Entity | None:
-    """The entity with further observations folded onto it; None where one of them cannot be folded directly."""
+    """Fold further observations onto the entity; None if one of them cannot be folded directly."""
     try:
         for seen in further:
             if fold.directly(entity, seen) is None:
                 return None
-    except SchemaError:  # a custom reducer may fail on what a clear hides when all is folded from nothing
+    except SchemaError:  # a custom reducer may fail on assertions that a clear hides in a fold from nothing
         return None
     return entity

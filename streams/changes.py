@@ -1,10 +1,10 @@
-"""Changes: the feed of what happened to each entity, as `.changes` holds it; change_codec.py has their bytes.
+"""Changes: the feed of each entity's mutations in `.changes`; change_codec.py encodes them.
 
 A change takes an entity from one version to a later one, with the hashes before and after, and one step for each
 observation between; how steps are grouped into changes is not promised. A change without steps and with
 `redefined` set says that the type's definition changed and the same observations now fold to another state.
 
-Mutations as people read them: one row for each field an observation changed, with when, by whom and from what.
+Rows are mutations for people: one for each field that an observation changed, with time, source and old value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Row:
 
 
 class Shown:
-    """How one type's mutations show their keys and values; python=True keeps bytes, Blob and Sealed as objects."""
+    """Converts keys and values of one type's mutations to JSON form; python=True keeps bytes, Blob and Sealed as
+    objects.
+    """
 
     def __init__(self, definition: TypeDefinition, *, python: bool = True) -> None:
         self._values: dict[str, Callable[[Any], Any]] = {}
@@ -70,7 +72,7 @@ def rows(
     shown: Shown, entity: str, mutations: Sequence[Mutation], *, by: bytes, version: int, partition: int, offset: int,
     observed_at: int, recorded_at: int, source: Source,
 ) -> Iterator[Row]:  # fmt: skip
-    """A step's mutations as rows."""
+    """Yield a step's mutations as rows."""
     for each in mutations:
         yield Row(
             entity=entity,
@@ -91,7 +93,7 @@ def rows(
 
 
 class ChangeStep(NamedTuple):
-    """One observation and what it changed. observed_at in microseconds, recorded_at in milliseconds."""
+    """One observation and its mutations. observed_at in microseconds, recorded_at in milliseconds, since 1970."""
 
     offset: int
     version: int

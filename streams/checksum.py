@@ -1,4 +1,4 @@
-"""CRC-32C at the end of stored values: it tells damage from what was written, and covers what no hash does.
+"""CRC-32C at the end of stored values, to detect damage of data that no hash covers.
 
 A sealed value is the data and its CRC-32C (Castagnoli) as u32 big-endian.
 """
@@ -13,12 +13,14 @@ CRC_BYTES = 4
 
 
 def sealed(data: bytes) -> bytes:
-    """The data with its checksum behind it."""
+    """Return the data with its checksum appended."""
     return data + _checksum(data)
 
 
 def unsealed(data: bytes, what: str) -> bytes:
-    """The data in front of its checksum; CorruptionError, naming `what`, where the two do not match."""
+    """Return the data before its checksum. Raises CorruptionError, which names `what`, if the checksum does not
+    match.
+    """
     body = data[:-CRC_BYTES]
     if len(data) < CRC_BYTES or data[-CRC_BYTES:] != _checksum(body):
         raise CorruptionError(f"{what} is damaged: its checksum does not match; run refold verify")

@@ -1,6 +1,6 @@
-"""The log as its users hold it: observe, ask, rebuild, compare, follow, mark, verify.
+"""The public log object: observe, ask, rebuild, compare, follow, mark, verify.
 
-Who speaks: a source for every observation, its seq counted per (agent, run) from 0.
+Every observation has a source, whose seq is counted from 0 for each (agent, run).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from refold.streams.view import EntityView, StateView
 
 
 class Sources:
-    """Counts for the agents that name no run and seq of their own, each in a fresh run of this process."""
+    """Counts seq for agents that are given by name alone, each in a new run of this process."""
 
     def __init__(self, agent: str, new_id: Callable[[], str]) -> None:
         self._agent = agent
@@ -50,7 +50,9 @@ class Sources:
         self._current: dict[str, Source] = {}
 
     def next(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
-        """The source of the next observation, and what to call once it is accepted, so that refusals use no seq."""
+        """Return the source of the next observation, and a function to call when it was accepted, so that a refused
+        observation uses no seq.
+        """
         if isinstance(given, Source):
             return given, lambda: None
         agent: object = self._agent if given is None else given
@@ -74,7 +76,7 @@ UNREGISTERED = -1
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContext:
-    """What a log takes from outside: a clock in microseconds since 1970, fresh ids, and who this process is."""
+    """A log's environment: a clock in microseconds since 1970, a generator of ids, and the name of this process."""
 
     now_micros: Callable[[], int]
     new_id: Callable[[], str]
@@ -82,7 +84,7 @@ class RuntimeContext:
 
 
 def _in_turn(method: F) -> F:
-    """One thread after the other."""
+    """Run the method under the log's lock."""
 
     @functools.wraps(method)
     def taken(self: Log, *args: Any, **kwargs: Any) -> Any:
@@ -93,8 +95,8 @@ def _in_turn(method: F) -> F:
 
 
 class Log:
-    """An open log; a context manager. For one thread; others may record and flush beside it, or use `port` holding
-    `turn`.
+    """An open log; a context manager. For one thread. Other threads may record and flush at the same time, or use
+    `port` while they hold `turn`.
 
     Times given are RFC 3339 text, aware datetimes or integer microseconds; WHEN is described in streams/point.py.
     """
@@ -131,8 +133,8 @@ class Log:
     ) -> str:
         """Record one observation and return its id; durable when `flush` returns.
 
-        source: a Source with its own seq, an agent's name (its run and seq are kept here), or None for this process.
-        ValidationError names the field, the rule and what was given; nothing is recorded then.
+        source: a Source with its own seq, an agent's name (run and seq are then assigned here), or None for this
+        process. Raises ValidationError, which names the field, the rule and the given value; nothing is recorded then.
         """
         version = self._writer(type_of(check_entity(entity)))
         now = self._around.now_micros()
@@ -149,17 +151,17 @@ class Log:
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
-        """Record a typed relation to `target`; further keywords as `observe`."""
+        """Record a typed relation to `target`; further keywords as for `observe`."""
         times = (("link.valid_from", valid_from), ("link.valid_to", valid_to))
         validity = [None if each is None else _micros(each, path) for path, each in times]
         return self.observe(entity, kind="link", link=Link(relation, target, *validity), **given)
 
     def unlink(self, entity: str, relation: str, target: str, **given: Any) -> str:
-        """Record that a relation ended; further keywords as `observe`."""
+        """Record that a relation ended; further keywords as for `observe`."""
         return self.observe(entity, kind="unlink", link=Link(relation, target), **given)
 
     def retract(self, entity: str, observation: str | bytes, **given: Any) -> str:
-        """Record that an earlier observation of the entity was wrong; further keywords as `observe`."""
+        """Record that an earlier observation of the entity was wrong; further keywords as for `observe`."""
         return self.observe(entity, retracts=[observation], **given)
 
     @_in_turn
@@ -181,13 +183,13 @@ class Log:
         return observation_id
 
     def _writer(self, type_name: str) -> TypeVersion:
-        """The version to write a type by: the user's own file, else what the log has, else the shipped one."""
+        """The version for writing a type: the user's file, else the log's newest, else the shipped one."""
         found = self._writers.get(type_name)
         if found is not None:
             return found
         mine = self._types.get(type_name)
         known = self._port.registry.in_effect(type_name)
-        if not known:  # it is registered once, and another process may have a newer version than this one's
+        if not known:  # registered only once, because another process may have registered a newer version
             self._port.refresh()
             known = self._port.registry.in_effect(type_name)
         if mine is not None and (type_name in self._mine or not known):
@@ -198,7 +200,7 @@ class Log:
         return known[-1]
 
     def _registered(self, version: TypeVersion) -> TypeVersion:
-        """The version as the log has it: a type is registered by its first observation that was found good."""
+        """The version in the log: the first valid observation of a type registers it."""
         if version.offset != UNREGISTERED:
             return version
         self._port.register(version.definition)
@@ -208,26 +210,30 @@ class Log:
 
     @_in_turn
     def register(self, definition: TypeDefinition) -> None:
-        """Make a type definition part of the log; entities of an older version are folded again by it."""
+        """Register a type definition; entities of an older version are folded again by it."""
         self._port.register(definition)
         self._writers.pop(definition.name, None)
 
     @_in_turn
     def put_blob(self, content: bytes, media_type: str) -> Blob:
-        """Store a content, durable on return; the reference may then stand in a patch. Equal contents are one."""
+        """Store a content, durable on return. The returned reference can be used in a patch. Equal contents are stored
+        once.
+        """
         blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
         self._port.blobs.put(blob.hash, content)
         return blob
 
     def flush(self) -> None:
-        """Return when everything observed is durable and folded. Of threads that flush at once one syncs for all."""
+        """Return when everything observed is durable and folded. If several threads flush at once, one syncs for
+        all.
+        """
         with self.turn:
             end = self._port.flush_begun()
         end()
 
     @_in_turn
     def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:
-        """Name a point, now or `at`; InputError when the name is taken."""
+        """Set a marker at a point, now or `at`. Raises InputError if the name is taken and replace is False."""
         check_name(name, "marker")
         if name.startswith("@"):
             raise InputError(f"{name}: give the name without @; it is used as @{name.lstrip('@')}")
@@ -240,13 +246,13 @@ class Log:
 
     @_in_turn
     def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
-        """The cut behind a WHEN. NotAnswerable names the nearest point that can be asked for."""
+        """Resolve a WHEN to a cut. Raises NotAnswerable, which names the nearest point that can be answered."""
         self._port.flush()
         self._port.refresh()
         return Points(self._port, self._around.now_micros() // 1000).resolve(when, entity, clock)
 
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
-        """One entity at a point; UnknownEntity where nothing of it stands there."""
+        """Return one entity at a point. Raises UnknownEntity if it has no observation there."""
         check_entity(entity)
         cut = self.point(at, entity, clock).cut
         folds = Folds(self._port.registry, cut.schemas)
@@ -256,7 +262,9 @@ class Log:
         return EntityView(self._port, folds, cut, found)
 
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
-        """Some entities at a point, by name, read together; those of which nothing stands there are left out."""
+        """Return several entities at a point, by name, read together. Entities without an observation there are left
+        out.
+        """
         names = [check_entity(each) for each in entities]
         cut = self.point(at, None, clock).cut
         folds = Folds(self._port.registry, cut.schemas)
@@ -267,12 +275,12 @@ class Log:
                 entities: Iterable[str] | None = None, since: Time | None = None, full: bool = False,
                 parallel: bool | None = None,
                 progress: Progress = lambda more, total: None) -> StateView:  # fmt: skip
-        """Every entity at a point, by a reader of its own: no live consumer's offsets move.
+        """Return every entity at a point. It reads with a separate reader, so no live consumer's offsets move.
 
-        types, entities: only the entities of these types and these ones, by TYPE/ID. since: without those closed (by
-        their type's `refold.closed_by`) by an observation observed before this time. A view limited so has no root.
-        full: from the first record, whatever snapshots there are. parallel: in several processes, or in this one;
-        None for whatever is faster. However it was rebuilt, the entities are the same.
+        types, entities: only the entities of these types, and these entities (TYPE/ID). since: without entities that
+        were closed (by their type's `refold.closed_by`) by an observation observed before this time. A limited view has
+        no root. full: begin at the first record and use no snapshots. parallel: in several processes, or in this one;
+        None for the faster. full and parallel do not change the entities.
         """
         cut = self.point(at, None, clock).cut
         since_micros = None if since is None else _micros(since, "since")
@@ -284,7 +292,7 @@ class Log:
                 python: bool = True) -> list[Row]:  # fmt: skip
         """The mutations of one entity, in log order, after `since` and up to `until`.
 
-        clock "observed" takes both as times, and gives what was observed after the one and up to the other.
+        With clock "observed" both are times, and the result has what was observed after `since` and up to `until`.
         """
         check_entity(entity)
         last = self.point(until, entity, clock).cut
@@ -309,18 +317,20 @@ class Log:
 
     def diff(self, a: When, b: When = None, entity: str | None = None, *, clock: str = "recorded",
              python: bool = True) -> list[Row]:  # fmt: skip
-        """What differs at `b` from `a`: of one entity, or of the whole log."""
+        """Return the differences between points `a` and `b`, of one entity or of the whole log."""
         before, after = self.point(a, entity, clock).cut, self.point(b, entity, clock).cut
         return difference(self._port, before, after, entity, python=python)
 
     def changes(self, from_: When = None, *, live: bool = False, poll_s: float = 0.2) -> Iterator[Change]:
-        """Entity changes after a point (from the beginning without one): up to now, or going on as they come."""
+        """Yield entity changes after a point (without one: from the beginning), up to now, or with `live` also new
+        ones.
+        """
         cut = None if from_ is None else self.point(from_).cut
         self._port.flush()
         return changes_from(self._port, cut, live=live, poll_s=poll_s)
 
     def verify(self, progress: Progress = lambda more, total: None) -> VerifyReport:
-        """Fold the whole log again and compare with every table, index, change and content."""
+        """Fold the whole log again and compare the result with every table, index, change and content."""
         self._port.flush()
         with self._port.still(is_verified=True) as port:
             return verify(port, Points(port, self._around.now_micros() // 1000).end(), progress)
@@ -328,45 +338,45 @@ class Log:
     def snapshot(self, *, pin: bool = False) -> list[Epoch]:
         """Seal an epoch of every partition that has records, from which rebuilds begin; durable on return.
 
-        pin: keep these epochs for ever. Epochs are also sealed by themselves, in the background, as the log grows.
+        pin: also pin these epochs. Epochs are also sealed automatically, in the background, as the log grows.
         """
         return list(self._port.snapshot(self._around.now_micros() // 1000 if pin else None))
 
     def recover(self, *, wait: bool = True) -> Mapping[str, Any]:
-        """Throw the entity tables away and make them again from snapshots and records; returns how.
+        """Delete the entity tables and make them again from snapshots and records; returns how.
 
-        For tables that `verify` finds damaged. wait: False returns when states are there again; their indexes are
-        filled in the background, and questions are answered from the log itself meanwhile.
+        For tables that `verify` found damaged. wait: False returns when the states exist again; the indexes are filled
+        in the background, and questions are answered from the log meanwhile.
         """
         return self._port.recover(wait=wait)
 
     def snapshots(self, only: Iterable[Epoch] | None = None) -> list[Snapshot]:
-        """Every sealed epoch, partition by partition, by offset; or some."""
+        """Return every sealed epoch, or those in `only`, by partition and offset."""
         self._port.flush()
         self._port.refresh()
         reader = self._port.snapshots
         return list(listed(reader, every_epoch(reader, self._port.partitions) if only is None else only))
 
     def pin(self, epochs: Iterable[Epoch]) -> None:
-        """Keep sealed epochs for ever; InputError, and none is pinned, where one is not there."""
+        """Pin sealed epochs. Raises InputError, and pins none, if one of them does not exist."""
         self._port.pin(list(epochs), self._around.now_micros() // 1000)
 
     def unpin(self, epochs: Iterable[Epoch]) -> None:
-        """Let epochs go with time, as others do."""
+        """Unpin epochs: the retention policy applies to them again."""
         self._port.pin(list(epochs), None)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
-        """Remove the snapshots that are too old to keep (streams/snapshots/retention_policy.py); says what, by
-        partition.
+        """Remove the snapshots that the retention policy does not keep (streams/snapshots/retention_policy.py). Returns
+        the result by partition.
 
-        The log's owner does so by itself as the log grows. Answers stay the same, some rebuilds take longer.
-        dry_run: remove nothing, only say, also of a log opened to read. damaged: give up snapshots whose manifest
-        cannot be read too.
+        The log's owner does this automatically as the log grows. Answers do not change; some rebuilds take longer.
+        dry_run: remove nothing, only report; works in a log opened to read. damaged: also remove snapshots whose
+        manifest cannot be read.
         """
         return list(self._port.collect(dry_run=dry_run, damaged=damaged))
 
     def blob(self, reference: Blob | str) -> bytes:
-        """The content behind a Blob, or behind its SHA-256 in hex."""
+        """Return the content of a Blob, given as Blob or as its SHA-256 in hex."""
         try:
             digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
         except (TypeError, ValueError):
@@ -380,17 +390,17 @@ class Log:
 
     @property
     def port(self) -> LogPort:
-        """The log underneath, for tools that read records as they are."""
+        """The underlying log, for tools that read raw records."""
         return self._port
 
     @property
     def types(self) -> dict[str, TypeDefinition]:
-        """Every type that can be observed here: the log's newest, and what is shipped or given."""
+        """Every type that can be observed here: the log's newest versions, and the shipped and given ones."""
         registry = self._port.registry
         return {**self._types, **{name: registry.newest(name).definition for name in registry.fingerprints()}}
 
     def close(self) -> None:
-        """Flush and let go of the log."""
+        """Flush and close the log."""
         self._port.close()
 
     def __enter__(self) -> Self:
@@ -402,7 +412,7 @@ class Log:
         if kind is None:
             self.close()
             return
-        with contextlib.suppress(Exception):  # what went wrong first is what should be seen
+        with contextlib.suppress(Exception):  # the first error is the one to report
             self.close()
 
 

@@ -1,4 +1,4 @@
-"""Cuts: a point of a whole log, as a value whose text is all there is to it.
+"""Cuts: a cut is a point of a whole log, and its text contains all of it.
 
 The text is `cut:1.` and the base64url (unpadded) of deterministic CBOR {l: log id, p: {partition: next offset},
 s: next offset of schemas, o: observed_until in microseconds (absent without one), t: digest of the type fingerprints,
@@ -26,9 +26,9 @@ SHORT_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point of a log: what stands below `offsets` (partition to next offset) and `schemas`.
+    """A point of a log: everything below `offsets` (partition to next offset) and `schemas`.
 
-    observed_until: only what was observed at or before this time, in microseconds; None for all.
+    observed_until: only observations observed at or before this time, in microseconds since 1970; None for all.
     """
 
     log_id: bytes
@@ -46,16 +46,16 @@ class Cut:
 
     @property
     def short(self) -> str:
-        """The first digits of the SHA-256 of the cut: a name beside the text, not instead of it."""
+        """The first digits of the cut's SHA-256: a short name in addition to the text, not a replacement of it."""
         return hashlib.sha256(self._encoded()).hexdigest()[:SHORT_DIGITS]
 
     @property
     def records(self) -> int:
-        """How many log records stand below the cut."""
+        """The number of log records below the cut."""
         return sum(self.offsets.values())
 
     def until(self, observed_until: int | None) -> Cut:
-        """The same point, seen by another observed time."""
+        """The same point with another observed time."""
         return replace(self, observed_until=observed_until)
 
     def _encoded(self) -> bytes:
@@ -72,12 +72,14 @@ class Cut:
 
 
 def parse_cut(text: str) -> Cut:
-    """The cut behind its text (with or without the `cut:` in front); InputError, also where another fold made it."""
+    """Parse a cut's text, with or without the prefix `cut:`. Raises InputError, also for a cut of another fold
+    version.
+    """
     return of_this_fold(read_cut(text))
 
 
 def of_this_fold(cut: Cut) -> Cut:
-    """The cut; InputError where this release folds otherwise than the one that made it."""
+    """Return the cut. Raises InputError if it was made by another fold version than this release's."""
     if cut.fold_version != FOLD_VERSION:
         raise InputError(
             f"{_brief(str(cut))}: a cut of fold version {cut.fold_version}, this release folds by version "
@@ -87,7 +89,7 @@ def of_this_fold(cut: Cut) -> Cut:
 
 
 def read_cut(text: str) -> Cut:
-    """`parse_cut`, whatever fold made it."""
+    """Like `parse_cut`, for any fold version."""
     body = text.removeprefix(PREFIX)
     if not body.startswith(FORMAT):
         raise InputError(f"{_brief(text)}: not a cut that this release reads; a cut starts with {PREFIX}{FORMAT}")

@@ -1,16 +1,15 @@
-"""Dead letters as whoever looks into them sees them: a verdict, and what its record tells of itself.
+"""Dead letters for people: a verdict, and the description of its record.
 
-A record is told by the observation in it, where a schema that the log holds by now decodes it, else by its key. Neither
-says that it is an observation of this log: that is for the verdict, and for a retry
+A record is described by its observation, if a schema that the log has by now decodes it, or else by its key. Neither
+means that it is an observation of this log: the verdict decides that, and a retry may change it
 (streams/log/kafka/deadletter_retry.py).
 
 A retry is another record. Its header `refold-retry-of` has the position of the one that it repeats: partition u32 and
 offset u64, big-endian.
 
-A verdict: the final decision that a record is no observation, with everything it takes to look at the record again.
-
-Its bytes are deterministic CBOR {format: 1, offset, reason, detail, key, value, headers: [[name, value]], timestamp} of
-the record as it stands. Only workers decide (streams/worker/verdicts.py); archives keep what they decided.
+A verdict is the final decision that a record is not an observation, with a full copy of the record. Its bytes are
+deterministic CBOR {format: 1, offset, reason, detail, key, value, headers: [[name, value]], timestamp} of the record.
+Only workers decide (streams/worker/verdicts.py); archives keep what they decided.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ REASONS = ("misplaced", "misidentified", "undecodable", "no_such_id", "foreign_s
 
 
 class Verdict(NamedTuple):
-    """Why a record is no observation, and the record where it stands.
+    """Why a record is not an observation, and the record.
 
     reason: one of REASONS. detail: a sentence. timestamp: its append time, in milliseconds.
     """
@@ -51,7 +50,7 @@ class Verdict(NamedTuple):
 
 
 def _is_whole(found: Any) -> bool:
-    """Whether each value is of its type: whoever may write the topic may write anything."""
+    """Whether each value has its type: any writer of the topic can write anything."""
     numbers = ((found.offset, 2**63), (found.timestamp, END_MS))
     return (
         all(type(number) is int and 0 <= number < end for number, end in numbers)
@@ -69,7 +68,7 @@ def verdict_value(verdict: Verdict) -> bytes:
 
 
 def read_verdict(partition: int, value: bytes) -> Verdict:
-    """The verdict behind a value in a partition of `.deadletters`; CorruptionError where it is none."""
+    """Decode a verdict in a partition of `.deadletters`. Raises CorruptionError if it is not one."""
     where = f"a dead letter of partition {partition}"
     try:
         tree = cbor2.loads(value)
@@ -109,8 +108,8 @@ REMEDIES = {
 class Letter(NamedTuple):
     """A dead letter.
 
-    number: its offset in `.deadletters`. entity: of the observation in the record, else what its key says; empty where
-    that is no text. wire_id: of the schema that its bytes name, None where they name none.
+    number: its offset in `.deadletters`. entity: of the observation in the record, or else the key; empty if that is
+    not text. wire_id: the schema id in its bytes; None without one.
     """
 
     number: int
@@ -121,12 +120,12 @@ class Letter(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where the record stands in `.observations`."""
+        """The record's position in `.observations`."""
         return Position(self.verdict.partition, self.verdict.offset)
 
     @property
     def type_name(self) -> str:
-        """The type that it seems to be of; empty where nothing tells."""
+        """The apparent type; empty if unknown."""
         name, slash, _ = self.entity.partition("/")
         return name if slash else ""
 
@@ -147,20 +146,20 @@ def retry_header(of: Position) -> tuple[str, bytes]:
 
 
 def position_in(given: str | bytes | None) -> Position | None:
-    """The position in that header; None where it has none, for anybody may write headers."""
+    """Parse the position in that header; None if it is invalid, because any producer can write headers."""
     if not isinstance(given, bytes) or len(given) != _POSITION.size:
         return None
     return Position(*_POSITION.unpack(given))
 
 
 def letters(log: LogPort) -> Iterator[Letter]:
-    """Every dead letter of a log by the position of its record; CorruptionError where one cannot be read."""
+    """Yield every dead letter of a log, by the position of its record. Raises CorruptionError if one cannot be read."""
     for each in log.deadletters():
         yield letter_of(log.registry, each.offset, read_verdict(each.partition, each.data))
 
 
 def letter_of(registry: Registry, number: int, verdict: Verdict) -> Letter:
-    """What a verdict's record tells, by the schemas that are known."""
+    """Describe a verdict's record, by the known schemas."""
     value = verdict.value or b""
     try:
         observation = registry.decode(value)

@@ -1,8 +1,8 @@
-"""What a caller may leave unsaid, and the names it may say: known without importing what they are for."""
+"""Default values and allowed names of arguments, importable without the modules that use them."""
 
 from __future__ import annotations
 
 # How long to wait for the process that owns a `file:` log, or for Kafka's brokers.
 OWNER_TIMEOUT_S = 30.0
-# What a time means: when the log took it, or when it happened.
+# The meaning of a time: when the log recorded an observation, or when it happened.
 CLOCKS = ("recorded", "observed")

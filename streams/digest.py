@@ -23,7 +23,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def preimage(key: bytes, state_hash: bytes) -> bytes:
-    """What one entity adds to its bucket's digest."""
+    """The bytes of one entity that its bucket's digest covers."""
     return _LENGTH.pack(len(key)) + key + state_hash
 
 
@@ -36,21 +36,21 @@ def bucket_digest(members: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def slot_digest(buckets: Mapping[int, bytes]) -> bytes:
-    """The digest over a slot's bucket digests; those not given are empty."""
+    """The digest over a slot's bucket digests; missing ones are empty."""
     if not buckets:
         return EMPTY
     return hashlib.sha256(b"".join(buckets.get(number, EMPTY) for number in range(BUCKETS))).digest()
 
 
 class Digests:
-    """The bucket digests of any number of slots, set one by one; a slot is hashed again when it is asked for."""
+    """The bucket digests of any number of slots. A slot is hashed again on demand."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, bytearray] = {}
         self._slots: dict[int, bytes] = {}
 
     def set(self, place: int, digest: bytes) -> None:
-        """Give a place (slot * 256 + bucket) its digest."""
+        """Set the digest of a place (slot * 256 + bucket)."""
         slot, at = place >> 8, (place & 0xFF) * 32
         self._slots.pop(slot, None)
         buckets = self._buckets.get(slot)
@@ -73,11 +73,11 @@ class Digests:
         return [whole[at : at + 32] for at in range(0, 32 * BUCKETS, 32)]
 
     def buckets(self, slot: int) -> bytes:
-        """The digests of all buckets of a slot, one after another; nothing where all are empty."""
+        """The concatenated digests of all buckets of a slot; empty if all are empty."""
         return bytes(self._buckets.get(slot, b""))
 
     def set_buckets(self, slot: int, buckets: bytes) -> None:
-        """Give all buckets of a slot their digests, as `buckets` has them."""
+        """Set the digests of all buckets of a slot, in the form of `buckets`."""
         self._buckets[slot] = bytearray(buckets)
         self._slots.pop(slot, None)
 
@@ -91,7 +91,7 @@ class Digests:
         return found
 
     def take(self, other: Digests) -> None:
-        """Take over the slots of another, none of which this one has."""
+        """Add the slots of another, none of which this one has."""
         self._buckets.update(other._buckets)
         self._slots.update(other._slots)
 
@@ -102,7 +102,7 @@ def root(digests: Digests, entities: int) -> bytes:
 
 
 def root_over(slots: Mapping[int, bytes], entities: int) -> bytes:
-    """The root over slot digests, those not given empty."""
+    """The root over slot digests; missing ones are empty."""
     joined = b"".join(slots.get(slot, EMPTY) for slot in range(SLOTS))
     return hashlib.sha256(DOMAIN + struct.pack(">Q", entities) + joined).digest()
 
@@ -121,7 +121,7 @@ def root_of(states: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def differing_places(one: Digests, other: Digests) -> Iterator[int]:
-    """The places whose digests differ, found by going down only into the slots that differ."""
+    """The places whose digests differ. Only slots that differ are searched."""
     for slot in range(SLOTS):
         if one.slot(slot) == other.slot(slot):
             continue

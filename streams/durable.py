@@ -1,4 +1,4 @@
-"""What is on the device when the call returns: an open file, a closed one, a folder's names, a small file replaced."""
+"""Syncs files and folders to the device."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import IO, Any
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Have what was written to an open file on the device. OSError."""
+    """Sync an open file to the device. Raises OSError."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_path(path: Path) -> None:
-    """Have a closed file, or a folder's names, on the device: those made, renamed and removed in it. OSError."""
+    """Sync a closed file, or a folder's entries (created, renamed and removed ones), to the device. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -23,8 +23,9 @@ def sync_path(path: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put a small file in place of what was there: a kill leaves the one or the other, and perhaps a NAME.PID.new
-    beside it. OSError."""
+    """Replace a small file atomically: after a kill the old or the new one exists, and perhaps a file NAME.PID.new.
+    Raises OSError.
+    """
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with beside.open("w", encoding="utf-8") as file:
         file.write(text)

@@ -1,7 +1,7 @@
-"""What refold logs: an event with a name and fields, one line each (host/logs.py formats them).
+"""refold's log messages: events with a name and fields, one line each (host/logs.py formats them).
 
-Standard logging, so whoever runs a fold in a process of their own takes the records with their own handlers: a record
-has the attributes `event` and `fields`, and its message holds both.
+They use standard logging, so a program that embeds a fold can handle them: a log record has the attributes `event` and
+`fields`, and its message contains both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def tell(log: logging.Logger, event: str, level: int = logging.INFO, **fields: o
 
 
 def event_of(event: str, **fields: object) -> dict[str, object]:
-    """What a logging call with a message of its own is given as `extra`."""
+    """Return the argument `extra` for a logging call with its own message."""
     return {"event": event, "fields": fields}
 
 
@@ -47,7 +47,7 @@ class LetterLog:
         self._suppressed = 0
 
     def tell(self, partition: int, offset: int, reason: str) -> None:
-        """A record got a verdict."""
+        """Log that a record got a verdict."""
         self.look()
         if self._told < LETTERS_MAX:
             self._told += 1
@@ -56,12 +56,12 @@ class LetterLog:
             self._suppressed += 1
 
     def look(self) -> None:
-        """Begin the next interval where it is time."""
+        """Begin the next interval if it is due."""
         if self._now_s() - self._begun_s >= LETTERS_EVERY_S:
             self.end()
 
     def end(self) -> None:
-        """Say how many were left out, and begin the next interval."""
+        """Log how many were left out, and begin the next interval."""
         now_s = self._now_s()
         if self._suppressed:
             tell(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
@@ -70,7 +70,8 @@ class LetterLog:
 
 
 class PassedLog:
-    """Logs how many records of a topic are passed over, when there are more: of a topic once in PASSED_EVERY_S.
+    """Logs how many records of a topic are skipped, when the number grew: at most once in PASSED_EVERY_S for each
+    topic.
 
     For one thread.
     """
@@ -81,7 +82,7 @@ class PassedLog:
         self._told: dict[tuple[str, str], tuple[int, float]] = {}
 
     def look(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
-        """What is passed over now, and the event that says so."""
+        """Check the present numbers of skipped records. event: the name of the event to log."""
         now_s = self._now_s()
         for each in found:
             records, told_s = self._told.get((event, each.topic), (0, now_s - PASSED_EVERY_S))

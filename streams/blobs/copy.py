@@ -1,10 +1,9 @@
-"""Copying a log's contents from one store to another.
+"""Copies a log's contents from one store to another.
 
-1. What expired is noted as expired in the target, so that nothing which is missing there is taken for lost.
-2. Each content that the target does not have is read, which compares it with its hash, and put. One that is damaged is
-   left out, and named in the end; all others are copied.
-A process that ends in between is repeated: what was copied is passed over. So is what was copied while others still
-recorded: copy once, end what records, copy once more, and go on with the other store.
+1. Expired contents are noted as expired in the target, so that a missing one is not taken for lost.
+2. Each content that the target lacks is read, which checks its hash, and put. A damaged one is skipped and reported at
+   the end; all others are copied. The copy can be repeated: contents that were copied are skipped. To move a log in
+   use: copy once, stop the recording processes, copy again, and continue with the other store.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class ContentsCopied:
-    """What a copy did: contents and bytes that were copied, that were there already, and that were noted as expired.
+    """The result of a copy: contents and bytes that were copied, that already existed, and that were noted as expired.
 
-    damaged: by SHA-256 in hex, why a content could not be copied.
+    damaged: the reason why a content could not be copied, by SHA-256 in hex.
     """
 
     contents: int = 0
@@ -34,18 +33,18 @@ class ContentsCopied:
 
 
 def copy_contents(source: ContentStore, target: ContentStore, progress: Progress | None = None) -> ContentsCopied:
-    """Copy what a store has and another one lacks; durable on return.
+    """Copy the contents that the target lacks; durable on return.
 
     Args:
         source: where the contents are.
         target: where they go.
-        progress: is told how many more contents were done, and how many there are.
+        progress: called with the number of further contents done, and their total.
 
     Returns:
         What was done.
 
     Raises:
-        StorageError: A store failed; once more does the rest.
+        StorageError: A store failed; a repeated call copies the rest.
     """
     done = ContentsCopied()
     for digest in source.expired():
@@ -69,7 +68,7 @@ def _copy(digest: bytes, source: ContentStore, target: ContentStore, done: Conte
     except CorruptionError as error:
         done.damaged[digest.hex()] = str(error)
         return
-    if content is not None:  # else it was removed meanwhile
+    if content is not None:  # None: it was removed meanwhile
         target.put(digest, content)
         done.contents += 1
         done.bytes += len(content)

@@ -3,16 +3,16 @@
 A content is written to a temporary name, synced and renamed, so a name that exists holds the whole content. Any
 process of the same user may write: equal names are equal contents. A folder belongs to one log.
 
-Contents are removed when they have expired (agents/retention/). Nothing that is missing may be taken for that, so what
-was removed stands in `EXPIRED`, 32 bytes a name. To remove some:
+Contents are removed when they have expired (agents/retention/). To distinguish these from lost contents, the file
+`EXPIRED` lists their names, 32 bytes each. To remove contents:
 
-1. Lock the folder against those who put: they hold it together, who removes holds it alone.
-2. Leave the contents that were put since a time, which their files' times of change tell: putting a content that is
-   there already sets it anew. What refers to those may not stand in the log yet.
-3. Add the names to EXPIRED and sync it, unless they are garbage, which nothing names. A torn end, which a lost
-   machine leaves, is cut off first.
-4. Remove the files and sync their folders.
-A process killed in between is repeated by the next who removes them. A content put again after all is there again.
+1. Lock the folder: writers hold the lock shared, a remover holds it exclusively.
+2. Keep the contents that were put since a given time, according to their files' modification times; putting an existing
+   content updates it. The log may not have the observations that refer to them yet.
+3. Add the names to EXPIRED and sync it, unless they are garbage, which nothing names. A torn end after a machine crash
+   is cut off first.
+4. Remove the files and sync their folders. If a process is killed in between, the next removal repeats it. An expired
+content that is put again exists again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_
 from refold.streams.durable import sync_file, sync_path
 
 EXPIRED = "EXPIRED"
-# So long at most does a writer wait for whoever removes.
+# The longest time that a writer waits for a remover.
 _REMOVED_AT_ONCE = 64
 _NAME_BYTES = 32
 _NAME_DIGITS = 2 * _NAME_BYTES
@@ -127,7 +127,8 @@ class BlobFolder(ContentStore):
             Path(temporary).unlink(missing_ok=True)
             raise
         sync_path(target.parent)
-        # Also those above, which the first contents make: whoever made them may not have come so far.
+        # Also the parent folders, which the first contents create: the process that created them may not have synced
+        # them.
         if target.parent not in self._synced:
             for folder in (self._folder, self._folder.parent):
                 sync_path(folder)
@@ -147,7 +148,7 @@ class BlobFolder(ContentStore):
         sync_path(self._folder)
 
     def _expired_names(self) -> set[bytes]:
-        """Those of the file; names are added to it, and it is read on from where it was read to."""
+        """The names in the file. It only grows, so reading continues after the last read position."""
         known = len(self._expired) * _NAME_BYTES
         try:
             with (self._folder / EXPIRED).open("rb") as file:

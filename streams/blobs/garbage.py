@@ -1,18 +1,19 @@
-"""Contents that nothing names: left by a process that was killed between putting and appending, or put and never used.
+"""Finds contents that nothing names: left by a process that was killed between put and append, or never used.
 
-1. List the contents whose last put is older than the grace: candidates, as many as fit into a bound.
-2. Only then take the ends of all partitions. Whatever named a candidate while it was listed stands below them; who
-   names one from here on puts it first, which sets its time anew.
-3. Pass over all observations below the ends, those of dead letters and of records without verdict too, and strike out
-   what they name, at any depth: a content may name others. Where bytes cannot be read as an observation, the names of
-   the candidates are looked for in the bytes themselves, for a retry may read them one day.
-4. Remove what is left, but nothing that was put since step 1 (`ContentStore.remove`), and note nothing: were one of
-   them missed after all, it is to be told from what expired.
-5. The next candidates, from 1, until all were looked at.
+1. List the contents whose last put is older than the grace period: the candidates, up to a limit.
+2. Then read the ends of all partitions. Observations that named a candidate at that time are below them; a later one
+   puts the content first, which updates its time.
+3. Read all observations below the ends, including dead letters and records without verdict, and strike out the
+   candidates that they name, at any depth, because a content may name others. If bytes cannot be read as an
+   observation, the candidates' names are searched in the bytes, because a retry may be able to read them later.
+4. Remove the remaining candidates that were not put since step 1 (`ContentStore.remove`), and do not note them as
+   expired: if one were needed after all, it must not look expired.
+5. Repeat from step 1 with the next candidates, until all were checked.
 
-A content that is missing or damaged and may name others stops it: nothing is known of what those would name. States,
-snapshots and changes hold values of observations, and golden traces and exports carry their contents, so there is
-nothing else to ask. The grace has to be longer than anybody takes from putting a content to appending its name.
+A content that is missing or damaged and may name others stops the collection, because the contents that it names are
+unknown. States, snapshots and changes hold values of observations, and golden traces and exports carry their contents,
+so nothing else has to be checked. The grace period must be longer than the time from putting a content to appending its
+name.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Garbage:
-    """What was found: contents in the store, their bytes; what nothing names of it; what was removed, what left."""
+    """The result: the contents in the store and their bytes; those that nothing names; those removed, and those
+    kept.
+    """
 
     contents: int = 0
     bytes: int = 0
@@ -51,8 +54,8 @@ def collect(
 ) -> Garbage:  # fmt: skip
     """Find the contents that nothing names, and remove them unless it is a dry run; durable on return.
 
-    progress: told how many more records were read, and how many there are to read as far as is known.
-    CorruptionError where a content that may name others is missing or damaged.
+    progress: called with the number of further records read, and the present estimate of the total. Raises
+    CorruptionError if a content that may name others is missing or damaged.
     """
     found = Garbage()
     before_ms = now_ms - round(grace_s * 1000)
@@ -127,6 +130,6 @@ def _strike_out_of(log: LogPort, record: Record, candidates: dict[bytes, int]) -
 
 
 def _names_in(data: bytes, candidates: Collection[bytes]) -> list[bytes]:
-    """The candidates whose 32 bytes stand anywhere in these."""
+    """The candidates whose 32 bytes occur anywhere in `data`."""
     windows = {data[start : start + ID_BYTES] for start in range(len(data) - ID_BYTES + 1)}
     return [digest for digest in windows if digest in candidates]

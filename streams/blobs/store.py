@@ -1,7 +1,8 @@
-"""What a store of contents is to a log: bytes by their SHA-256, put before what names them is appended.
+"""The interface of a content store: bytes by their SHA-256. A content is put before an observation that names it is
+appended.
 
-A process that is killed between the two leaves a content that nothing names, which garbage.py finds; never an
-observation that names nothing. One suite (tests/streams/blobs/test_stores.py) holds every store to this.
+A process that is killed between the two leaves a content that nothing names, which garbage.py finds, but never an
+observation that names a missing content. One suite tests every store (tests/streams/blobs/test_stores.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from refold.avro.errors import CorruptionError, RefoldError
 
 
 class Removed(NamedTuple):
-    """What was removed: how many contents, their bytes, and how many were left because they were put just now."""
+    """The result of a removal: the number of contents, their bytes, and the number kept because they were put
+    recently.
+    """
 
     contents: int
     bytes: int
@@ -24,7 +27,7 @@ class Removed(NamedTuple):
 
 
 class StoredContent(NamedTuple):
-    """A content that is there: its SHA-256, bytes, and when it was last put, in milliseconds since 1970."""
+    """A stored content: its SHA-256, its size in bytes, and the time of its last put, in milliseconds since 1970."""
 
     digest: bytes
     size: int
@@ -32,9 +35,10 @@ class StoredContent(NamedTuple):
 
 
 class ContentStore(ABC):
-    """Contents of one log. Every method raises StorageError, as StoreUnavailable where the store gives no answer.
+    """Contents of one log. Every method may raise StorageError, or StoreUnavailable if the store gives no answer.
 
-    url: where it is, without any secret. erases_later: whether a removed content's bytes are on disks for some time.
+    url: the store's URL, without any secret. erases_later: whether a removed content's bytes stay on disks for some
+    time.
     """
 
     url: str
@@ -42,26 +46,26 @@ class ContentStore(ABC):
 
     @abstractmethod
     def put(self, digest: bytes, content: bytes) -> None:
-        """Store a content, durable on return; one that has expired (avro/blob.py) is remembered as such.
+        """Store a content, durable on return. The marker of an expired content (avro/blob.py) is stored as such.
 
-        One that is there already is from now on as one put now.
+        Putting an existing content updates its put time.
         """
 
     @abstractmethod
     def get(self, digest: bytes) -> bytes | None:
-        """A content, or None where there is none; CorruptionError where it is not what its name says."""
+        """Return a content, or None if it does not exist. Raises CorruptionError if it does not match its name."""
 
     @abstractmethod
     def size(self, digest: bytes) -> int | None:
-        """How many bytes a content has, or None where there is none."""
+        """Return a content's size in bytes, or None if it does not exist."""
 
     @abstractmethod
     def has_expired(self, digest: bytes) -> bool:
-        """Whether a content of this name, which is not there, was removed because it had expired."""
+        """Whether a missing content of this name was removed because it had expired."""
 
     @abstractmethod
     def stored(self) -> Iterator[StoredContent]:
-        """The contents that are there; those put meanwhile may or may not be among them."""
+        """Yield the stored contents; those put meanwhile may or may not be included."""
 
     @abstractmethod
     def expired(self) -> Iterator[bytes]:
@@ -69,33 +73,33 @@ class ContentStore(ABC):
 
     @abstractmethod
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
-        """Remove contents for good, but none put at this time or later (milliseconds since 1970); durable on return.
+        """Remove contents that were put before a time (milliseconds since 1970); durable on return.
 
-        is_expiry: remember that they expired. A process killed in between has not removed all; once more does the rest.
+        is_expiry: note them as expired. After a kill in between, a repeated call removes the rest.
         """
 
     def remaining(self) -> int:
-        """How many removed contents the storage below still has the bytes of."""
+        """The number of removed contents whose bytes are still in the underlying storage."""
         return 0
 
     def settle(self) -> None:
-        """Have the storage below drop what it still has of removed contents."""
+        """Make the underlying storage drop the bytes of removed contents."""
         return None
 
     def sweep(self, before_ms: int, *, dry_run: bool) -> int:
-        """Remove what is left of contents whose put ended before it was done, but nothing from this time on.
+        """Remove the remains of unfinished puts that began before a time (milliseconds since 1970).
 
-        Returns how many contents, or parts of one.
+        Returns the number of contents, or of parts of one.
         """
         return 0
 
     def has(self, digest: bytes) -> bool:
-        """Whether there is a content of this name, or was before it expired."""
+        """Whether a content of this name exists or has expired."""
         return self.size(digest) is not None or self.has_expired(digest)
 
 
 class GuardedStore(ContentStore):
-    """A store as a log has it: the log says before each change whether it may be changed."""
+    """A log's store: before each change it checks whether the log may be written."""
 
     def __init__(self, store: ContentStore, require_writable: Callable[[], None]) -> None:
         """Guard a store.
@@ -144,7 +148,7 @@ class GuardedStore(ContentStore):
 
 
 class NoStore(ContentStore):
-    """The store of a log that has none: it is empty, and whoever needs one is told why there is none."""
+    """The store of a log without one: it is empty, and a put raises an error that says why."""
 
     url = ""
 
@@ -175,14 +179,14 @@ class NoStore(ContentStore):
 
 
 def whole(digest: bytes, content: bytes, place: str) -> bytes:
-    """The content, if it is what its name says; else CorruptionError, by its place."""
+    """Return the content if it matches its name. Raises CorruptionError, which names its place, otherwise."""
     if hashlib.sha256(content).digest() != digest:
         raise CorruptionError(f"{place}: the content does not match its name; restore it from a copy")
     return content
 
 
 def in_lots(digests: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
-    """The digests, so many at a time."""
+    """Yield the digests in lists of `count`."""
     rest = iter(digests)
     while lot := [*islice(rest, count)]:
         yield lot
