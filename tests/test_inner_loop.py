@@ -39,6 +39,7 @@ LONG = {
     "tests/agents/capture/test_shared_cases.py": "sends each of the shared cases by a proxy",
     "tests/agents/capture/test_wire.py": "sends each case of a provider's wire by a proxy",
     "tests/agents/confined/test_escapes.py": "tries each way out of a confined process, in a process of its own",
+    "tests/agents/confined/test_shared_memory.py": "confines processes, and runs commands",
     "tests/agents/golden/test_plugin.py": "runs pytest in a process for each case",
     "tests/agents/recorder/test_children.py": "starts processes in each way that Python has",
     "tests/agents/recordings/test_imported.py": "imports recorded conversations of each format",

@@ -123,7 +123,8 @@ def main() -> None:
     confined_to = str(Path(answer).parent) if trace else ""
     try:
         if trace:
-            confine(os.open(trace[0], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), confined_to)
+            descriptor = os.open(trace[0], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            confine(descriptor, confined_to, [*sys.path, folder, confined_to])
     except NotConfined as error:
         found = BisectResult(status="unusable", refused=str(error))
     else:

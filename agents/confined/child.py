@@ -85,7 +85,7 @@ class JournalChildren:
 def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
     """Confine this process, then do the replay or the fork; a fork's actions are written to `out`."""
     try:
-        unheld = confine(trace, question.folder)
+        unheld = confine(trace, question.folder, [*question.path, question.base])
     except NotConfined as refused:
         return ChildReply(refused=str(refused))
     sys.dont_write_bytecode = True

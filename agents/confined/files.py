@@ -3,7 +3,8 @@
 `hold_files` restricts the calling thread, and every thread and process that it starts, for good:
 
 1. Creating, writing, truncating, renaming and removing files is denied (EACCES) outside the given folder, a few devices
-   and /dev/shm, where semaphores are created.
+   and /dev/shm, where semaphores are created. It is the process's own (agents/confined/shared_memory.py). Where the
+   kernel refuses that, the answer says so, and the guard denies Python's writes there.
 2. Signals to processes outside are denied if the kernel can (Landlock ABI 6, Linux 6.12).
 3. Reading is not restricted, nor are modes, owners and times of files. Open descriptors are not affected.
 
@@ -17,7 +18,10 @@ import errno
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+
+from refold.agents.confined.shared_memory import SHARED, is_owned, not_ownable, own_shared_memory
 
 # The numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -27,17 +31,20 @@ _CHANGING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 _SIGNALS = 1 << 1
 _ABI_OF_REFER, _ABI_OF_TRUNCATE, _ABI_OF_NETWORK, _ABI_OF_SCOPES = 2, 3, 4, 6
-_SHARED = "/dev/shm"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 
-def hold_files(libc: ctypes.CDLL, folder: str) -> str:
-    """Hold the files of this thread; folder: where it may write. Why they are not held; empty where they are."""
+def hold_files(libc: ctypes.CDLL, folder: str, code: Iterable[str] = ()) -> str:
+    """Hold the files of this thread. Return why they, or those in /dev/shm, are not held; empty if all are.
+
+    folder: where it may write. code: folders that must stay readable.
+    """
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     if version < 1:
         return f"Landlock says {os.strerror(ctypes.get_errno())}"
     if len(list(Path("/proc/self/task").iterdir())) != 1:
         return "another thread runs already, which Landlock would not restrict"
+    shared = own_shared_memory(libc, folder, code)
     handled = _CHANGING | (_REFER if version >= _ABI_OF_REFER else 0)
     handled |= _TRUNCATE if version >= _ABI_OF_TRUNCATE else 0
     attributes = struct.pack("=QQQ", handled, 0, _SIGNALS if version >= _ABI_OF_SCOPES else 0)
@@ -46,7 +53,7 @@ def hold_files(libc: ctypes.CDLL, folder: str) -> str:
     if ruleset < 0:
         return f"Landlock says {os.strerror(ctypes.get_errno())}"
     of_files = (_WRITE_FILE | _TRUNCATE) & handled
-    rules = {folder: handled, _SHARED: of_files | _REMOVE_FILE | _MAKE_REGULAR, **dict.fromkeys(_DEVICES, of_files)}
+    rules = {folder: handled, SHARED: of_files | _REMOVE_FILE | _MAKE_REGULAR, **dict.fromkeys(_DEVICES, of_files)}
     try:
         for path, allowed in rules.items():
             _allow(libc, ruleset, path, allowed)
@@ -56,7 +63,7 @@ def hold_files(libc: ctypes.CDLL, folder: str) -> str:
         return f"Landlock says {error.strerror} of {error.filename}"
     finally:
         os.close(ruleset)
-    return ""
+    return shared
 
 
 def not_offered() -> str:
@@ -66,6 +73,11 @@ def not_offered() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     return "" if version > 0 else f"Landlock says {os.strerror(ctypes.get_errno())}"
+
+
+def not_held() -> str:
+    """Return what a confined process may change here, and why; empty if that is its own folder alone."""
+    return f"no files: {why}" if (why := not_offered()) else not_ownable()
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
@@ -86,4 +98,4 @@ def is_held(path: str, folder: str) -> bool:
     real = os.path.realpath(path)
     if real in _DEVICES:
         return False
-    return not any(Path(real).is_relative_to(each) for each in (os.path.realpath(folder), _SHARED))
+    return not (is_owned(real) or Path(real).is_relative_to(os.path.realpath(folder)))

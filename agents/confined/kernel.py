@@ -1,7 +1,8 @@
 """Confine a process by the kernel: it can open no socket and start no process, in Python, ctypes, C or Rust.
 
-`confine` restricts file writes by Landlock, if the kernel offers that (agents/confined/files.py). Then it installs a
-seccomp filter in the calling process, for all its threads and permanently:
+`confine` restricts file writes by Landlock, if the kernel offers that (agents/confined/files.py), and gives the process
+a /dev/shm of its own, if the kernel allows that (agents/confined/shared_memory.py). Then it installs a seccomp filter
+in the calling process, for all its threads and permanently:
 
 1. The filter allows computing, reading and writing files, starting threads, and making pairs of stream sockets within
    the process, which event loops need.
@@ -12,8 +13,8 @@ seccomp filter in the calling process, for all its threads and permanently:
 3. The handler of SIGSYS cannot be replaced: an attempt to do so ends the process.
 4. clone3 and io_uring, whose arguments a filter cannot read, report ENOSYS: C libraries then use the older calls.
 
-No privilege is needed, and no user namespace, which containers often forbid. Open descriptors stay open: the starter of
-the process passes it none that leads outside.
+The filter needs no privilege, and no user namespace, which containers often forbid. Open descriptors stay open: the
+starter of the process passes it none that leads outside.
 
 Python starts a process (`uname -p`) for the processor's name when the platform is first asked for, and caches the
 answer. SDKs ask for it. If no process may be started later, it is asked for before.
@@ -30,6 +31,7 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from refold.agents.confined.files import hold_files
@@ -80,11 +82,11 @@ class NotConfined(Exception):
     """The kernel, or the environment of the process, refuses; the message says why."""
 
 
-def confine(trace: int, folder: str) -> str:
-    """Confine this process. Returns why files are not confined, or an empty text if they are.
+def confine(trace: int, folder: str, code: Iterable[str] = ()) -> str:
+    """Confine this process. Returns why files, or those in /dev/shm, are not confined, or an empty text if they are.
 
-    trace: a descriptor for the stack of an attempt. folder: the only one in which files may be written. NotConfined;
-    then sockets and processes are as before, and no user code may be run.
+    trace: a descriptor for the stack of an attempt. folder: the only one in which files may be written. code: folders
+    from which code is imported. NotConfined; then sockets and processes are as before, and no user code may be run.
     """
     learn_processor()
     machine = _MACHINES.get(platform.machine())
@@ -93,7 +95,7 @@ def confine(trace: int, folder: str) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) failed: {os.strerror(ctypes.get_errno())}")
-    unheld = hold_files(libc, folder)
+    unheld = hold_files(libc, folder, code)
     steps = _filter(machine)
     held = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(held))

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from refold.agents.confined.files import not_offered
+from refold.agents.confined.files import not_held
 from refold.agents.entry import Agent, agent_of, entry_for, recorded_agent_of
 from refold.agents.golden.file import SUFFIX, Golden, found, read
 from refold.agents.golden.run_summary import RunSummary
@@ -77,8 +77,8 @@ def pytest_report_header(config: pytest.Config) -> str:
     said = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
     if not _is_confined(config):
         return said
-    why = not_offered()
-    return f"{said}; confined{f', but no files: {why}' if why else ''}"
+    what = not_held()
+    return f"{said}; confined{f', but {what}' if what else ''}"
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

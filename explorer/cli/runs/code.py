@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from refold.agents.confined.files import not_offered
+from refold.agents.confined.files import not_held
 from refold.agents.entry import Agent, agent_of, require_known
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
@@ -55,8 +55,8 @@ def entry_of(log: AgentLog, run: str) -> str:
 
 
 def _say_what_is_not_held(context: click.Context, option: click.Parameter, confined: bool) -> bool:
-    if confined and (why := not_offered()):
-        click.echo(f"warning: --confined holds sockets and processes here, but no files: {why}", err=True)
+    if confined and (what := not_held()):
+        click.echo(f"warning: --confined holds sockets and processes here, but {what}", err=True)
     return confined
 
 

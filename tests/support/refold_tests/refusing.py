@@ -16,4 +16,5 @@ assert libc.syscall(seccomp, 1, 0, struct.pack("@HP", len(steps), ctypes.address
 os.execv(sys.executable, [sys.executable, "-P", "-m", "refold.explorer.cli.main", *sys.argv[1:]])
 """)
 REFUSING = _DENYING.substitute(call="seccomp", code="EPERM")
+WITHOUT_NAMESPACES = _DENYING.substitute(call='{"x86_64": 272, "aarch64": 97}[platform.machine()]', code="EPERM")
 WITHOUT_LANDLOCK = _DENYING.substitute(call=444, code="ENOSYS")

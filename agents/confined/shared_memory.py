@@ -1,0 +1,120 @@
+"""Shared memory of a confined process: /dev/shm is its own, and empty at first (Linux, mount namespaces).
+
+Semaphores are files in /dev/shm, also those of `multiprocessing.Lock` and `ThreadPool`. Landlock cannot allow a process
+to make files there and deny it those of others, which may be named pipes, or memory that other processes map. So the
+process gets a /dev/shm of its own:
+
+1. `own_shared_memory` tries the steps in a process of its own, which ends at once: first as it is, then in a new user
+   namespace, which needs no privilege. A process cannot leave a user namespace whose mounts were denied.
+2. It takes the same steps in the calling process, which must have one thread: unshare the mount namespace, keep its
+   mounts from the old one, mount an empty file system on /dev/shm, and give up the capabilities of the user namespace.
+3. Where the kernel denies a step, /dev/shm stays shared, and the answer says why. It also stays shared where the code
+   itself is in it.
+
+What the process leaves in its /dev/shm ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+SHARED = "/dev/shm"
+_MOUNTS, _USERS = 0x20000, 0x10000000
+_NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 2, 4, 0x4000, 1 << 18
+_CAPABILITIES_VERSION = 0x20080522
+_owned: list[str] = []
+"""SHARED, if it is this process's own."""
+
+
+def own_shared_memory(libc: ctypes.CDLL, folder: str, code: Iterable[str]) -> str:
+    """Give this process, which has one thread, a /dev/shm of its own. Return why it is still shared, or an empty text.
+
+    folder: where it may write; it is made anew if it is in /dev/shm. code: folders that must stay readable.
+    """
+    if not Path(SHARED).is_dir():
+        return ""
+    for path in code:
+        if Path(path).resolve().is_relative_to(SHARED):
+            return f"{SHARED} is shared with other processes, for code is in it: {path}"
+    kinds, why = _possible(libc)
+    if why:
+        return why
+    try:
+        _separate(libc, kinds)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return _still_shared(error)
+    _owned.append(SHARED)
+    return ""
+
+
+def not_ownable() -> str:
+    """Return why a process gets no /dev/shm of its own here; empty if it does."""
+    if not Path(SHARED).is_dir():
+        return ""
+    return _possible(ctypes.CDLL(None, use_errno=True))[1]
+
+
+def is_owned(path: str) -> bool:
+    """Whether a resolved path is in a /dev/shm of this process's own."""
+    return bool(_owned) and Path(path).is_relative_to(SHARED)
+
+
+def _possible(libc: ctypes.CDLL) -> tuple[int, str]:
+    """The namespaces that a process may leave here, or why none."""
+    problem = OSError(errno.EPERM, os.strerror(errno.EPERM))
+    try:
+        for kinds in (_MOUNTS, _MOUNTS | _USERS):
+            status = _tried(libc, kinds)
+            if status == 0:
+                return kinds, ""
+            problem = OSError(status, os.strerror(status))
+    except OSError as error:  # no process may be made
+        problem = error
+    return 0, _still_shared(problem)
+
+
+def _tried(libc: ctypes.CDLL, kinds: int) -> int:
+    """Try it in another process. Return its errno, or 0."""
+    process = os.fork()
+    if process == 0:
+        status = errno.EPERM
+        try:
+            _separate(libc, kinds)
+            status = 0
+        except OSError as error:
+            status = error.errno or status
+        finally:
+            os._exit(status)
+    ended = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return ended if ended >= 0 else errno.EPERM
+
+
+def _separate(libc: ctypes.CDLL, kinds: int) -> None:
+    users, groups = os.geteuid(), os.getegid()
+    _check(libc.unshare(kinds))
+    if kinds & _USERS:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{users} {users} 1")
+        Path("/proc/self/gid_map").write_text(f"{groups} {groups} 1")
+    _check(libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None))
+    options = ctypes.c_ulong(_NO_SETUID | _NO_DEVICES)
+    _check(libc.mount(b"tmpfs", SHARED.encode(), b"tmpfs", options, b"mode=1777"))
+    if kinds & _USERS:
+        header = struct.pack("=Ii", _CAPABILITIES_VERSION, 0)
+        _check(libc.capset(header, bytes(24)))
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        code = ctypes.get_errno() or errno.EPERM
+        raise OSError(code, os.strerror(code))
+
+
+def _still_shared(problem: OSError) -> str:
+    return f"{SHARED} is shared with other processes, for a mount namespace was refused: {problem.strerror}"
