@@ -56,7 +56,7 @@ def agent(run):
     with run.step("semaphores"):
         with multiprocessing.Lock(), ThreadPool(2) as pool:
             run.state["found"] = pool.map(abs, [-1, 2])
-        if os.environ.get("TELLS"):
+        if os.environ.get("TELLS") == "python":
             Path(f"{run.input}-left").write_text("x")
     return "done"
 """
@@ -141,7 +141,7 @@ def test_what_others_have_in_shared_memory_is_not_reached(
     assert pipe.told() == b""
     assert (shared / "kept").read_text() == "kept"
     assert not Path(f"{shared}-left").exists()
-    assert found is not None or not_ownable()
+    assert not_ownable() or (found is not None and not found.unheld)
 
 
 def test_where_the_kernel_refuses_it_is_said(
