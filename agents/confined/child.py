@@ -26,7 +26,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from refold.agents.confined.journal import ChildBegun, JournalSink, Line, OfChild, encoded
+from refold.agents.confined.journal import ChildBegun, JournalSink, Line, OfChild, write_line
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.confined.process import whole
 from refold.agents.confined.protocol import ChildReply, DepartureReply, ErrorReply, Question, ReadReply
@@ -120,13 +120,13 @@ def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | 
     """Drive the fork. An exception of its code is how its run ended, and is not an error of this process."""
     head = question.recording
     answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
-    sink = JournalSink(lambda line: _say(out, line))
+    sink = JournalSink(lambda line: write_line(out, line))
     fields = _Values(question.reads).fields
     chance = Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex)
     redact = redact or unredacted
     run = Run(
         head, answers=answers, sink=sink, reach=Reading(fields), redact=redact, chance=chance,
-        children=JournalChildren(head, lambda line: _say(out, line), fields, redact, chance),
+        children=JournalChildren(head, lambda line: write_line(out, line), fields, redact, chance),
     )  # fmt: skip
     with NetworkGuard(answers.depart, confined_to=question.folder):
         if inspect.iscoroutinefunction(agent):
@@ -174,14 +174,8 @@ def main() -> None:
         said = answer_to(asked, trace, file)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        _say(file, said)
+        write_line(file, said)
     os._exit(0)
-
-
-def _say(out: FileIO, thing: object) -> None:
-    left = memoryview(encoded(thing) + b"\n")
-    while left:
-        left = left[out.write(left) :]
 
 
 if __name__ == "__main__":

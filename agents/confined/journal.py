@@ -12,7 +12,9 @@ Lines are data: nothing in them names code.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from io import FileIO
 
 import msgspec
 
@@ -88,6 +90,7 @@ class OfChild(msgspec.Struct, tag=True):
 
 
 Line = OwnLine | ChildBegun | OfChild
+_turn = threading.Lock()
 BeginChild = Callable[[Recording, RunOptions], RunSink]
 """Begins a nested run in the log."""
 
@@ -134,9 +137,16 @@ class JournalSink(RunSink):
         self._say(RunEnded("failed", None, failure, at, is_departure=True))
 
 
-def encoded(thing: object) -> bytes:
-    """A line, or an answer. Which branch of the run made a call is in their order, and is left out."""
-    return msgspec.json.encode(thing, enc_hook=_left_out)
+def write_line(out: FileIO, thing: object) -> None:
+    """Write a line, or an answer. Which branch of the run made a call is in their order, and is left out.
+
+    Runs in several threads write to one file in memory (memfd), where the kernel does not order the writes of threads:
+    each would overwrite another.
+    """
+    left = memoryview(msgspec.json.encode(thing, enc_hook=_left_out) + b"\n")
+    with _turn:
+        while left:
+            left = left[out.write(left) :]
 
 
 def _left_out(thing: object) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import refold
+from refold.agents.confined.journal import StepBegun, write_line
 from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import golden_of, text_of
 from refold.agents.golden.runner import exercised
@@ -72,6 +76,22 @@ def test_a_confined_fork_has_the_runs_within_of_one_that_is_not(log: AgentLog, a
     assert log.replay("confined", ENTRY).is_same
     assert log.replay("confined", ENTRY, confined=True).is_same
     assert log.compare("confined", "plain") is None
+
+
+def test_lines_of_runs_in_threads_are_all_there() -> None:
+    names = ("one", "two", "three", "four")
+    with os.fdopen(os.memfd_create("lines"), "w+b", buffering=0) as out:
+
+        def write(name: str) -> None:
+            for number in range(3000):
+                write_line(out, StepBegun(number, name, 1, 0))
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(write, names))
+        out.seek(0)
+        found = [msgspec.json.decode(line, type=StepBegun) for line in out.read().splitlines()]
+    for name in names:
+        assert [each.number for each in found if each.name == name] == list(range(3000))
 
 
 def test_a_run_within_a_confined_fork_that_does_otherwise_ends_both(log: AgentLog) -> None:
