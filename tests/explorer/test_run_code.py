@@ -98,6 +98,15 @@ def test_code_that_keeps_something_else_is_named(agents: Path, ask: Ask) -> None
     assert (found["parting"]["step"], found["times"]) == (None, 1)
 
 
+def test_how_code_failed_before_it_did_anything_is_said(agents: Path, ask: Ask) -> None:
+    other = agents.with_name("other.py")
+    other.write_text("def works(run):\n    raise KeyError('no credentials')\n", encoding="utf-8")
+    (agents.parent / "open").touch()
+    record(agents, "r")
+    text = ask("run", "replay", "r", "--agent", f"{other}:works", status=1)
+    assert "  failed    KeyError: 'no credentials'" in text
+
+
 def test_without_code_a_recording_is_stepped_through(incident: str, ask: Ask) -> None:
     text = ask("run", "replay", incident, "--alone")
     assert "step 3 price: committed, succeeded\n  state     cents = 1998" in text

@@ -109,6 +109,8 @@ def _tell(screen: Screen, outcome: ReplayOutcome) -> None:
     if is_equal and result.escapes:
         verdict = "equal, but something ran that is not in the recording"
     screen.say(f"  replayed  {result.hash}  {verdict}", "green" if result.is_same else "red")
+    if result.now.failure is not None and not is_equal:
+        screen.say(f"  failed    {Lines().failure(result.now.failure)}", "red")
     for escape in result.escapes:
         screen.say(f"  outside   {escape}", "red")
     screen.say(f"  edges     {_edges(outcome.recording)}")
