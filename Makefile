@@ -110,27 +110,37 @@ clean: ## remove .venv, caches and builds; your logs (.refold) stay
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.
 # An interpreter that was removed leaves a dangling link, and stamps newer than whatever it will point to next.
-$(shell test -x $(BIN)/python || rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-kernel)
+$(shell test -x $(BIN)/python || rm -f $(VENV)/.installed* $(VENV)/.pip $(VENV)/kernel-wheel/.built)
 
 $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@echo 'Installing refold into $(VENV) (once)...'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.pip
 	@echo 'Installing refold and its development tools into $(VENV) (once)...'
-	@# The pip that comes with an interpreter may be years old, and a minute slower at finding versions that agree.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
+# The pip that comes with an interpreter may be years old, and a minute slower at finding versions that agree.
+$(VENV)/.pip: $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@touch $@
+
+# A wheel first: building one writes nothing into .venv, so it can go on beside the installation of everything else.
 # pip keeps an installed kernel of the same version unless it is told to take the new one.
-$(VENV)/.installed-kernel: kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml $(wildcard kernel/src/*.rs) $(BIN)/python
+KERNEL_WHEEL = $(VENV)/kernel-wheel
+$(VENV)/.installed-kernel: $(KERNEL_WHEEL)/.built
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(KERNEL_WHEEL)/*.whl
+	@touch $@
+
+$(KERNEL_WHEEL)/.built: kernel/Cargo.toml kernel/Cargo.lock kernel/pyproject.toml $(wildcard kernel/src/*.rs) $(VENV)/.pip
 	@command -v cargo >/dev/null || { \
 	    echo "error: cargo is missing: the native kernel is written in Rust (1.88 or newer; a distribution's may be older)." >&2; \
 	    echo "       refold works without it. Install Rust, or leave it: REFOLD_KERNEL=0 turns an old one off." >&2; exit 1; }
 	@echo 'Building the native kernel into $(VENV) (half a minute when it changed)...'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./kernel
+	@rm -rf $(KERNEL_WHEEL)
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(KERNEL_WHEEL) ./kernel
 	@touch $@
 
 $(VENV)-3.%/.installed-test: pyproject.toml
