@@ -1,13 +1,12 @@
-"""What each role needs of Kafka's access lists, and no more.
+"""The minimal Kafka access rights of each role.
 
-    producer   records observations, registers types
-    worker     folds: reads the log, writes what comes of it, in the workers' group and in transactions
-    reader     asks questions, rebuilds, verifies
-    sink       carries state elsewhere: it reads, and keeps its position in its store
-    admin      makes the log, marks and pins points, retries dead letters, rewinds groups, looks at access lists
+    producer records observations, registers types worker folds: reads the log and writes the results, in the workers'
+    group and in transactions reader asks questions, rebuilds, verifies sink copies state to a store: it reads, and
+    keeps its position in the store admin makes the log, marks and pins points, retries dead letters, rewinds groups,
+    looks at access lists
 
-Names are whole wherever they can be: what begins with `agents.` may be the log `agents.eu` too. Nobody may delete a
-topic or records, or alter access lists. Describe comes with Read, Write and Alter, DescribeConfigs with AlterConfigs.
+Entries use whole names where possible, because a prefix `agents.` would include the log `agents.eu`. No role may delete
+a topic or records, or alter access lists. Describe comes with Read, Write and Alter, DescribeConfigs with AlterConfigs.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _READ_ONLY = ("changes", "deadletters", "manifests", "observations", "schemas", 
 _FOLD_WRITES = ("changes", "deadletters", "manifests", "schemas", "snapshots")
 _ADMIN_WRITES = ("manifests", "observations", "schemas", "snapshots")
 _ON_CONTENTS = {"producer": (WRITE,), "admin": (WRITE, CREATE, ALTER_CONFIGS)}
-# What a client looks at before it writes: definitions, markers, and up to where verdicts are given.
+# What a client reads before it writes: definitions, markers, and the offset up to which records are decided.
 _LOOKED_AT = ("deadletters", "manifests", "schemas")
 
 
 class Grant(NamedTuple):
-    """One operation on one resource; is_prefix: on all whose names begin so."""
+    """One operation on one resource. is_prefix: on all resources whose names begin with `name`."""
 
     kind: str
     name: str
@@ -50,7 +49,7 @@ class Grant(NamedTuple):
 
 
 class BrokerAclEntry(NamedTuple):
-    """One entry of an access list as the broker has it."""
+    """One access control entry of the broker."""
 
     principal: str
     grant: Grant
@@ -59,8 +58,9 @@ class BrokerAclEntry(NamedTuple):
 
 
 class AccessScope(NamedTuple):
-    """What an entry is asked for: a log by its prefix, roles, whether its key ring's topic is used, consumer groups of
-    one's own, and whether its contents are in its own topic."""
+    """The input of `needed`: a log's prefix, roles, whether its topic of keys is used, the user's own consumer groups,
+    and whether its contents are in its own topic.
+    """
 
     prefix: str
     roles: Sequence[str]
@@ -70,17 +70,17 @@ class AccessScope(NamedTuple):
 
 
 def needed(asked: AccessScope) -> list[Grant]:
-    """Everything that the roles need together, in order, each once."""
+    """All grants that the roles need, in order, each once."""
     found = dict.fromkeys(grant for role in asked.roles for grant in _of_role(role, asked))
     held = [BrokerAclEntry("", grant, ANYTHING, is_denial=False) for grant in found]
-    # What another one brings with it is not asked for.
+    # Grants that another one implies are left out.
     return sorted(grant for grant in found if not any(each.grant != grant and _allows(each, grant) for each in held))
 
 
 def missing(wanted: Iterable[Grant], held: Sequence[BrokerAclEntry]) -> list[tuple[Grant, BrokerAclEntry | None]]:
-    """What is not allowed, each with the entry that denies it, if one does.
+    """The grants that are not allowed, each with the entry that denies it, if any.
 
-    An entry for a single host allows it on that host alone, and counts as none.
+    An entry for a single host is ignored, because it allows the operation on that host only.
     """
     found: list[tuple[Grant, BrokerAclEntry | None]] = []
     for grant in wanted:
@@ -91,7 +91,7 @@ def missing(wanted: Iterable[Grant], held: Sequence[BrokerAclEntry]) -> list[tup
 
 
 def extra(wanted: Sequence[Grant], held: Sequence[BrokerAclEntry], principal: str, prefix: str) -> list[Grant]:
-    """What the principal may do on the log's own resources that was not asked for."""
+    """The principal's grants on the log's own resources that are not wanted."""
     needless: list[Grant] = []
     for each in held:
         is_asked = each.grant in wanted or any(_brings(grant, each.grant) for grant in wanted)
@@ -101,7 +101,7 @@ def extra(wanted: Sequence[Grant], held: Sequence[BrokerAclEntry], principal: st
 
 
 def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]:
-    """What gives a principal the grants: lines for a shell, as few as can be."""
+    """The shell commands that give a principal the grants, as few as possible."""
     by_name: dict[tuple[str, bool, str], list[str]] = {}
     for grant in grants:
         by_name.setdefault((grant.kind, grant.is_prefix, grant.name), []).append(grant.operation)
@@ -120,7 +120,7 @@ def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]
 
 
 def lacking(grant: Grant, principal: str, servers: str) -> str:
-    """What is said where the broker denies something."""
+    """The message for a denied operation."""
     (command,) = commands([grant], principal, servers)
     return (
         f"{principal} lacks {grant}; a Kafka administrator grants it: {command} (what a whole role needs: refold acl)"
@@ -128,7 +128,7 @@ def lacking(grant: Grant, principal: str, servers: str) -> str:
 
 
 def check_principal(text: str) -> str:
-    """A principal as access lists name it; InputError."""
+    """Check a principal's form. Raises InputError."""
     if not _PRINCIPAL.match(text):
         raise InputError(f"--principal {text!r}: give User:NAME, as the broker names the user")
     return text
@@ -157,10 +157,10 @@ def _of_role(role: str, asked: AccessScope) -> Iterator[Grant]:
         yield Grant(CLUSTER, CLUSTER_NAME, DESCRIBE)
     if asked.keys and role != "worker":
         yield from _topics(prefix, ("keys",), READ, DESCRIBE_CONFIGS)
-        # Whoever seals the first content makes the topic.
+        # The process that seals the first content creates the topic.
         yield from _topics(prefix, ("keys",), *([WRITE, CREATE] if role in ("producer", "admin") else []))
     if asked.contents:
-        # Whoever puts a content first looks whether it is there.
+        # Putting a content first reads whether it exists.
         yield from _topics(prefix, ("contents",), READ, DESCRIBE_CONFIGS)
         yield from _topics(prefix, ("contents",), *_ON_CONTENTS.get(role, ()))
     for each in asked.groups:
@@ -174,7 +174,7 @@ def _topics(prefix: str, names: Iterable[str], *operations: str) -> Iterator[Gra
 
 
 def _covers(held: Grant, wanted: Grant) -> bool:
-    """Whether an entry is about everything that is wanted."""
+    """Whether an entry covers all wanted resources."""
     if held.kind != wanted.kind:
         return False
     if held.is_prefix:
@@ -183,7 +183,7 @@ def _covers(held: Grant, wanted: Grant) -> bool:
 
 
 def _brings(held: Grant, wanted: Grant) -> bool:
-    """Whether who may do the one may do the other."""
+    """Whether one operation implies the other."""
     operations = {ALL, wanted.operation} | _IMPLIED.get(wanted.operation, set())
     return held.operation in operations and _covers(held, wanted)
 
@@ -193,13 +193,13 @@ def _allows(held: BrokerAclEntry, wanted: Grant) -> bool:
 
 
 def _denies(held: BrokerAclEntry, wanted: Grant) -> bool:
-    """Whether an entry forbids a part of it, at least."""
+    """Whether an entry denies at least a part of the grant."""
     is_part = wanted.is_prefix and held.grant.kind == wanted.kind and held.grant.name.startswith(wanted.name)
     return held.grant.operation in (ALL, wanted.operation) and (is_part or _covers(held.grant, wanted))
 
 
 def _touches(grant: Grant, prefix: str) -> bool:
-    """Whether an entry is about this log's own topics, groups or transactions."""
+    """Whether a grant concerns this log's own topics, groups or transactions."""
     whole = {TOPIC: f"{prefix}.", GROUP: f"refold.{prefix}", TRANSACTIONAL_ID: f"refold.{prefix}."}.get(grant.kind)
     if whole is None:
         return False

@@ -1,7 +1,7 @@
-"""Access lists as the brokers have them: looked at, and added to.
+"""Reads and adds the brokers' access control entries.
 
-librdkafka 2.16 answers with no entries where it was refused (it passes over the answer's own error). So where nothing
-is found, the brokers are asked whether this client may see access lists, and whether they keep any.
+librdkafka 2.16 returns no entries if the request was denied (it ignores the response's error). So if nothing is found,
+further requests check whether this client may read access lists, and whether the brokers have any.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OPERATION_OF = {operation: name for name, operation in _OPERATIONS.items()}
 
 
 def held_by(clients: Clients, principal: str) -> list[BrokerAclEntry]:
-    """The entries about a principal and about everybody; StorageError where they cannot be seen."""
+    """The entries for a principal and for all principals. Raises StorageError if they cannot be read."""
     admin = clients.admin()
     found = [each for who in (principal, ANYBODY) for each in _entries(admin, clients, who)]
     if not found:
@@ -74,15 +74,15 @@ def held_by(clients: Clients, principal: str) -> list[BrokerAclEntry]:
 def allowed_here(
     clients: Clients, wanted: Iterable[Grant], timeout_s: float = TIMEOUT_S
 ) -> dict[Grant, bool | None]:  # fmt: skip
-    """Whether the broker lets these clients do each of these; unlike `held_by`, every user may ask this.
+    """Whether the broker allows these clients each operation. Unlike for `held_by`, every user may request this.
 
     Args:
-        clients: who asks, of their own rights.
-        wanted: what they may want to do.
-        timeout_s: how long each answer is waited for.
+        clients: the clients whose rights are checked.
+        wanted: the operations.
+        timeout_s: the timeout of each request.
 
     Returns:
-        None where the broker does not say: of names by prefix, and of transactions.
+        By grant. None if the broker does not report it: for prefixes, and for transactions.
 
     Raises:
         StorageError: No answer came.
@@ -98,7 +98,7 @@ def allowed_here(
 
 
 def _operations(admin: AdminClient, clients: Clients, grant: Grant, timeout_s: float) -> Collection[AclOperation]:
-    """What the broker lets these clients do with one resource."""
+    """The operations that the broker allows these clients on one resource."""
     try:
         return _described(admin, grant, timeout_s).authorized_operations or ()
     except KafkaException as failed:
@@ -121,7 +121,7 @@ def _described(admin: AdminClient, grant: Grant, timeout_s: float) -> Any:
 
 
 def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
-    """Allow a principal what it is not allowed yet; StorageError names what could not be added."""
+    """Give grants to a principal. Raises StorageError, which names the grant that could not be added."""
     bindings = [
         AclBinding(
             _KINDS[grant.kind], CLUSTER_NAME if grant.kind == CLUSTER else grant.name,
@@ -161,7 +161,7 @@ def _entries(admin: AdminClient, clients: Clients, principal: str) -> list[Broke
 
 
 def _require_visible(admin: AdminClient, clients: Clients) -> None:
-    """StorageError where access lists may not be seen, or none are kept."""
+    """Raise StorageError if access lists may not be read, or the brokers have none."""
     try:
         cluster = admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT_S).result()
     except KafkaException as failed:

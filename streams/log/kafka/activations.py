@@ -1,29 +1,29 @@
-"""Activations: how a new version with custom code takes effect, once a process that has the code says so.
+"""Activations: a new version with custom code takes effect when a process with the code activates it.
 
-A new version with code, of a type that has a version in effect, is pending: a hole for every reader, so that no
-stranger ends a worker with one. An activation is two records, as an administrator's decision is
-(quarantine_records.py). That somebody with the right said so is in partition 0 of `.manifests`, which a producer may
-not write:
+A new version with code, of a type that has a version in effect, is pending: a hole for every reader, so that a producer
+cannot stop a worker by registering one. An activation is two records, like an administrator's decision
+(quarantine_records.py). The authorisation is in partition 0 of `.manifests`, which a producer may not write:
 
     "activation/", a token of 16 random bytes  ->  CBOR [offset or null, activated_at in milliseconds], CRC-32C
 
-Where it applies is in `.schemas`: a record with the header `refold-activation`, the token. Its offset is the version's
-place in the order of definitions. Each token counts once, and one without the first record is a hole.
+The position is in `.schemas`: a record with the header `refold-activation`, the token. Its offset is the version's
+position in the order of definitions. Each token counts once, and one without the first record is a hole.
 
-A log's first activation has no offset, and begins the rule: no definition below its place is pending. So what was
-registered before a log met this rule stays in effect, and past cuts keep their answers.
+A log's first activation has no offset, and starts the rule: no definition below its position is pending. So definitions
+that were registered before the rule existed stay in effect, and answers at past cuts do not change.
 
 Beginning, by every worker at its start and by `refold init`:
-1. Where `.schemas` has a beginning, nothing is to be done.
-2. Write the key `format/activations` to `.manifests`: older releases, to which a pending version is one in effect,
+1. If `.schemas` has such a first activation, nothing is to be done.
+2. Write the key `format/activations` to `.manifests`: older releases, which would treat a pending version as in effect,
    refuse the log from now on.
-3. Write the activation without an offset, then its place.
-Several may do so at once: the first place counts, and a later one changes nothing.
+3. Write the activation without an offset, then its place. Several processes may do so at once: the first position
+counts, and a later one changes nothing.
 
-Activating, by every worker whenever it sees definitions, and by whoever registers one and may write `.manifests`:
+Activating, by every worker whenever it reads definitions, and by every process that registers one and may write
+`.manifests`:
 1. Of each pending version: its code is registered here, in this identity, and it may follow what is in effect.
-2. Write the activation; wait until it shows. 3. Write its place; wait until it shows, and read on.
-Who ends between 2 and 3 has activated nothing: the next worker does it again, under another token.
+2. Write the activation; wait until it shows. 3. Write its place; wait until it shows, and read on. A process that ends
+between 2 and 3 has activated nothing: the next worker repeats it, under another token.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ ACTIVATION = b"activation/"
 HEADER = "refold-activation"
 FORMAT = b"format/activations"
 AUTHORITIES = 0
-"""The partition of `.manifests` that says what was activated."""
+"""The partition of `.manifests` with the activations."""
 OPEN = "somebody has a transaction open on this topic: wait until it ends, then repeat"
 _VALUE_BYTES_MAX = 64
 
 
 class Activation(NamedTuple):
-    """What was activated: the pending definition at an offset of `.schemas`, or None for the beginning of the rule.
+    """An activation of the pending definition at an offset of `.schemas`, or None for the start of the rule.
 
     activated_at in milliseconds.
     """
@@ -75,7 +75,7 @@ def activation_value(activation: Activation) -> bytes:
 
 
 def activation_of(key: bytes, value: bytes) -> Activation:
-    """The activation behind its stored form; CorruptionError where it is none."""
+    """Decode an activation. Raises CorruptionError if it is invalid."""
     try:
         if len(key) != len(ACTIVATION) + TOKEN_BYTES or len(value) > _VALUE_BYTES_MAX:
             raise ValueError("its key or its value has another length")
@@ -84,13 +84,13 @@ def activation_of(key: bytes, value: bytes) -> Activation:
             raise TypeError("it is not an offset and time")
     except CorruptionError:
         raise
-    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+    except Exception as error:  # cbor2 raises various exceptions for invalid bytes
         raise CorruptionError(f"an activation cannot be read: {error}") from error
     return Activation(offset, activated_at)
 
 
 def write_in_order(clients: Clients, offsets: Offsets, *records: Sent) -> None:
-    """Write the records of a decision, each once the one before it shows; return when all do. Denied."""
+    """Write the records of a decision, each when the previous one is visible; return when all are. Raises Denied."""
     outgoing = LogProducer(clients)
     try:
         for sent in records:
@@ -111,7 +111,7 @@ class Activator:
         self._judged: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Steps 2 and 3 of beginning. Denied where this user may not write."""
+        """Steps 2 and 3 of beginning. Raises Denied if this user may not write."""
         what = "the beginning of activations"
         self._write(None, what, Sent(self._manifests, FORMAT, b"1", [], what))
 
@@ -129,7 +129,7 @@ class Activator:
         return found
 
     def hindrance(self, version: TypeVersion) -> SchemaError | None:
-        """Why this process cannot activate a pending version; None where it can."""
+        """Why this process cannot activate a pending version; None if it can."""
         problem = problem_of(version)
         if problem is not None:
             return problem
@@ -142,7 +142,7 @@ class Activator:
         return None
 
     def activate(self, version: TypeVersion) -> None:
-        """Steps 2 and 3 of activating. Denied where this user may not write."""
+        """Steps 2 and 3 of activating. Raises Denied if this user may not write."""
         name = version.definition.name
         self._write(version.offset, f"the activation of the version of {name} at {version.offset}")
 

@@ -1,8 +1,8 @@
-"""Kafka's clients with the settings that the promises rest on; what connects them comes from outside.
+"""Creates Kafka clients with the settings that refold's guarantees need. Connection settings come from the caller.
 
-What the client logs goes to the logger of this module, and nowhere where nobody asked for it.
+The client's log messages go to the logger of this module.
 
-Calls of Kafka's client that may never come back, whatever time they were given.
+`within` bounds calls of Kafka's client that may never return, whatever their timeout.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from refold.streams.log.kafka.settings import Settings
 
 
 def within(timeout_s: float, call: Callable[[], None]) -> None:
-    """Make a call, in a thread of its own; raises what it raises, and TimeoutError where it is not over by then.
+    """Make a call in a separate thread. Raises the call's error, or TimeoutError if it takes longer.
 
-    Nobody can end such a call: it keeps its thread, and what it was made on, until it comes back or the process ends.
+    Such a call cannot be ended: it keeps its thread and its client until it returns or the process ends.
     """
     answer: Future[None] = Future()
 
@@ -42,19 +42,19 @@ def within(timeout_s: float, call: Callable[[], None]) -> None:
     answer.result(timeout_s)
 
 
-# Above the largest inline value, and a state or a chunk of entities with it.
+# Larger than a record with the largest inline value, a state, or a chunk of entities.
 MESSAGE_BYTES_MAX = 8 << 20
 READ_AHEAD_KB = 16 << 10
 
 _COMMON = {
-    # A broker that is back is found again within a second, not within ten.
+    # Reconnect to a broker within one second after it is back, not ten.
     "reconnect.backoff.max.ms": 1_000,
-    # A broker that hangs is given up, and another leader looked for, before whoever reads gives up.
+    # A hanging broker is abandoned, and another leader looked up, before the reader times out.
     "socket.timeout.ms": 20_000,
-    # A client that hears of no broker, as of one that is fenced itself, begins anew with those that were named. Without
-    # this it has nobody to ask, ever.
+    # A client that lost all brokers, for example after a broker was fenced, starts again with the configured ones.
+    # Otherwise it could never make another request.
     "metadata.recovery.strategy": "rebootstrap",
-    # Each of many clients would keep a quarter of a megabyte of histograms a broker, for who asks for them.
+    # Otherwise each client keeps 0.25 MB of unused histograms for each broker.
     "enable.metrics.push": False,
 }
 _TRANSACTIONAL = {
@@ -68,8 +68,8 @@ _log.addHandler(logging.NullHandler())
 
 
 class Clients:
-    """Makes clients of one cluster; `said` is what the last of them heard of a broker that it could not reach, and
-    `refused` what one said that does not know who connects: waiting does not mend that.
+    """Creates clients of one cluster. `said`: the last error about an unreachable broker. `refused`: the last
+    authentication error, which waiting does not fix.
     """
 
     def __init__(self, config: Mapping[str, str], prefix: str) -> None:
@@ -80,20 +80,20 @@ class Clients:
 
     @property
     def servers(self) -> str:
-        """The brokers that were named."""
+        """The configured brokers."""
         return self._config["bootstrap.servers"]
 
     @property
     def principal(self) -> str:
-        """Whom the brokers take these clients for, as far as the settings say."""
+        """The principal of these clients, as far as the settings tell."""
         return self._config.principal
 
     def lacks(self, grant: Grant) -> str:
-        """What is said where the brokers deny something."""
+        """The message for an operation that the brokers deny."""
         return lacking(grant, self.principal, self.servers)
 
     def admin(self) -> AdminClient:
-        """For topics and offsets."""
+        """A client for topics and offsets."""
         with self._refusals():
             return AdminClient(self._common(), logger=_log)
 
@@ -105,12 +105,12 @@ class Clients:
             "compression.type": "lz4",
             "linger.ms": 5,
             "message.max.bytes": MESSAGE_BYTES_MAX,
-            # Retried until it is there or this is over: a rolling restart of the brokers is no failure.
+            # Retried until acknowledged or until this timeout: a rolling restart of the brokers is not a failure.
             "message.timeout.ms": 120_000,
         }
         common = self._common()
         with self._refusals():
-            if "transaction.timeout.ms" in more:  # the client refuses a longer one
+            if "transaction.timeout.ms" in more:  # the client refuses a longer one than this
                 limits = common["socket.timeout.ms"], more["transaction.timeout.ms"]
                 settings["socket.timeout.ms"] = min(map(int, limits))
             if "transactional.id" in more:
@@ -118,9 +118,9 @@ class Clients:
             return Producer({**common, **settings, **more}, logger=_log)
 
     def reader(self, **more: Any) -> Consumer:
-        """A consumer that is told what to read: no group moves, nothing is committed, only what is committed is seen.
+        """A consumer with assigned partitions: it joins no group, commits nothing, and reads committed records only.
 
-        Its group.id is a name that the client insists on.
+        The client requires a group.id; it is not used.
         """
         settings = {
             "group.id": f"refold.{self._prefix}.reader",
@@ -131,9 +131,9 @@ class Clients:
             "auto.offset.reset": "error",
             "allow.auto.create.topics": False,
             "queued.max.messages.kbytes": READ_AHEAD_KB,
-            # At the end of a partition the answer "nothing more" is waited for so long.
+            # The time to wait for the end of a partition.
             "fetch.wait.max.ms": 10,
-            # Once the client's queue was full, it would wait a second before it fetches again.
+            # Otherwise the client waits one second before it fetches again after its queue was full.
             "fetch.queue.backoff.ms": 5,
             "fetch.error.backoff.ms": 50,
         }
@@ -153,5 +153,5 @@ class Clients:
         try:
             yield
         except (KafkaException, ValueError, TypeError) as error:
-            # Not chained: what the client says of a setting may hold its value.
+            # Not chained: the client's message about a setting may contain its value.
             raise InputError(self._config.hidden(str(settings_error(error)))) from None

@@ -1,14 +1,14 @@
-"""The committed offsets of a consumer group: every read of them goes through here.
+"""Reads the committed offsets of a consumer group. All reads of committed offsets use this module.
 
-1. They are asked for by a consumer. An admin client ends the process where a coordinator that has just started answers
+1. They are requested by a consumer. An admin client crashes the process if a coordinator that has just started answers
    (seen with librdkafka 2.16: rd_kafka_handle_OffsetFetch without a group).
-2. For stable ones the coordinator answers once no transaction is open that would move them. Others are the last that
-   were committed, and answered at once.
-3. Of a group that it may not describe the consumer says nothing: it looks for a coordinator until its time is over. The
-   refusal is an event, so the time is divided, into parts that double, and events are taken in between. The event comes
-   once; for DENIED_S after it the group counts as denied and is not asked for.
+2. For stable offsets the coordinator answers when no transaction is open that would change them. Other requests are
+   answered at once with the last committed offsets.
+3. If the consumer may not describe the group, the request gives no error: it looks for a coordinator until its timeout.
+   The denial arrives as an event, so the time is divided into parts that double, and events are polled in between. The
+   event comes once; for DENIED_S after it the group counts as denied and no request is made.
 
-What the coordinator of a consumer group says of it. On brokers that have just started there is none for a moment.
+`describe_group` returns a group's description. Brokers that have just started have no coordinator for a moment.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DENIED_S = 30.0
 
 
 class CommittedOffset(NamedTuple):
-    """A group's committed offset of one partition, and what was committed with it. offset: None where there is none."""
+    """A group's committed offset of one partition, and its metadata. offset: None without a committed offset."""
 
     offset: int | None
     metadata: str
 
 
 class CommittedOffsets:
-    """Asks for a group's committed offsets of one topic until closed; any thread may."""
+    """Requests a group's committed offsets of one topic, until closed. Thread-safe."""
 
     def __init__(self, clients: Clients, group: str, topic: str, *, stable: bool) -> None:
         self._topic = topic
@@ -57,21 +57,21 @@ class CommittedOffsets:
         self.close()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the consumer."""
         self._consumer.close()
 
     def ask(self, partitions: Iterable[int], timeout_s: float) -> dict[int, CommittedOffset]:
-        """The committed offsets at this moment.
+        """Return the committed offsets at this moment.
 
         Args:
-            partitions: which ones.
+            partitions: their numbers.
             timeout_s: how long to wait for the coordinator.
 
         Returns:
-            By partition; without those that the coordinator does not answer for.
+            By partition, without those that the coordinator does not answer for.
 
         Raises:
-            KafkaException: Nobody answered in time, or this user may not describe the group or the topic.
+            KafkaException: No answer in time, or this user may not describe the group or the topic.
         """
         self._require_not_refused()
         places = [TopicPartition(self._topic, each) for each in partitions]
@@ -114,7 +114,9 @@ _PAUSE_S = 0.2
 
 
 def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: Any) -> ConsumerGroupDescription:
-    """The group, asked for until a coordinator answers. KafkaException of the last answer, where it was no other."""
+    """Return the group's description; repeats the request until a coordinator answers. Raises the last
+    KafkaException.
+    """
     deadline = Deadline(timeout_s)
     while True:
         left_s = max(deadline.left_s, 1.0)
@@ -131,8 +133,9 @@ def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: An
 def group_lag(
     committed: CommittedOffsets, admin: AdminClient, topics: Topics, partitions: Iterable[int], timeout_s: float
 ) -> dict[int, int]:
-    """Offsets of `.observations` that the workers' group has not committed, by partition; without those that the
-    coordinator does not answer for. KafkaException, StorageError."""
+    """Return the number of offsets of `.observations` that the workers' group has not committed, by partition, without
+    partitions that the coordinator does not answer for. Raises KafkaException or StorageError.
+    """
     ends = Offsets(admin, timeout_s).ends(TopicPlace(topics.observations, each) for each in partitions)
     found = committed.ask([each.partition for each in ends], timeout_s)
     return {place.partition: max(0, end - (found[place.partition].offset or 0))

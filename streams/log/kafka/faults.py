@@ -1,4 +1,4 @@
-"""What Kafka's client says, as refold's own errors."""
+"""Translates errors of Kafka's client to refold's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from refold.avro.errors import CorruptionError, Denied, InputError, StorageError, Unanswered
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, VARIABLES
 
-# Kafka's client goes on by itself after these: the broker is not there, or not yet the one to ask.
+# Kafka's client recovers from these: the broker is unavailable, or not yet the leader.
 _PASSING = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
     KafkaError._WAIT_COORD, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -31,15 +31,15 @@ _UNLISTED = frozenset({
 })  # fmt: skip
 
 _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-# What a batch is that cannot be unpacked.
+# The errors of a batch that cannot be unpacked.
 _UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
 SILENT = "nothing is given out from here on, though what comes after it is: the length of a record may be damaged"
-"""What is said of a batch in which the client finds neither a record nor an error (confluentinc/librdkafka#5581)."""
+"""The reason for a batch in which the client finds neither a record nor an error (confluentinc/librdkafka#5581)."""
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
 def error_of(failed: KafkaException | KafkaError) -> KafkaError | None:
-    """Kafka's own error in what the client raised."""
+    """The Kafka error in an exception of the client."""
     if isinstance(failed, KafkaError):
         return failed
     first = failed.args[0] if failed.args else None
@@ -47,65 +47,65 @@ def error_of(failed: KafkaException | KafkaError) -> KafkaError | None:
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether asking again may go well."""
+    """Whether a retry may succeed."""
     return error.code() in _PASSING
 
 
 def is_denied(error: KafkaError) -> bool:
-    """Whether the broker does not let this client do it."""
+    """Whether the broker denied the operation."""
     return error.code() in _DENIED
 
 
 def may_pass(failed: KafkaException, other: Set[int]) -> bool:
-    """Whether asking again may go well: after what passes anyway, and after other codes, where whoever asks waits for
-    what they say."""
+    """Whether a retry may succeed: after a temporary error, or one of the other codes that the caller waits for."""
     error = error_of(failed)
     return error is not None and (is_passing(error) or error.code() in other)
 
 
 def is_unlisted(error: KafkaError) -> bool:
-    """Whether the broker knows who asks, and an access list lacks something."""
+    """Whether the user is authenticated, but an access control entry is missing."""
     return error.code() in _UNLISTED
 
 
 def is_lasting(error: KafkaError, ending: Set[int]) -> bool:
-    """Whether a client cannot go on from what it met: codes that end it, and those that end every client."""
+    """Whether a client cannot recover from an error: one of `ending`, or a code that is fatal for every client."""
     return error.fatal() or is_denied(error) or error.code() in ending
 
 
 def is_unreadable(error: KafkaError) -> bool:
-    """Whether a batch that came cannot be read: the consumer goes on fetching it, and never gets past it."""
+    """Whether a fetched batch cannot be read: the consumer fetches it again and again, and never gets past it."""
     return error.code() in _UNREADABLE
 
 
 def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None:
-    """Raise what a consumer met that was told to read a partition from an offset on, unless waiting mends it.
+    """Raise the error of a consumer that reads a partition from an offset on, unless it is temporary.
 
-    CorruptionError where the records are gone, else StorageError.
+    Raises CorruptionError if the records are missing, else StorageError.
     """
     if error.code() in _OUT_OF_RANGE:
         raise CorruptionError(
             f"{where}: the records from offset {start} on are missing; they were deleted on the broker, or "
             "it lost them: restore the brokers' data"
         )
-    # Who is told what to read is in no group.
+    # A consumer with assigned partitions is in no group.
     if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and is_lasting(error, _GONE):
         raise storage_error(f"{where} cannot be read", error, needs=needs)
 
 
 def text_of(failed: Exception | KafkaError) -> str:
-    """What Kafka says, without its client's wrapping."""
+    """Kafka's message, without the client's prefix."""
     error = error_of(failed) if isinstance(failed, KafkaException | KafkaError) else None
     if error is None:
         return str(failed)
     said = error.str() or ""
-    # Of some answers it says only which request they are to.
+    # For some responses the message only names the request.
     return f"{said.rstrip()} {error.name()}" if said.endswith(": ") else (said or error.name())
 
 
 def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "", needs: str = "") -> StorageError:
-    """What could not be done and why; `last` is what the client last heard of its brokers, `needs` what is said where
-    an access list lacks something (Clients.lacks). Unanswered where waiting may mend it."""
+    """Return the error for a failed operation. last: the client's last error about its brokers. needs: the message for
+    a missing access right (Clients.lacks). It is an Unanswered if waiting may help.
+    """
     error = error_of(failed)
     why = text_of(failed)
     if error is not None and needs and is_unlisted(error):
@@ -119,11 +119,11 @@ def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "
 
 
 def settings_error(failed: Exception) -> InputError:
-    """The client refused its settings."""
+    """The error for settings that the client refuses."""
     return InputError(f"Kafka's client refuses its settings: {text_of(failed)}; see the file that "
                       f"{CONFIG_ENVIRONMENT} names, and {VARIABLES}*")  # fmt: skip
 
 
 def closed_error(url: str) -> StorageError:
-    """The log was closed by this process."""
+    """The error for a log that this process closed."""
     return StorageError(f"{url}: the log is closed")

@@ -1,8 +1,8 @@
-"""Records in a log's topics that refold did not write: every reader passes over them, and they are counted here.
+"""Counts the records in a log's topics that refold did not write, which every reader skips.
 
-What makes a record refold's own is stated topic by topic in docs/FORMAT.md ("Records of others"). Each reader applies
-the rule of its topic and reports here what the rule leaves out. Readers may read a record again, so offsets are
-remembered, up to COUNTED_MAX a topic: beyond that the count is a lower bound.
+docs/FORMAT.md ("Records of others") defines for each topic which records are refold's. Each reader applies the rule of
+its topic and reports the other records here. Readers may read a record again, so offsets are stored, up to COUNTED_MAX
+for each topic; beyond that the count is a lower bound.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNTED_MAX = 100_000
 
 
 class ForeignRecords:
-    """Counts the foreign records that one process met. For several threads."""
+    """Counts the foreign records that one process read. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -28,7 +28,7 @@ class ForeignRecords:
         self._first: dict[str, Position] = {}
 
     def saw(self, place: TopicPlace, offset: int) -> None:
-        """A record was passed over."""
+        """Report a skipped record."""
         with self._lock:
             met, at = self._met.setdefault(place.topic, set()), Position(place.partition, offset)
             if len(met) < COUNTED_MAX:
@@ -39,14 +39,14 @@ class ForeignRecords:
         self, rules: Mapping[str, Callable[[Raw], bool]], partitions: int, offsets: Offsets, reading: LogReaders,
         last: int | None,
     ) -> list[Foreign]:  # fmt: skip
-        """How many were met, by topic, once rules by topic were applied to each partition's last offsets.
+        """Apply the rules to each partition's last offsets, and return the counts by topic.
 
-        last: to so many of them; None: to all.
+        last: the number of offsets; None: all.
         """
-        if last != 0:  # else no broker is asked
+        if last != 0:  # 0: make no request
             places = [TopicPlace(topic, each) for topic in rules for each in range(partitions)]
             for place, end in offsets.ends(places).items():
-                # After a batch that cannot be read nothing is counted; a reader that needs it says so.
+                # Records after an unreadable batch are not counted; a reader that needs the batch raises an error.
                 with suppress(CorruptionError):
                     for raw in reading.records(place, 0 if last is None else max(0, end - last), end):
                         if not rules[place.topic](raw):

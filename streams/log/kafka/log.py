@@ -1,9 +1,9 @@
-"""The `kafka:` log as a client of it has it open: it writes and reads the log's topics, and folds nothing.
+"""The client of a `kafka:` log: it writes and reads the log's topics, and does not fold.
 
-What it answers is as of a view: the ends of all partitions, taken before everything else is read on, so that whatever
-stands below them was registered and can be read. `refresh` takes the next view; so does the first question after
-something was written here. Entity tables stand with the workers (lookups.py), and are looked up where these
-answer; everything that can be computed from the log is. What workers alone can do, they are asked for.
+Answers are as of a view: the ends of all partitions, which are read before everything else, so that the definitions of
+all records below them are known. `refresh` takes the next view; so does the first question after a write. Workers hold
+the entity tables (lookups.py). The client looks up entities there if workers answer, and otherwise computes the answer
+from the log. Operations that only workers can do are requested from them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ TIMEOUT_S = 30.0
 
 
 class KafkaLog(LogPort):
-    """A log on Kafka. For one thread; others may append, register and flush beside it, one at a time."""
+    """A log on Kafka. For one thread. Other threads may append, register and flush at the same time, one at a time."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class KafkaLog(LogPort):
         folding: Folding | None = None,
         is_lenient: bool = False,
     ) -> None:
-        """config: settings of Kafka's clients, over those of REFOLD_KAFKA_CONFIG. timeout_s: how long to wait for an
-        answer. schema_ids: the Schema Registry, where there is one, closed with the log. tables, folding: those of the
-        log's workers, where they are to be asked. is_lenient: pass over all batches of other topics than
-        `.observations` and `.changes` that cannot be read, for who sets them aside.
+        """config: settings of Kafka's clients, which override REFOLD_KAFKA_CONFIG. timeout_s: the timeout of requests,
+        in seconds. schema_ids: the Schema Registry, if any; closed with the log. tables, folding: the clients of the
+        log's workers, if they are used. is_lenient: skip unreadable batches of all topics except `.observations` and
+        `.changes`, for a process that sets them aside.
         """
         self.url = address.url
         self.config = Settings(config or {})
@@ -142,7 +142,7 @@ class KafkaLog(LogPort):
             self.topics, self.manifests, self.offsets, self.reading
         )
         self._is_behind = True
-        # Who reads and who records beside it take up what is new through the same readers.
+        # The reading thread and recording threads refresh through the same readers.
         self._looking = RLock()
         self._ends = View({}, {})
         try:
@@ -154,9 +154,9 @@ class KafkaLog(LogPort):
     # Writing
 
     def unknown_id(self, wire_id: int) -> UnknownId | None:
-        """What the Schema Registry says of an id that `.schemas` does not hold; None where the log is bound to none.
+        """Look up an id that is not in `.schemas` in the Schema Registry; None if the log uses none.
 
-        RegistryUnavailable where it cannot be asked: nothing is known then.
+        Raises RegistryUnavailable if the registry gives no answer.
         """
         if not self.schemas.is_bound:
             return None
@@ -170,7 +170,7 @@ class KafkaLog(LogPort):
     def register(self, definition: TypeDefinition) -> None:
         self._require_writable()
         self.flush()
-        Fold(definition)  # SchemaError where this process could not fold by it
+        Fold(definition)  # raises SchemaError if this process cannot fold by it
         self._is_behind = True
         with self._looking:
             self.schemas.register(definition, self._outgoing)
@@ -180,7 +180,7 @@ class KafkaLog(LogPort):
         self.put(sent_observation(place, observation.entity, observation_id, data))
 
     def put(self, sent: Sent) -> None:
-        """Have a record written as it is; durable after `flush`."""
+        """Write a record unchanged; durable after `flush`."""
         self._require_writable()
         self._is_behind = True
         self._outgoing.send(sent)
@@ -192,11 +192,11 @@ class KafkaLog(LogPort):
             self._outgoing.flush()
 
     def await_folded(self) -> None:
-        """Return when the workers have folded everything that is in the log by now, and what changed can be read."""
+        """Return when the workers have folded everything that is in the log by now, and the changes can be read."""
         self.flush()
         self.refresh()
         self._asked("observations are folded").await_folded(self.ends(), len(self.registry))
-        self._emitted()  # what was committed shows a moment later
+        self._emitted()  # committed records become visible a moment later
         self._is_behind = True
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
@@ -307,7 +307,7 @@ class KafkaLog(LogPort):
         if self._is_still:
             return
         with self._looking:
-            self._is_behind = False  # what is appended from here on may not be seen
+            self._is_behind = False  # later appends may not be visible
             try:
                 found = seen(self.topics, self.partitions, self.offsets)
                 self.schemas.read_on()
@@ -334,10 +334,11 @@ class KafkaLog(LogPort):
             reader.close()
 
     def _stand_folded(self) -> None:
-        """Hold what was seen of manifests and markers, and of the rest everything that they may name: changes up to
-        where emission stands at this call."""
+        """Keep the present manifests and markers, and of the other topics everything that they may refer to: changes up
+        to the emitted offset at this call.
+        """
         folded = settled(self._emitted, self.topics.observations, self._timeout_s)
-        for partition in folded:  # where what was committed was lost, what was sealed still says so
+        for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
             sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
@@ -354,7 +355,7 @@ class KafkaLog(LogPort):
 
     @property
     def _view(self) -> View:
-        """What questions are answered of: it holds at least what this process flushed."""
+        """The view that questions are answered from: it has at least everything that this process flushed."""
         self._require_open()
         if self._is_behind:
             self.refresh()
@@ -474,5 +475,5 @@ class KafkaLog(LogPort):
         return self._tabled("counts of entities").totals(partition)
 
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-        """Nothing: whoever keeps the indexes checks them with their tables (`check_elsewhere`)."""
+        """Yield nothing: the workers check the indexes with their tables (`check_elsewhere`)."""
         return iter(())

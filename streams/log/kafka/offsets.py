@@ -1,11 +1,12 @@
-"""Where partitions begin and end, and what stands first at or after a time, as the brokers say.
+"""Requests the first and last offsets of partitions, and the first offset at or after a time, from the brokers.
 
-An end is the last stable offset: what stands below it is decided, committed or not, and read at once.
+An end is the last stable offset: every transaction below it is committed or aborted, so records below it can be read at
+once.
 
-The client asks each partition's leader as it last heard of it, and waits for one that is away. After a restart or an
-election that may be the wrong one, and it would go on asking it for minutes. So it is asked for a short time, and made
-to look for the leaders again in between; where that does not help either, as when a broker stood still for a while,
-another client takes its place. When a broker dies on it, its answer may be no error and no offset.
+The client sends requests to each partition's last known leader, and waits for an unavailable one. After a restart or an
+election that may be the wrong broker, and the client would retry it for minutes. So requests have a short timeout, and
+leaders are looked up in between. If that does not help, for example after a broker was paused, another client is
+created. When a broker dies during a request, the response may have neither an error nor an offset.
 """
 
 from __future__ import annotations
@@ -36,41 +37,41 @@ class TopicPlace(NamedTuple):
 
 
 class Dated(NamedTuple):
-    """An offset, and the time of what stands there, in milliseconds."""
+    """An offset, and the time of its record, in milliseconds since 1970."""
 
     offset: int
     timestamp: int
 
 
 class NotSearchable(StorageError):
-    """The broker failed while it looked for a time: it unpacks the batch that has it, which may be damaged."""
+    """The broker failed to search for a time: it unpacks the batch with that time, which may be damaged."""
 
 
 class Offsets:
-    """Asks for offsets; what passes, as a leader being elected, is waited for."""
+    """Requests offsets. Waits for temporary errors, such as a leader election."""
 
     def __init__(self, admin: AdminClient, timeout_s: float, another: Callable[[], AdminClient] | None = None) -> None:
-        """another: makes a client in place of one that finds no leaders, for who asks for longer than a moment."""
+        """another: creates a replacement for a client that finds no leaders, for long-lived users."""
         self._admin = admin
         self._another = another
         self._timeout_s = timeout_s
         self._asked_s = min(timeout_s, _ASK_S)
 
     def ends(self, places: Iterable[TopicPlace], *, committed: bool = True) -> dict[TopicPlace, int]:
-        """The next offsets: of what is decided, or of all that was written."""
+        """Return the next offsets: the last stable ones, or with committed=False those of all written records."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         found = self._ask({place: OffsetSpec.latest() for place in places}, isolation)
         return {place: each.offset for place, each in found.items()}
 
     def begins(self, places: Iterable[TopicPlace]) -> dict[TopicPlace, int]:
-        """The first offsets there are."""
+        """Return the first existing offsets."""
         found = self._ask({place: OffsetSpec.earliest() for place in places}, IsolationLevel.READ_UNCOMMITTED)
         return {place: each.offset for place, each in found.items()}
 
     def wait_past(self, place: TopicPlace, offset: int, else_: str) -> None:
-        """Return when what was written at an offset shows, which another's open transaction may delay.
+        """Return when a record that was written at an offset is visible, which another open transaction may delay.
 
-        StorageError, ending with `else_`, where it does not in time.
+        Raises StorageError, whose message ends with `else_`, after a timeout.
         """
         deadline = Deadline(self._timeout_s)
         while self.ends([place])[place] <= offset:
@@ -79,9 +80,10 @@ class Offsets:
             time.sleep(SHOWS_POLL_S)
 
     def first_at(self, place: TopicPlace, time_ms: int) -> Dated | None:
-        """The first offset whose time is at or after one, control records and aborted ones included; None without.
+        """Return the first offset with a time at or after `time_ms`, including control records and aborted ones; None
+        if there is none.
 
-        NotSearchable where the broker fails to look.
+        Raises NotSearchable if the broker fails to search.
         """
         spec = OffsetSpec.for_timestamp(time_ms)
         try:
@@ -102,7 +104,7 @@ class Offsets:
         tries = 0
         while rest := {place: spec for place, spec in asked.items() if place not in found}:
             given = {TopicPartition(*place): spec for place, spec in rest.items()}
-            admin, tries = self._admin, tries + 1  # held: a client that is let go of drops what it was asked
+            admin, tries = self._admin, tries + 1  # keep a reference: a deleted client drops its requests
             answers = admin.list_offsets(given, isolation_level=isolation, request_timeout=self._asked_s)
             unled = set()
             for each, done in answers.items():
@@ -127,10 +129,10 @@ class Offsets:
         return found
 
     def _look_for_leaders(self, topic: str) -> None:
-        with contextlib.suppress(KafkaException):  # asking again says what is wrong
+        with contextlib.suppress(KafkaException):  # a repeated request will report the error
             self._admin.list_topics(topic, self._asked_s)
         time.sleep(POLL_S)
 
 
-# A broker that just started, or did not hear of a new topic yet, knows no leader ("No leaders found"), or no topic.
+# A broker that just started, or has no metadata of a new topic yet, knows no leader ("No leaders found"), or no topic.
 _NOT_YET = frozenset({KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART})

@@ -1,16 +1,16 @@
-"""Writing records: certain at `flush`, and never faster than the broker takes them.
+"""Writes records: durable after `flush`, with back-pressure from the broker.
 
-1. `send` hands a record to Kafka's client, which sends it in the background, idempotently, to be acknowledged by all
-   replicas in sync. While the client's queue is full it waits: that is the back-pressure.
-2. `flush` returns when every record is acknowledged. If some were given up it raises StorageError that names them, and
-   holds on to them: nothing more is taken until a `flush`, which sends them again, has gone well. (A record that was
-   stored though its acknowledgement was lost then stands there twice; the same id twice is one observation.)
-3. A client that failed for good is replaced by a new one. So is one that is stuck: where a broker lost and got back the
-   lead of a partition by itself, the client may never learn of it, and sends nothing more (confluentinc/librdkafka
-   issue 5430; seen with 2.16). It is taken for stuck when nothing is acknowledged for a while though all partitions
-   have leaders; whatever it held is sent again.
-4. What the brokers' quotas hold back is waited for, however long: they say how long they will not listen. Such a client
-   is not stuck, and what it gave up meanwhile, for having waited longer than a record may, is sent again at once.
+1. `send` passes a record to Kafka's client, which sends it in the background, idempotently, with acks from all in-sync
+   replicas. While the client's queue is full, `send` waits: that is the back-pressure.
+2. `flush` returns when every record is acknowledged. If the client gave some up, it raises a StorageError that names
+   them, and keeps them: no further record is accepted until a `flush`, which sends them again, has succeeded. (A record
+   that was stored although its acknowledgement was lost is then stored twice; the same id twice is one observation.)
+3. A client that failed fatally is replaced by a new one. So is one that is stuck: if a broker lost and regained the
+   leadership of a partition, the client may never notice, and sends nothing more (confluentinc/librdkafka issue 5430;
+   seen with 2.16). It counts as stuck when nothing is acknowledged for a while although all partitions have leaders;
+   its records are sent again.
+4. Throttling by the brokers' quotas is waited for without limit: the brokers report the throttle time. Such a client is
+   not stuck, and records that it gave up meanwhile, because they exceeded the delivery timeout, are sent again at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 class LogProducer:
-    """The writing side of one log, for one thread."""
+    """The producer of one log, for one thread."""
 
     def __init__(self, clients: Clients, **settings: object) -> None:
         self._clients = clients
@@ -65,11 +65,11 @@ class LogProducer:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing waits to be acknowledged."""
+        """Whether no record waits for an acknowledgement."""
         return self._sent == self._acknowledged and not self._failed and not self._late
 
     def send(self, sent: Sent) -> None:
-        """Have a record written; durable after `flush`. InputError where it is too large for any topic of a log."""
+        """Write a record; durable after `flush`. Raises InputError if it is too large for any topic of a log."""
         size = len(sent.value or b"") + len(sent.key or b"")
         if size > MESSAGE_BYTES_MAX - 4096:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
@@ -81,7 +81,9 @@ class LogProducer:
         self._produce(sent)
 
     def flush(self) -> None:
-        """Return when all is durable; StorageError names what is not, which the next flush sends again."""
+        """Return when all records are durable. Raises StorageError, which names the others; the next flush sends them
+        again.
+        """
         if self._failed:
             self._drain()
             self._replace()
@@ -90,14 +92,14 @@ class LogProducer:
             self._complain()
 
     def write(self, sent: Sent) -> int:
-        """Write one record, durable on return; its offset."""
+        """Write one record, durable on return. Returns its offset."""
         self.flush()
         self.send(sent)
         self.flush()
         return self._last
 
     def close(self) -> None:
-        """Let go; what was not flushed is not waited for."""
+        """Close the client, without waiting for records that were not flushed."""
         self._close()
         self._failed, self._late = [], []
 
@@ -136,11 +138,13 @@ class LogProducer:
             self._failed.append((sent, self._why(error, sent)))
 
     def _hear_of_quota(self, event: ThrottleEvent) -> None:
-        """A broker does not listen for so long; 0 when that is over."""
+        """Handle a throttle event: the time for which a broker throttles; 0 when it ends."""
         self._deaf_until_s = time.monotonic() + event.throttle_time
 
     def _why(self, failed: KafkaException | KafkaError, sent: Sent) -> str:
-        """Why a record is not there. Who may write no topic at all hears of the cluster (KIP-679)."""
+        """Why a record was not written. A user who may write no topic at all gets an error about the cluster
+        (KIP-679).
+        """
         error = error_of(failed)
         if error is None or not is_unlisted(error):
             return text_of(failed)
@@ -148,13 +152,13 @@ class LogProducer:
         return f"{text_of(failed)}: {self._clients.lacks(Grant(TOPIC, sent.place.topic, WRITE))}"
 
     def _give_up(self, failed: KafkaException) -> None:
-        """The client failed for good, and with it whatever it holds."""
+        """The client failed fatally, and so did all of its records."""
         known = len(self._failed)
         self._close()
         self._failed[known:] = [(sent, self._why(failed, sent)) for sent, _ in self._failed[known:]]
 
     def _drain(self) -> None:
-        """Wait until each record is acknowledged or given up; for what only quotas hold back, however long."""
+        """Wait until each record is acknowledged or given up; without limit for records that only quotas delay."""
         self._await_answers()
         while self._late and not self._failed:
             self._replace()
@@ -163,7 +167,7 @@ class LogProducer:
         self._late = []
 
     def _await_answers(self) -> None:
-        """In short turns: Ctrl-C is heard between them."""
+        """Poll with a short timeout, so that Ctrl-C is handled in between."""
         while self._producer is not None and self._sent > self._acknowledged:
             try:
                 self._producer.flush(_POLL_S)
@@ -173,7 +177,7 @@ class LogProducer:
                 self._replace()
 
     def _is_stuck(self) -> bool:
-        """Whether nothing was acknowledged for a while that could be."""
+        """Whether nothing was acknowledged for a while although it was possible."""
         acknowledged, since_s = self._moved
         now_s = time.monotonic()
         if acknowledged != self._acknowledged or self._sent == self._acknowledged or not since_s:
@@ -182,12 +186,12 @@ class LogProducer:
         if now_s - max(since_s, self._deaf_until_s) < STUCK_S or self._producer is None:
             return False
         self._moved = (acknowledged, now_s)
-        # Another client is asked: this one may be wrong about them.
+        # Uses another client, because this one may have outdated metadata.
         admin = self._clients.admin()
         return all(_has_leaders(admin, topic) for topic in self._topics)
 
     def _replace(self) -> None:
-        """Give the client up, and send by a new one what it held and what failed."""
+        """Close the client, and send its records and the failed ones by a new one."""
         self._close()
         again = self._late + self._failed
         self._failed, self._late = [], []
@@ -208,10 +212,10 @@ class LogProducer:
                            "which sends them again")  # fmt: skip
 
     def _close(self) -> None:
-        """Give the client up, with whatever it still holds."""
+        """Close the client and drop its records."""
         if self._producer is not None:
             self._producer.purge()
-            for _ in range(_PURGE_TURNS):  # until it has given back whatever it held
+            for _ in range(_PURGE_TURNS):  # until it has returned all its records
                 with contextlib.suppress(KafkaException):
                     self._producer.flush(_POLL_S)
                 if self._acknowledged == self._sent:
@@ -220,7 +224,7 @@ class LogProducer:
 
 
 def _has_leaders(admin: AdminClient, topic: str) -> bool:
-    """Whether every partition has one now, as a broker says."""
+    """Whether every partition has a leader now, according to a broker."""
     try:
         found = admin.list_topics(topic, _ASKED_S).topics[topic]
     except (KafkaException, KeyError):
