@@ -1,29 +1,28 @@
-"""What one partition of `PREFIX.contents` says of its contents, read on from where it was read to before.
+"""The index of contents in one partition of `PREFIX.contents`, read incrementally.
 
-What is uncommitted is read too: refold writes no transactions there, so one that somebody leaves open delays nobody.
-Records that are not refold's are passed over and counted (foreign_records.py).
+Uncommitted records are read too: refold uses no transactions there, so an open transaction of another program causes no
+delay. Records that are not refold's are skipped and counted (foreign_records.py).
 
-Every process sees the records in one order, and these rules go by it:
+Every process sees the records in the same order, which these rules use:
 - a put counts until its record is removed, and never again: no two puts have one token;
 - "again/" counts for a put that counts, and gives it the offset and time of that record;
 - "expired/" counts for ever.
 
-Removals are seen as long as Kafka keeps the records without a value (`delete.retention.ms`, a day): an index that was
-not read on for FORGOTTEN_S is read anew.
+Removals are visible as long as Kafka keeps the records without a value (`delete.retention.ms`, a day): an index that
+was not refreshed for FORGOTTEN_S is read again from the start.
 
-The records of `PREFIX.contents` that say which contents there are, and where their bytes are.
+The index records of `PREFIX.contents` list the contents and the offsets of their bytes.
 
 The topic has twice the partitions of the log (P). A content belongs to partition N = the first two bytes of its SHA-256
-modulo P. Its bytes are chunks in partition P + N; what is said of it is in partition N:
+modulo P. Its bytes are chunks in partition P + N; its index records are in partition N:
 
-"put/", SHA-256, token              the content was put, and these are its chunks; without a value: they were removed
-"again/", SHA-256, token            it was put again, and the chunks of that put serve
-"removing/", SHA-256, token, token  somebody removes that put; kept until its chunks are erased
-"expired/", SHA-256                 it was removed because it had expired
+"put/", SHA-256, token the content was put, and these are its chunks; without a value: they were removed "again/",
+SHA-256, token it was put again, and the chunks of that put serve "removing/", SHA-256, token, token a process removes
+that put; kept until its chunks are erased "expired/", SHA-256 it was removed because it had expired
 
-A token is 8 random bytes. The first names a put, the second who removes it. The value of "put/" and "removing/" is
-CBOR [size, the chunks' offsets, ascending] and its CRC-32C, that of the others one byte, 1. A chunk's key is SHA-256,
-token and the chunk's number (u32 big-endian); its value is the bytes and their CRC-32C.
+A token is 8 random bytes. The first identifies a put, the second a removal. The value of "put/" and "removing/" is CBOR
+[size, the chunks' offsets, ascending] and its CRC-32C, that of the others one byte, 1. A chunk's key is SHA-256, token
+and the chunk's number (u32 big-endian); its value is the bytes and their CRC-32C.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ TOKEN_BYTES = 8
 VERSION_BYTES = ID_BYTES + TOKEN_BYTES
 _NUMBER_BYTES = 4
 SAID = b"\x01"
-"""The value of a record that says everything by its key."""
+"""The value of a record whose key has all the information."""
 _LENGTHS = {PUT: VERSION_BYTES, AGAIN: VERSION_BYTES, REMOVING: VERSION_BYTES + TOKEN_BYTES, EXPIRED: ID_BYTES}
 
 
@@ -61,7 +60,7 @@ class Chunks(NamedTuple):
 
 
 def partition_of_content(digest: bytes, partitions: int) -> int:
-    """The partition of a log with so many that says where a content is; its chunks are `partitions` further."""
+    """Return the index partition of a content; its chunks are in the partition `partitions` higher."""
     return int.from_bytes(digest[:2], "big") % partitions
 
 
@@ -81,7 +80,7 @@ def chunks_value(chunks: Chunks) -> bytes:
 
 
 def chunks_of(value: bytes) -> Chunks:
-    """Where a put has its chunks; CorruptionError where a value does not say."""
+    """Decode the chunks of a put. Raises CorruptionError if the value is invalid."""
     body = unsealed(value, "a record of contents")
     try:
         size, offsets = cbor2.loads(body)
@@ -95,7 +94,7 @@ def chunks_of(value: bytes) -> Chunks:
 
 
 def split_key(key: bytes) -> tuple[bytes, bytes]:
-    """A key's kind and the rest; empty where it is none of these."""
+    """Split a key into its kind and the rest; both are empty for an unknown kind."""
     kind, slash, rest = key.partition(b"/")
     kind += slash
     return (kind, rest) if len(rest) == _LENGTHS.get(kind, -1) else (b"", b"")
@@ -135,9 +134,9 @@ class ContentPut(NamedTuple):
 
 
 class ContentIndex:
-    """Follows one partition; for one thread at a time. clock_s: seconds that only grow.
+    """The index of one partition; for one thread at a time. clock_s: a monotonic clock, in seconds.
 
-    next: the offset to read on from. read_at: when it was last read. time_ms: the append time of the last record.
+    next: the next offset to read. read_at: when it was last read. time_ms: the append time of the last record.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class ContentIndex:
         self.read_at = -FORGOTTEN_S
 
     def read_on(self) -> None:
-        """See everything that was written by now."""
+        """Read everything that was written by now."""
         now_s = self._clock_s()
         if now_s - self.read_at > FORGOTTEN_S:
             self._forget()
@@ -169,7 +168,7 @@ class ContentIndex:
         self.next, self.read_at = max(end, self.next), now_s
 
     def chunks_end(self, offset: int | None) -> int:
-        """An end of the chunks' partition; at or below an offset only where nothing is at that offset.
+        """An end of the chunks' partition. It is at or below `offset` only if there is no record at that offset.
 
         offset: None for the end as it is now.
         """
@@ -178,7 +177,7 @@ class ContentIndex:
         return self._chunks_end
 
     def puts(self, digest: bytes) -> list[ContentPut]:
-        """The puts of a content that count; none where it is not there."""
+        """The puts of a content that count; empty if the content does not exist."""
         found, packed, at = list[ContentPut](), self._puts.get(digest, b""), 0
         while at < len(packed):
             token, offset, put_ms, length = _ENTRY.unpack_from(packed, at)
@@ -187,7 +186,7 @@ class ContentIndex:
         return found
 
     def digests(self) -> Iterator[bytes]:
-        """The contents that are there."""
+        """The existing contents."""
         return iter([*self._puts])
 
     def has_expired(self, digest: bytes) -> bool:
@@ -199,17 +198,18 @@ class ContentIndex:
         return iter([*self._expired])
 
     def is_being_removed(self, version: bytes) -> bool:
-        """Whether somebody has said so of a put."""
+        """Whether a removal of a put was announced."""
         return version in self._removing
 
     def knows(self, version: bytes) -> bool:
-        """Whether a put counts, or was removed and has chunks that may not be erased yet."""
+        """Whether a put counts, or was removed and its chunks may still exist."""
         puts = self.puts(version[:ID_BYTES])
         return version in self._removing or any(each.token == version[ID_BYTES:] for each in puts)
 
     def removed(self) -> Iterator[tuple[bytes, list[bytes], Chunks]]:
-        """Puts that count no more, and whose chunks may not be erased yet: SHA-256 and token, the keys of the records
-        that say so, and the chunks."""
+        """Removed puts whose chunks may still exist: SHA-256 and token, the keys of their removal records, and the
+        chunks.
+        """
         for version, said in [*self._removing.items()]:
             if all(each.token != version[ID_BYTES:] for each in self.puts(version[:ID_BYTES])):
                 keys = [REMOVING + version + token for token in said]

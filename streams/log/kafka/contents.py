@@ -1,36 +1,37 @@
 """Contents in a topic of the log: `PREFIX.contents`, compacted, in chunks (content_index.py has the records).
 
-Kafka finds records by offset only. So each content has a small record that says at which offsets its chunks are, in
-partitions that hold nothing else (content_index.py), and a reader reads these, not the chunks, to find one.
+Kafka finds records by offset only. So each content has a small record with the offsets of its chunks, in partitions
+that hold nothing else (content_index.py). To find a content a reader reads these records, not the chunks.
 
 To put a content, by any number of processes at once:
-1. Read on in its partition. Where a put counts that nobody removes, and its bytes are the content's (looked at once a
-   process), write "again/", and read on past it. If the put still counts and nobody removes it, that is all.
-2. Else write the chunks under a token of this put, and wait until they are durable.
-3. Write "put/" with their offsets, and wait until it is durable. The content is there from here on.
-Killed before 3, a process leaves chunks that nothing names (`sweep` finds them). Two that put one content at once leave
-it there twice, and it is removed twice.
+1. Refresh the index of its partition. If a put counts, is not being removed, and has the right bytes (checked once in
+   each process), write "again/", and refresh past it. If the put still counts and is not being removed, the put is
+   done.
+2. Otherwise write the chunks under a token of this put, and wait until they are durable.
+3. Write "put/" with their offsets, and wait until it is durable. From here on the content exists. Killed before 3, a
+process leaves chunks that nothing names (`sweep` finds them). Two processes that put one content at once store it
+twice, and it is removed twice.
 
 To remove some that were not put since a time:
-1. Read on. Leave those put since.
-2. Write "removing/" of each put, under a token of this removal, and read on past them. Whoever writes "again/" after
-   these sees them, and puts the content anew. Whoever wrote it before them is seen here: leave that content, and take
-   "removing/" back. So is a content that was put anew meanwhile.
-3. Where they have expired, write "expired/", and wait until that is durable.
-4. Remove "put/" of each, and wait until that is durable; then "again/" and the chunks, by records without a value.
-5. "removing/" stays until the chunks are erased. Killed in step 4, a process leaves the rest to the next `settle`,
-   which removes the chunks once more; killed before, it leaves contents that are there, and are put anew if put again.
+1. Refresh the index. Keep those put since.
+2. Write "removing/" for each put, under a token of this removal, and refresh past them. A process that writes "again/"
+   after these sees them, and puts the content again. An "again/" before them is seen here: keep that content, and take
+   "removing/" back. Do the same for a content that was put again meanwhile.
+3. For an expiry, write "expired/", and wait until that is durable.
+4. Remove each "put/", and wait until that is durable; then remove "again/" and the chunks, by records without a value.
+5. "removing/" stays until the chunks are erased. If a process is killed in step 4, the next `settle` removes the chunks
+   again. If it is killed earlier, the contents still exist, and a later put stores them again.
 
 When the bytes of a removed chunk are gone from the brokers' disks:
-1. Its segment, and the one with the record that removed it, are closed. A broker closes one that is `segment.ms` (an
-   hour) old when the next record is written, and never by itself: `settle` writes that record.
+1. Its segment, and the one with the record that removed it, are closed. A broker closes a segment that is `segment.ms`
+   (an hour) old only when the next record is written: `settle` writes that record.
 2. The brokers compact the closed segments (`max.compaction.lag.ms`, a day at most, unless set otherwise).
-3. They delete the files of the old segments, `file.delete.delay.ms` (a minute) later.
-`remaining` counts what is before step 2, by asking for the very offsets.
+3. They delete the files of the old segments, `file.delete.delay.ms` (a minute) later. `remaining` counts the chunks
+that are not compacted yet, by reading their offsets.
 
 A removed content may be read for SEEN_S by a process that has just read it.
 
-Which store a log on Kafka has its contents in: the one its URL names, else its own topic, where there is that.
+A log on Kafka has its contents in the store that its URL names, or else in its own topic, if that exists.
 """
 
 from __future__ import annotations
@@ -74,18 +75,18 @@ from refold.streams.log.kafka.range_reader import LogReaders, Raw
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin
 from refold.streams.log.kafka.url import Address
 
-# Below what brokers take unless told otherwise (message.max.bytes, 1 MiB), and two are no more than a batch may be.
+# Below the brokers' default limit (message.max.bytes, 1 MiB); two chunks fit into a batch.
 CHUNK_BYTES = 480 << 10
 SEEN_S = 1.0
 _REMOVED_AT_ONCE = 256
 _CHECKED_MAX = 100_000
-# Chunks so near to each other are read in one go, with what is between them.
+# Chunks with at most so many offsets between them are read in one range.
 _GAP_MAX = 8
 _EVER_MS = 1 << 49
 
 
 class TopicContents(ContentStore):
-    """Contents by SHA-256, for several threads. clock_s: seconds that only grow."""
+    """Contents by SHA-256. Thread-safe. clock_s: a monotonic clock, in seconds."""
 
     erases_later = True
 
@@ -94,14 +95,14 @@ class TopicContents(ContentStore):
         foreign: ForeignRecords, unreadable: UnreadableBatches | None = None, *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """partitions: those of the log; the topic has twice as many. unreadable: counts what cannot be read."""
+        """partitions: of the log; the topic has twice as many. unreadable: counts unreadable batches."""
         self.url = f"kafka://{clients.servers}/{topic}"
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._clock_s = clock_s
         self._unreadable = unreadable
         self._reading = LogReaders(clients, timeout_s, committed=False, unreadable=unreadable)
-        # Each record is waited for, so nothing is gained by waiting for more to go with it.
+        # Each record is waited for, so batching would only add delay.
         self._outgoing = LogProducer(clients, **{"linger.ms": 0})
         self._lock = RLock()
         self._checked: set[bytes] = set()
@@ -177,7 +178,7 @@ class TopicContents(ContentStore):
             return sum(len(self._removed(index)[0]) for index in self._indexes)
 
     def settle(self) -> None:
-        """Remove the chunks of removed contents once more, which closes segments; forget those that are erased."""
+        """Remove the chunks of removed contents again, which closes segments; forget erased ones."""
         with self._lock:
             for index in self._indexes:
                 stored, erased = self._removed(index)
@@ -185,7 +186,9 @@ class TopicContents(ContentStore):
                 self._write_all(index.place, dict.fromkeys(erased))
 
     def sweep(self, before_ms: int, *, dry_run: bool) -> int:
-        """Reads every chunk. CorruptionError where a batch cannot be read: it may name chunks that are needed."""
+        """Reads every chunk. Raises CorruptionError if a batch cannot be read, because it may refer to chunks that are
+        needed.
+        """
         found = 0
         self.read_on()
         damaged = () if self._unreadable is None else self._unreadable.passed_over()
@@ -204,13 +207,13 @@ class TopicContents(ContentStore):
         return found
 
     def read_on(self) -> None:
-        """See what everybody wrote by now; records of others are counted."""
+        """Read everything that was written by now, and count foreign records."""
         with self._lock:
             for index in self._indexes:
                 index.read_on()
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Close the connections."""
         self._outgoing.close()
         self._reading.close()
 
@@ -218,7 +221,7 @@ class TopicContents(ContentStore):
         return self._indexes[partition_of_content(digest, self._partitions)]
 
     def _looked_up(self, digest: bytes) -> ContentIndex:
-        """The index of a content: what is not there is looked for once more, what is there is not older than SEEN_S."""
+        """The index of a content. It is refreshed if the content is missing, or if it is older than SEEN_S."""
         index = self._index(digest)
         with self._lock:
             if self._clock_s() - index.read_at > SEEN_S or not index.puts(digest):
@@ -237,13 +240,13 @@ class TopicContents(ContentStore):
     # Putting
 
     def _put_again(self, index: ContentIndex, digest: bytes) -> bool:
-        """Step 1; whether it was enough."""
+        """Step 1; returns whether the put is done."""
         for each in reversed(index.puts(digest)):
             version = digest + each.token
             if index.is_being_removed(version) or not self._is_sound(index, digest, each):
                 continue
             seen_to, offset = index.next, self._write(index.place, AGAIN + version, SAID, digest)
-            if seen_to == offset:  # nothing came between
+            if seen_to == offset:  # no record in between
                 return True
             self._read_past(index, offset)
             return not index.is_being_removed(version) and any(
@@ -252,7 +255,7 @@ class TopicContents(ContentStore):
         return False
 
     def _is_sound(self, index: ContentIndex, digest: bytes, put: ContentPut) -> bool:
-        """Whether a put has the bytes that it should have."""
+        """Whether a put has the right bytes."""
         if digest + put.token not in self._checked:
             try:
                 self._content(index, digest, put)
@@ -317,7 +320,7 @@ class TopicContents(ContentStore):
         })  # fmt: skip
 
     def _removed(self, index: ContentIndex) -> tuple[dict[bytes, Chunks], list[bytes]]:
-        """Removed puts whose chunks the brokers still give out, and the keys of the records that say so of others."""
+        """Removed puts whose chunks the brokers still return, and the keys of the removal records of all others."""
         index.read_on()
         removed = [*index.removed()]
         found = self._chunks(index, sorted(at for _, _, chunks in removed for at in chunks.offsets))
@@ -328,7 +331,7 @@ class TopicContents(ContentStore):
         )
 
     def _unnamed(self, index: ContentIndex, before_ms: int) -> Iterator[bytes]:
-        """The keys of chunks that were written before a time, and that no put names."""
+        """The keys of chunks that were written before a time and that no put refers to."""
         end = index.chunks_end(None)
         index.read_on()
         seen: dict[bytes, None] = {}
@@ -341,7 +344,7 @@ class TopicContents(ContentStore):
         yield from seen
 
     def _write_all(self, place: TopicPlace, records: Mapping[bytes, bytes | None]) -> int:
-        """Write some, durable on return; the offset of the last, -1 where there are none."""
+        """Write records, durable on return. Returns the offset of the last one, -1 without records."""
         sent = [_sent(place, key, value, _digest_in(key)) for key, value in records.items()]
         for each in sent[:-1]:
             self._outgoing.send(each)
@@ -362,7 +365,7 @@ class TopicContents(ContentStore):
         return whole(digest, b"".join(pieces), where)
 
     def _chunks(self, index: ContentIndex, offsets: Sequence[int]) -> Iterator[Raw]:
-        """The records at some offsets, ascending, as far as the brokers give them out."""
+        """The records at some ascending offsets that the brokers still return."""
         end = index.chunks_end(offsets[-1]) if offsets else 0
         for run in _runs([each for each in offsets if each < end]):
             wanted = frozenset(run)
@@ -372,7 +375,7 @@ class TopicContents(ContentStore):
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[list[int]]:
-    """Offsets that are read in one go."""
+    """Groups of offsets that are read in one range."""
     run: list[int] = []
     for each in offsets:
         if run and each - run[-1] > _GAP_MAX:
@@ -384,7 +387,7 @@ def _runs(offsets: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _digest_in(key: bytes) -> bytes:
-    """The SHA-256 that a record's key names."""
+    """The SHA-256 in a record's key."""
     return (split_key(key)[1] or key)[:ID_BYTES]
 
 
@@ -408,19 +411,19 @@ class LogStores:
         self._unreadable = unreadable
 
     def open(self) -> ContentStore | None:
-        """The log's store; None where no URL names one and there is no topic."""
+        """Open the log's store; None if no URL names one and there is no topic."""
         if self._address.blobs is not None:
             return open_store(self._address.blobs)
         return self._topic() if self._found.has_contents else None
 
     def make(self) -> TopicContents:
-        """The log's own topic, made now. StorageError."""
+        """Create the log's own topic. Raises StorageError."""
         self._admin().make_contents(self._address)
         return self._topic()
 
     @contextlib.contextmanager
     def other(self, url: str | None) -> Iterator[ContentStore]:
-        """The store at a URL, or, without one, the log's own topic, made where there is none."""
+        """The store at a URL, or without one the log's own topic, which is created if necessary."""
         if url is not None:
             yield open_store(url)
             return
@@ -428,14 +431,14 @@ class LogStores:
             yield store
 
     def is_divided(self) -> bool:
-        """Whether the URL names a store, and the log's topic has contents too, or had some."""
+        """Whether the URL names a store although the log's topic has or had contents."""
         if self._address.blobs is None or not self._has_topic():
             return False
         places = [TopicPlace(self._found.topics.contents, each) for each in range(self._found.partitions)]
         return any(self._offsets.ends(places, committed=False).values())
 
     def missing(self) -> InputError:
-        """What is said where there is none."""
+        """The error for a log without a store."""
         return InputError(
             f"{self._address.url}: this log has no store of contents: it was made without the topic "
             f"{self._found.topics.contents}, or this user may not see it (refold acl). refold init makes it; else "

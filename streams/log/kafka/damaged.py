@@ -1,36 +1,36 @@
-"""Damaged records of a log on Kafka: what a reader does where it meets one, and what an administrator may set aside.
+"""Damaged records of a log on Kafka: how readers handle them, and how an administrator sets them aside.
 
-A record is damaged where its bytes are not what was written: a disk or a broker lost them. Of `.observations` it is one
-below the point up to which its partition is decided, without a verdict, that is no observation by the rules of
-records.py; above that point a worker gives a verdict. Of `.changes` it is one that a worker wrote, by its headers, and
-that holds no change.
+A record is damaged if its bytes are not those that were written, because of a disk or a broker. In `.observations` a
+record is damaged if it is below the decided offset of its partition, has no verdict, and is not an observation by the
+rules of records.py; above that offset a worker gives a verdict. In `.changes` a record is damaged if a worker wrote it,
+by its headers, and it does not contain a change.
 
-1. A reader that needs it raises DamagedRecord: topic, partition, offset, why, and the command that sets it aside.
-2. `refold quarantine add` writes a ruling (quarantine_records.py): its authority in `.manifests`, its place in
-   `.schemas`. Whoever reads `.schemas` to that place passes over the record, wherever it is met, for every cut
-   (avro/quarantine.py), and counts it. Records of one batch that cannot be unpacked are damaged together: the client
-   gives none of them, for ever. The ruling is on every offset of the batch, and a reader that meets it begins again
-   after the offsets that are set aside (UnreadableBatches). Nobody knows whose records they were. Above the decided
-   point a batch is damaged likewise: a worker cannot give verdicts on what it cannot read.
-3. A table or an epoch that was made while it was whole holds what it said. Each notes the offsets that it leaves out:
-   a table in its position, an epoch in its manifest. Where those below its own offset are not the ones set aside by
-   now, a worker makes the table again, and readers begin from another epoch, or from nothing.
-4. A ruling emits no change. What was emitted of the record stays in `.changes`: `verify` holds the chain of that entity
-   to nothing, and sinks read its type again.
-5. Taking it back is another ruling, and goes by the same steps: the record is needed again. What was made meanwhile
-   leaves it out, and is not used.
-Of the other topics only whole batches are damaged.
-6. A batch of `.snapshots`, of `.contents`, or of `.manifests` outside of partition 0 is passed over by every reader,
-   and counted. Epochs are made again; a reader that needs a content names it.
-7. `.schemas`, `.deadletters` and partition 0 of `.manifests` are needed: answers change where a definition, a verdict,
-   a marker or a ruling is not known. A reader stops, as in 1, and a ruling is as in 2. In `.schemas` and `.manifests`
-   the ruling comes after the batch. So a reader that meets a batch there reads ahead for it, past all that cannot be
-   read (rulings_ahead.py).
-8. `.keys` is needed likewise by who seals and opens. A batch that is set aside may have destroyed any key that was made
-   before it: none of these is used any more (agents/keys/kafka.py). Its readers read ahead for a ruling, too: they may
-   run on while it is made.
-Who ends anywhere in between leaves readers that know the ruling and readers that do not know it yet; a worker's table
-is asked about no entity that was ever ruled on, so that one who knows it answers alike whatever workers know.
+1. A reader that requires it raises DamagedRecord, with topic, partition, offset, reason, and the command that sets it
+   aside.
+2. `refold quarantine add` writes a ruling (quarantine_records.py): its authorisation in `.manifests`, its position in
+   `.schemas`. A reader that has read `.schemas` up to that position skips the record, at every cut
+   (avro/quarantine.py), and counts it. If a batch cannot be unpacked, all of its records are damaged, because the
+   client can never return them. The ruling covers every offset of the batch, and a reader continues after the offsets
+   that are set aside (UnreadableBatches). The entities of its records are unknown. A batch above the decided offset can
+   be damaged too: a worker cannot give verdicts on records that it cannot read.
+3. A table or an epoch that was made while the record was readable contains the record's effect. Each stores the offsets
+   that it leaves out: a table in its position, an epoch in its manifest. If those below its own offset differ from the
+   offsets set aside now, a worker makes the table again, and readers begin from another epoch, or from nothing.
+4. A ruling emits no change. Changes that were emitted for the record stay in `.changes`: `verify` does not check the
+   chain of that entity, and sinks read its type again.
+5. Taking it back is another ruling, by the same steps: the record is required again. Tables and epochs that were made
+   meanwhile leave it out, and are not used. In the other topics only whole batches are treated as damaged.
+6. A batch of `.snapshots`, of `.contents`, or of `.manifests` outside of partition 0 is skipped by every reader, and
+   counted. Epochs are made again; a reader that requires a content raises an error that names it.
+7. `.schemas`, `.deadletters` and partition 0 of `.manifests` are required, because a missing definition, verdict,
+   marker or ruling changes answers. A reader stops, as in 1, and a ruling is made as in 2. In `.schemas` and
+   `.manifests` the ruling is after the batch. So a reader that reaches an unreadable batch there reads ahead for
+   rulings, past everything that cannot be read (rulings_ahead.py).
+8. `.keys` is required by processes that seal and open values. A batch that is set aside may have destroyed any earlier
+   key, so none of these is used any more (agents/keys/kafka.py). Readers of `.keys` read ahead for rulings, too,
+   because they may run while a ruling is made. If the process ends between these steps, some readers know the ruling
+   and others do not yet. Lookups in workers' tables are never used for an entity with a ruling, so a reader's answer
+   does not depend on what the workers know.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from refold.streams.log.port import Position, SetAside
 
 
 class UnreadableBatches:
-    """Where reading goes on at a batch of a log that cannot be unpacked. For any thread."""
+    """Decides where reading continues at a batch that cannot be unpacked. Thread-safe."""
 
     def __init__(
         self, topics: Topics, rulings: Rulings, ahead: Callable[[], Rulings] = Rulings, *, is_lenient: bool = False
     ) -> None:  # fmt: skip
-        """ahead: the rulings that there are, also those that stand after a batch that cannot be read.
+        """ahead: returns all rulings, including those after a batch that cannot be read.
 
-        is_lenient: pass over what is needed, too, but for observations and changes: for who sets it aside.
+        is_lenient: also skip required batches, except of observations and changes, for a process that sets them aside.
         """
         self._names = {
             topics.observations: OBSERVATIONS, topics.changes: CHANGES, topics.schemas: SCHEMAS,
@@ -73,7 +73,7 @@ class UnreadableBatches:
         return name is not None and offset in self._rulings.of(name, place.partition)
 
     def is_needed(self, place: TopicPlace) -> bool:
-        """Whether a reader stops at a batch that is not set aside; else it passes over it (6)."""
+        """Whether a reader stops at a batch that is not set aside; otherwise it skips the batch (6)."""
         name = self._names.get(place.topic)
         if name in (OBSERVATIONS, CHANGES):
             return True
@@ -81,12 +81,12 @@ class UnreadableBatches:
         return not is_passed and not self._is_lenient
 
     def pass_over(self, place: TopicPlace, start: int, end: int) -> None:
-        """Count what was passed over: start <= offset < end."""
+        """Count skipped offsets: start <= offset < end."""
         with self._lock:
             self._passed.setdefault(place, set()).update(range(start, end))
 
     def passed_over(self) -> list[SetAside]:
-        """What was passed over, by topic."""
+        """The skipped records, by topic."""
         with self._lock:
             passed = {place: (len(offsets), min(offsets)) for place, offsets in self._passed.items()}
         return [
@@ -99,20 +99,20 @@ class UnreadableBatches:
         ]
 
     def after(self, place: TopicPlace, first: int, wanted: int, why: str) -> int:
-        """The first offset from a wanted one on that is not set aside.
+        """Return the first offset at or after `wanted` that is not set aside.
 
         Args:
             place: The partition.
             first: The batch's first offset.
-            wanted: The offset that is to be read next; in the batch, or before it.
-            why: What the client said of the batch.
+            wanted: The next offset to read; in the batch, or before it.
+            why: The client's error about the batch.
 
         Returns:
-            An offset after the wanted one. It may be in the batch still.
+            An offset after `wanted`. It may still be in the batch.
 
         Raises:
             DamagedRecord: The next offset is not set aside.
-            CorruptionError: Likewise, in a topic whose records are never set aside.
+            CorruptionError: The same, in a topic whose records cannot be set aside.
         """
         name = self._names.get(place.topic)
         if name is None:
@@ -131,7 +131,7 @@ class UnreadableBatches:
         return after
 
     def left_out_to(self, place: TopicPlace) -> int:
-        """The offset after the last batch that is set aside and that a reader passed over; 0 where there was none."""
+        """The offset after the last batch that was set aside and skipped; 0 without one."""
         with self._lock:
             return self._left.get(place, 0)
 
@@ -145,7 +145,7 @@ def unreadable(place: TopicPlace, first: int, why: str) -> CorruptionError:
 
 
 def set_aside_in(rulings: Rulings) -> list[SetAside]:
-    """How many records are set aside, by topic."""
+    """The number of records that are set aside, by topic."""
     found = []
     for topic in TOPICS:
         rules = [each for each in rulings.all() if each.topic == topic]
@@ -157,6 +157,6 @@ def set_aside_in(rulings: Rulings) -> list[SetAside]:
 
 
 def was_ruled_on(rulings: Rulings, partition: int, entity: str) -> bool:
-    """Whether an observation of an entity may ever have been ruled on: then what workers keep of it is not asked."""
+    """Whether an entity may have an observation with a ruling; lookups in workers' tables are then not used."""
     entities = rulings.entities(OBSERVATIONS, partition)
     return entity in entities or "" in entities

@@ -1,17 +1,17 @@
-"""Retrying dead letters: their records are appended again, each where the observation in it belongs.
+"""Retries dead letters: appends their records again, each to the partition of its observation.
 
-1. Judge each by the worker's own rules (records.py) and by what the log holds now. The bytes stay what they are; key
-   and partition are those of the observation in them, so that a misplaced record has its place. What would get a
-   verdict again is left.
-2. Look through `.observations` for the header `refold-retry-of`, from where a retry can stand: what was retried before
-   is left, unless it is to be done again.
-3. Append the rest, with their headers and the one that names the position each repeats; flush.
-4. Look through what was recorded since step 2: there they stand.
-5. What became of them, the workers decide: a verdict, or an observation.
+1. Check each by the worker's rules (records.py) and the log's present definitions. The bytes do not change; key and
+   partition are those of the observation, so that a misplaced record gets its right place. A record that would get a
+   verdict again is left out.
+2. Search `.observations` for the header `refold-retry-of`, from the first possible offset of a retry on: records that
+   were retried before are left out, unless the caller wants to repeat them.
+3. Append the others, with their headers and a header with the position that each repeats; flush.
+4. Search the records since step 2 for the positions of the retries.
+5. The workers decide each retry: a verdict, or an observation.
 
-Who ends between 3 and 4 has appended some or all of them, which the next one finds in step 2. Two who retry at once may
-append a record twice. And a record may have come by another way since, sent again by its producer: that is not looked
-for. None of this changes any state: the same statement is one observation, by its id, however often it stands there.
+A process that ends between 3 and 4 has appended some or all of them, and the next one finds these in step 2. Two
+concurrent retries may append a record twice. A producer may also have sent a record again; that is not checked. None of
+this changes any state: equal records are one observation, by its id.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Position
 from refold.streams.partition import partition_of
 
-# By how much append times of a log's brokers may differ, and go back.
+# The maximum difference of the brokers' clocks, and the maximum step back of append times.
 CLOCKS_APART_MS = 3_600_000
 
 Fate = Literal["folded", "refused", "waiting"]
 
 
 class Ready(NamedTuple):
-    """A record that would be an observation now: where it goes, and under which key."""
+    """A record that would be an observation now: its partition and key."""
 
     verdict: Verdict
     partition: int
@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 
 def judge(registry: Registry, partitions: int, verdict: Verdict) -> Ready | Refused:
-    """Step 1, for one."""
+    """Step 1, for one record."""
     try:
         entity = registry.decode(verdict.value or b"").entity
         partition = partition_of(entity, partitions)
@@ -73,7 +73,9 @@ def judge(registry: Registry, partitions: int, verdict: Verdict) -> Ready | Refu
 
 
 def retried(log: KafkaLog, ready: Iterable[Ready]) -> dict[Position, Position]:
-    """Step 2: of those that were retried before, where the last retry stands. Reads all that was recorded since."""
+    """Step 2: the position of the last retry of each record that was retried before. Reads everything recorded
+    since.
+    """
     starts: dict[int, int] = {}
     wanted = set()
     for each in ready:
@@ -86,9 +88,9 @@ def retried(log: KafkaLog, ready: Iterable[Ready]) -> dict[Position, Position]:
 
 
 def retry(log: KafkaLog, ready: Sequence[Ready]) -> dict[Position, Position]:
-    """Steps 3 and 4: append them, durable on return; where each stands now.
+    """Steps 3 and 4: append the records, durable on return. Returns the position of each retry.
 
-    One that another's open transaction hides is left out of the answer.
+    A retry that is hidden by another open transaction is missing in the result.
     """
     starts = log.ends()
     for each in ready:
@@ -100,7 +102,7 @@ def retry(log: KafkaLog, ready: Sequence[Ready]) -> dict[Position, Position]:
 
 
 def fates(log: KafkaLog, positions: Iterable[Position]) -> Mapping[Position, Fate]:
-    """Step 5: what became of retries, as of the log's last `refresh`."""
+    """Step 5: the results of retries, as of the log's last `refresh`."""
     return {each: _fate(log, each) for each in positions}
 
 
@@ -119,7 +121,7 @@ def _again(log: KafkaLog, ready: Ready) -> Sent:
 
 
 def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Position]:
-    """By the position repeated, where the last retry stands, from an offset of some partitions to their ends."""
+    """The position of the last retry by the repeated position, from given offsets to the partitions' ends."""
     found = {}
     ends = log.ends()
     for partition, start in sorted(starts.items()):

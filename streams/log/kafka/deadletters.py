@@ -1,18 +1,17 @@
-"""`.deadletters`: the verdicts on records that are no observations, with everything it takes to look at them again.
+"""`.deadletters`: the verdicts on records that are not observations, each with a full copy of the record.
 
 A verdict (streams/deadletters.py) is stored in the partition of its record. Its key is the offset of the record, u64
-big-endian; its headers `refold-through` and `refold-taken` say where the batch ends in which it was decided
-(fold_position.py).
-Verdicts are written in the transaction that commits that offset for the workers' group.
+big-endian; its headers `refold-through` and `refold-taken` have the end of the batch in which it was decided
+(fold_position.py). Verdicts are written in the transaction that commits that offset for the workers' group.
 
-A record without these is none of refold's, and is passed over (foreign_records.py).
+A record without these was not written by refold, and is skipped (foreign_records.py).
 
-Who reads a partition skips the offsets with verdicts. For that he has to know up to where it is decided:
+A reader of a partition skips the offsets with verdicts. For that it needs the decided offset:
 1. read the workers' committed offset;
-2. then read `.deadletters` to its last stable offset. Where that is its end, no transaction is open in it, so all
-   verdicts below the committed offset were read, and it is decided up to there.
-3. Otherwise what was known before still holds. A verdict that shows has all others of its batch beside it: it is
-   decided up to its `refold-through`.
+2. then read `.deadletters` to its last stable offset. If that is its end, no transaction is open in it, so all verdicts
+   below the committed offset were read, and the partition is decided up to there.
+3. Otherwise the previous decided offset is still valid. A visible verdict implies that all others of its batch are
+   visible: the partition is decided up to its `refold-through`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _KEY = struct.Struct(">Q")
 
 
 def verdict_on(partition: int, raw: Raw, reason: str, detail: str) -> Verdict:
-    """A verdict on a record as it was read."""
+    """Return a verdict on a record."""
     return Verdict(partition, raw.offset, reason, detail, raw.key, raw.value, raw.headers, raw.timestamp)
 
 
@@ -48,7 +47,7 @@ def verdict_key(verdict: Verdict) -> bytes:
 
 
 def record_of(raw: Raw) -> int | None:
-    """The offset of the record that a verdict, as `.deadletters` has it, is on; None where the record is no verdict."""
+    """Return the offset of the record that a verdict is on; None if `raw` is not a verdict."""
     key, point = raw.key or b"", emitted_of(raw)
     if len(key) != _KEY.size or point is None:
         return None
@@ -62,7 +61,7 @@ def is_verdict(raw: Raw) -> bool:
 
 
 class Decided:
-    """Which offsets have verdicts, and up to where a partition is decided; as of the last `refresh`."""
+    """The offsets with verdicts, and the decided offset of each partition, as of the last `refresh`."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class Decided:
     ) -> None:
         self._topics = topics
         self._foreign = foreign
-        # Stable ones are waited for while a worker's transaction is open, and here an older answer will do.
+        # Reading stable offsets waits while a worker's transaction is open, and here an older value is sufficient.
         self._asking = CommittedOffsets(clients, topics.group, topics.observations, stable=False)
         self._offsets = offsets
         self._reading = reading
@@ -88,23 +87,27 @@ class Decided:
         self._next = [0] * partitions
 
     def skipped(self, partition: int) -> Set[int]:
-        """The offsets with verdicts. It goes on growing."""
+        """The offsets with verdicts. The set grows later."""
         return self._skipped[partition]
 
     def through(self, partition: int) -> int:
-        """The offset below which every record without a verdict is the observation that it says it is."""
+        """The decided offset: below it every record without a verdict is the observation that its key and header
+        claim.
+        """
         return self._through[partition]
 
     def committed(self, partition: int) -> tuple[int, str]:
-        """A committed offset of the workers' and its metadata, the last below which all verdicts are known here."""
+        """The last committed offset of the workers' group below which all verdicts are known here, and its metadata."""
         return self._committed[partition]
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the consumer."""
         self._asking.close()
 
     def letters(self) -> Iterator[DeadLetter]:
-        """The verdicts as of the last `refresh`. One whose value cannot be read still is a verdict, and is left out."""
+        """The verdicts as of the last `refresh`. A verdict with an unreadable value still counts as one, but is left
+        out here.
+        """
         for place in self._places:
             for raw in self._reading.records(place, 0, self._next[place.partition]):
                 if not is_verdict(raw):
@@ -117,7 +120,7 @@ class Decided:
                     yield DeadLetter(place.partition, raw.offset, raw.value or b"")
 
     def refresh(self) -> None:
-        """See what was decided by now."""
+        """Read all decisions up to now."""
         found = self.ask_committed()
         written = self._offsets.ends(self._places, committed=False)
         stable = self._offsets.ends(self._places)
@@ -145,7 +148,7 @@ class Decided:
             found = self._asking.ask(partitions, self._timeout_s)
         except KafkaException as failed:
             error = error_of(failed)
-            # Who may not look at the group, or cannot now, checks every record himself.
+            # A client that may not or cannot describe the group checks every record itself.
             if error is not None and (is_denied(error) or is_passing(error)):
                 return [(0, "")] * len(self._places)
             raise storage_error(f"the offsets of the group {self._topics.group} cannot be read", failed) from failed

@@ -1,7 +1,7 @@
-"""One entity's records on Kafka: what the workers' tables have indexed, and after that the tail of the log.
+"""One entity's records on Kafka: from the indexes in the workers' tables, and then from the tail of the log.
 
-The tables are a shortcut, never the truth: where no worker answers, or a ruling changed what the entity's records say,
-everything is read from `.observations`.
+The tables are only an optimisation: if no worker answers, or the entity has a ruling, everything is read from
+`.observations`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from refold.streams.log.port import Checkpoint, IndexedObservation, Record, arri
 
 
 class EntityReader:
-    """Reads the records of single entities of one log. For the thread that has the log."""
+    """Reads the records of single entities of one log. For the log's thread."""
 
     def __init__(
         self, tables: TableClient | None, records: Records, registry: Registry, partition_of: Callable[[str], int]
@@ -58,7 +58,7 @@ class EntityReader:
         return self._arrivals(entity, start, end, found)
 
     def _arrivals(self, entity: str, start: int, end: int, found: IndexedHistory) -> Iterator[IndexedObservation]:
-        """What the tables hold, then those of the log's tail that repeat none before them."""
+        """The arrivals in the tables, then the new ones in the log's tail."""
         yield from found.arrivals
         tail = self._records.among(self._partition_of(entity), (entity,), end, max(start, found.through))
         known: set[bytes] | None = None
@@ -76,7 +76,8 @@ class EntityReader:
         tables = self._tables_for(entity)
         held = tables.records_of(partition, entity, wanted) if tables is not None and wanted else None
         records = {} if held is None else {each.id: each for each in held.records if each is not None}
-        # What the tables lack is in the tail after them, as a rule; else they are damaged, or do not answer.
+        # Observations that are missing in the tables are normally in the tail; otherwise the tables are damaged or do
+        # not answer.
         for start in (0,) if held is None else (held.through, 0):
             if all(q[-ID_BYTES:] in records for q in wanted):
                 break

@@ -1,13 +1,13 @@
 """Markers in partition 0 of `.manifests`, as every log stores them (streams/log/stored_markers.py), with a header
-`refold-replace` where one may take another's place.
+`refold-replace` if one may replace another.
 
 Setting one, by any number of processes at once:
-1. read to the end; where the name is taken by another marker and replacing was not asked for, it is refused;
+1. read to the end; if another marker has the name and replace is not set, refuse;
 2. write the marker and wait until it is durable: now it has an offset;
-3. read on past that offset. Where, without replacing being asked for, another marker of the name came between, ours hid
-   it: it is written again, and ours is refused. (The last record of a key stands, compaction removes the others: that
-   the first one wins cannot be left to readers.) Of several that came between, the first stands, or the last that may
-   take another's place: everyone who writes it again writes the same.
+3. read past that offset. If replace is not set and another marker of the name was written in between, ours hides it:
+   write the other one again, and refuse ours. (Compaction keeps only the last record of a key, so readers cannot let
+   the first one win.) If several were written in between, the first counts, or the last one with replace: every process
+   that writes it again writes the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Markers:
         return oldest_first(self._manifests.scan(MARKERS, MARKER))
 
     def mark(self, marked: Marked, outgoing: LogProducer, *, replace: bool) -> None:
-        """Keep a marker, durable on return; InputError when the name is taken and replace is False."""
+        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
         key, value = marker_key(marked.name), marker_value(marked)
         start = self._offsets.ends([self._place])[self._place]
         self._manifests.refresh([MARKERS])
@@ -61,7 +61,7 @@ class Markers:
         return Sent(self._place, key, value, headers, f"the marker {marked.name!r}")
 
     def _between(self, start: int, offset: int) -> list[Raw]:
-        """What came to stand before an offset, once what stands there shows."""
+        """The records before an offset, once the record at the offset is visible."""
         self._offsets.wait_past(
             self._place, offset,
             "an epoch is being sealed, or whoever did has a transaction open; look at the markers again in a while",

@@ -1,15 +1,15 @@
 """recorded_at: the running maximum of the broker's append times in a partition, known at any offset without a scan.
 
-A broker's clock may step back, and append times with it; recorded_at does not. Only records that are given out count:
-those of aborted transactions and the markers of transactions have no recorded_at, and give none.
+A broker's clock, and so append times, may step back; recorded_at does not. Only records that readers get count: aborted
+records and transaction markers have no recorded_at.
 
 The greatest time below an offset:
 1. Let t be the time of the last record below it.
-2. Ask the broker for the first offset with a time above t. Where none is below, t is the answer.
-3. Else the clock stepped back. Find the greatest time below the offset by asking for times above t, in steps that
-   double, then by halving.
-4. Where what the broker found is no record that is given out, read on from the first offset with a time above t.
-Where the broker fails to look for a time, as in a batch that it cannot unpack, every record is read instead.
+2. Request the first offset with a time above t from the broker. If it is not below the offset, t is the answer.
+3. Otherwise the clock stepped back. Find the greatest time below the offset by requests for times above t, with
+   doubling steps and then binary search.
+4. If the broker found a record that readers do not get, read from the first offset with a time above t on. If the
+broker fails to search for a time, for example in a batch that it cannot unpack, every record is read instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEPT_MAX = 10_000
 
 
 class Times:
-    """The times of one partition's records; what was found once holds for ever."""
+    """The times of one partition's records. Results are cached, because they never change."""
 
     def __init__(self, place: TopicPlace, offsets: Offsets, reading: LogReaders) -> None:
         self._place = place
@@ -31,7 +31,7 @@ class Times:
         self._kept: dict[int, int] = {0: 0}
 
     def keep(self, offset: int, greatest: int) -> None:
-        """The greatest time below an offset, found by reading."""
+        """Store the greatest time below an offset, found by reading."""
         if len(self._kept) >= KEPT_MAX:
             self._kept = {0: 0}
         self._kept[offset] = greatest

@@ -1,4 +1,4 @@
-"""The rulings of a log that stand after a batch that cannot be read, in the topics that say what is set aside."""
+"""The rulings of a log, including those after a batch that cannot be read in the topics of the rulings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from refold.streams.log.kafka.topics import Topics
 
 
 def rulings_ahead(topics: Topics, clients: Clients, offsets: Offsets, timeout_s: float) -> Rulings:
-    """All rulings whose two records can be read, whatever else cannot.
+    """Return all rulings whose two records can be read, even if other records cannot.
 
-    Reads `.schemas` and partition 0 of `.manifests` to their ends: where one of them is damaged, and then only.
+    Reads `.schemas` and partition 0 of `.manifests` to their ends. Used only if one of them is damaged.
     """
     found = Rulings()
     manifests, schemas = TopicPlace(topics.manifests, MARKERS), TopicPlace(topics.schemas, 0)
     passing = UnreadableBatches(topics, found, is_lenient=True)
     with closing(LogReaders(clients, timeout_s, unreadable=passing)) as reading:
         ends = offsets.ends([schemas])
-        ends |= offsets.ends([manifests])  # later, so that every token of the first has its decision in the second
+        ends |= offsets.ends(
+            [manifests]
+        )  # read later, so that the decision of every token in the first is in the second
         decisions = {
             raw.key: raw.value
             for raw in reading.records(manifests, 0, ends[manifests])

@@ -1,11 +1,12 @@
-"""What one process writes of one partition's snapshots: records and manifests in transactions of its own.
+"""The transactional writer of one partition's snapshots: records and manifests.
 
-1. Fence: `init_transactions` under the partition's transactional id. Who wrote the partition before can write no more;
-   what it left open is aborted. The next record's offset is the end of `.snapshots`: nobody else moves it from now on.
+1. Fence: `init_transactions` under the partition's transactional id. The previous writer of the partition can no longer
+   write, and its open transaction is aborted. The next record's offset is the end of `.snapshots`: no other process
+   moves it from now on.
 2. The first write begins a transaction. A record's key is the offset that it will have. The client's queue is bounded:
-   who writes faster than the brokers take waits.
-3. To commit: send everything; see that the end of `.snapshots` is where counting puts it; commit; wait until what was
-   committed can be read, for Kafka answers before that.
+   a writer that is faster than the brokers waits.
+3. To commit: send everything; check that the end of `.snapshots` is the counted one; commit; wait until the committed
+   records can be read, because Kafka's response comes before that.
 4. After any failure the caller aborts. After being fenced, nothing is written again.
 """
 
@@ -26,9 +27,9 @@ from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.topics import Topics
 
-# As long as Kafka allows unless its brokers are told otherwise: an epoch of a large partition takes minutes.
+# The longest time that brokers allow by default: an epoch of a large partition takes minutes.
 TRANSACTION_TIMEOUT_MS = 900_000
-# The largest record and some more: one that is larger than the queue would never be taken.
+# More than the largest record: a record that is larger than the queue would never be accepted.
 QUEUED_KB = (MESSAGE_BYTES_MAX >> 10) + (2 << 10)
 ANSWER_S = 60.0
 _WAIT_S = 0.1
@@ -41,13 +42,13 @@ _FENCED = frozenset({
 
 
 class Fenced(StorageError):
-    """Another process writes the partition by now."""
+    """Another process writes the partition now."""
 
 
 class PartitionWriter:
-    """The one writer of a partition, until it is fenced.
+    """The only writer of a partition, until it is fenced.
 
-    next: the offset of the next record of `.snapshots`. may_write: raises where nothing may be written any more.
+    next: the offset of the next record of `.snapshots`. may_write: raises if writing is no longer allowed.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class PartitionWriter:
             "message.timeout.ms": timeout_ms,
             "queue.buffering.max.kbytes": QUEUED_KB,
         })  # fmt: skip
-        # Connected before it is asked to fence, it does so at once; else it tries again after half a second.
+        # A client that is already connected fences at once; otherwise it retries after half a second.
         self._call(lambda: self._producer.list_topics(topics.manifests, ANSWER_S))
         self._call(self._producer.init_transactions, ANSWER_S)
         self.begin = self.next = self._ends(committed=False)[0]
@@ -79,7 +80,7 @@ class PartitionWriter:
         self.next += 1
 
     def free(self, offset: int) -> None:
-        """Let compaction have a record."""
+        """Free a record for compaction."""
         self._produce(0, KEY.pack(offset), None)
         self.next += 1
 
@@ -88,19 +89,19 @@ class PartitionWriter:
         self._produce(1, key, value)
 
     def send(self) -> None:
-        """Return when the brokers have everything."""
+        """Return when the brokers have acknowledged everything."""
         while self._call(self._producer.flush, _WAIT_S):
             self._may_write()
 
     def commit(self) -> None:
-        """Make what was written since the last one durable and visible; nothing of it is where that fails."""
+        """Make everything written since the last commit durable and visible. If it fails, nothing of it is."""
         if not self._is_open:
             return
         self.send()
         ends = self._ends(committed=False)
         if ends[0] != self.next:
             counted = self.next
-            # Where another process has fenced this one, that is what is said.
+            # If another process has fenced this one, report that.
             self.abort()
             raise StorageError(
                 f"{self._name} end at {ends[0]} and not at {counted}: another process writes there; nothing was sealed"
@@ -109,25 +110,25 @@ class PartitionWriter:
         self._settle(ends)
 
     def abort(self) -> None:
-        """Nothing since the last commit is of any use."""
+        """Abort everything since the last commit."""
         if not self._is_open or self.fenced is not None:
             return
-        # What is on its way arrives before the transaction's end, not after it.
+        # Records in flight arrive before the transaction's end, not after it.
         self._call(self._producer.flush, ANSWER_S)
         ends = self._ends(committed=False)
         self._call(self._producer.abort_transaction, ANSWER_S)
         self._settle(ends)
 
     def close(self) -> None:
-        """Abort what is open, and let go."""
+        """Abort the open transaction, and close the client."""
         try:
             self.abort()
         finally:
-            # Its own `close` would abort once more, and warn where that fails.
+            # The client's `close` would abort again, and warn if that fails.
             del self._producer
 
     def _settle(self, ends: tuple[int, int]) -> None:
-        """Wait until nothing below these ends is undecided: the transaction is over for readers too."""
+        """Wait until no transaction is open below these ends, so that it is over for readers too."""
         deadline = Deadline(ANSWER_S)
         while any(stable < end for stable, end in zip(self._ends(committed=True), ends, strict=True)):
             if deadline.is_past:
@@ -162,7 +163,7 @@ class PartitionWriter:
         return " and ".join(self._clients.lacks(Grant(TOPIC, place.topic, WRITE)) for place in self._places)
 
     def _call(self, what: Callable[..., Any], *given: float) -> Any:
-        """Ask the client, again while that may help; its failures are ours."""
+        """Call the client, and retry while that may help; translate its errors."""
         deadline = Deadline(ANSWER_S)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What a log on Kafka is seen up to, at one moment."""
+"""The view of a log on Kafka at one moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class View(NamedTuple):
 
 
 def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
-    """Up to where the topics reach now."""
+    """Read the present ends of the topics."""
     observations = [TopicPlace(topics.observations, each) for each in range(partitions)]
     changes = [TopicPlace(topics.changes, each) for each in range(partitions)]
     ends = offsets.ends([*observations, *changes])
