@@ -1,7 +1,7 @@
-"""Following `.changes` from a point: bounded, or going on as changes come.
+"""Reads `.changes` from a point: up to the end, or following new changes.
 
-Changes of one partition come in order and their `through` never falls, so the first one past a cut is found by
-halving. One that reaches across the cut is trimmed to the steps past it.
+Changes of one partition are in order and their `through` never decreases, so the first one after a cut is found by
+binary search. A change that spans the cut is trimmed to the steps after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class ChangeReader:
         self._known = 0
 
     def read(self, record: ChangeRecord) -> Change:
-        """The change in a record; DamagedRecord, naming its place, where a worker's record holds none."""
+        """Decode the change in a record. Raises DamagedRecord, which names its position, if a worker's record has no
+        valid change.
+        """
         try:
             return self.decode(record.data)
         except (UndecodableError, CorruptionError) as error:
@@ -41,7 +43,7 @@ class ChangeReader:
             ) from error  # fmt: skip
 
     def decode(self, data: bytes) -> Change:
-        """The change behind framed bytes."""
+        """Decode a change from framed bytes."""
         schema = framed_id(data)
         if schema not in self._codecs:
             versions = list(self._log.registry)
@@ -54,7 +56,7 @@ class ChangeReader:
 
 
 def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) -> Iterator[Change]:
-    """The changes past a cut, in order within each partition."""
+    """Yield the changes after a cut, in order within each partition."""
     reader = ChangeReader(log)
     log.refresh()
     ends = {p: log.changes_end(p) for p in range(log.partitions)}
@@ -64,7 +66,7 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
         for partition, start in positions.items():
             for record in log.read_changes(partition, start):
                 if not live and record.offset >= ends[partition]:
-                    break  # made since, perhaps by what is done with these
+                    break  # made meanwhile, perhaps by the caller's own writes
                 positions[partition] = record.offset + 1
                 idle = False
                 change = _trimmed(log, reader.read(record), partition, cut)
@@ -79,11 +81,13 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
 
 
 def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) -> int:
-    """The first change whose `through` reaches the offset: one that only reaches it may be a redefinition past it."""
+    """The first change whose `through` is at or above the offset: one with an equal `through` may be a later
+    redefinition.
+    """
     low, high = 0, log.changes_end(partition)
     while low < high:
         middle = (low + high) // 2
-        record = next(log.read_changes(partition, middle), None)  # perhaps one behind: not every offset has a change
+        record = next(log.read_changes(partition, middle), None)  # perhaps a later one: not every offset has a change
         if record is None or reader.read(record).through >= offset:
             high = middle
         else:
@@ -92,7 +96,7 @@ def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) 
 
 
 def _trimmed(log: LogPort, change: Change, partition: int, cut: Cut | None) -> Change | None:
-    """The part of a change past the cut, if there is any."""
+    """The part of a change after the cut, if any."""
     if cut is None:
         return change
     if change.redefined:

@@ -1,15 +1,15 @@
-"""Types that are held: every version of theirs names code that this process may not run.
+"""Held types: types of which every version names code that is not registered in this process.
 
-A definition comes as data, and names code. Code is taken from what the operator registered and from nowhere else
-(reducers/registered.py), so of a type that names other code nothing can be folded here, and its records are none yet:
+A definition is data that names code. Only code that the operator registered is run (reducers/registered.py). So a type
+that names other code cannot be folded here, and its records do not count as observations yet:
 
-1. A worker gives each a verdict with the reason `held`, and folds the others on.
-2. Who reads a partition above what is decided stops at such a record, as at any that awaits a verdict.
+1. A worker gives each of them a verdict with the reason `held`, and continues with the others.
+2. A reader above the decided offset stops at such a record, as at any record that waits for a verdict.
 3. Once the code is registered, `refold deadletters retry --reason held` appends the records again.
 
-A type of which one version can be folded is not held: by a version in effect that cannot be run its worker ends, and
-says how to allow it. That can only be the operator's doing. A type without code never comes to name any
-(avro/evolution.py), and a new version of one with code is pending until a worker that has its code says so
+A type with a version that can be folded is not held: if another version in effect cannot be run, the worker ends, and
+says how to register its code. Only the operator can cause that. A type without code never gets code
+(avro/evolution.py), and a new version of a type with code is pending until a worker with its code activates it
 (streams/log/kafka/activations.py).
 """
 
@@ -25,7 +25,7 @@ _runnable: WeakSet[TypeVersion] = WeakSet()
 
 
 def held(registry: Registry, type_name: str, below: int | None = None) -> NotRegistered | None:
-    """Why no version of a type, or none below an offset of `.schemas`, can be folded here; None where one can."""
+    """Why no version of a type, or none below an offset of `.schemas`, can be folded here; None if one can."""
     problem = None
     for version in reversed(registry.versions(type_name)):
         if below is None or version.offset < below:
@@ -36,7 +36,7 @@ def held(registry: Registry, type_name: str, below: int | None = None) -> NotReg
 
 
 def held_types(registry: Registry) -> dict[str, NotRegistered]:
-    """The types that are held, by name, each with the reason. One without a version in effect is no type any more."""
+    """The held types by name, each with the reason. A type without a version in effect is left out."""
     in_effect = (each for each in registry if registry.is_in_effect(each, len(registry)))
     names = sorted({each.definition.name for each in in_effect if each.definition.has_code})
     found = {name: held(registry, name) for name in names}
@@ -44,7 +44,7 @@ def held_types(registry: Registry) -> dict[str, NotRegistered]:
 
 
 def problem_of(version: TypeVersion) -> NotRegistered | None:
-    """Why a version cannot be folded by here, where its code is not registered; None where it is."""
+    """Why a version's code cannot be run here; None if it is registered."""
     if not version.definition.has_code or version in _runnable:
         return None
     try:

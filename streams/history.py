@@ -1,11 +1,11 @@
-"""One entity through time: its distinct observations in log order, and the mutations each of them made.
+"""The history of an entity: its distinct observations in log order, and the mutations that each made.
 
-History is a function of the log and of the cut's definitions: it is folded again when asked for, never stored.
+History is a function of the log and of the cut's definitions: it is computed on request, never stored.
 
-A difference between two points is made of the same mutations, of one entity or of a whole log. Both sides are folded by
-the later point's definitions, so every difference was observed. Between two points of the recorded clock only entities
-with records between them are read. Their records are read many entities at a time: a log without an index passes over a
-partition for each reading.
+A diff between two points consists of the same mutations, of one entity or of the whole log. Both sides are folded by
+the later point's definitions, so every difference comes from an observation. Between two points of the recorded clock
+only entities with records in between are read. Records are read for many entities at a time, because a log without an
+index reads the whole partition each time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from refold.streams.table.folds import Folds
 
 
 class Observed(NamedTuple):
-    """A distinct observation of one entity and when the log took it, in milliseconds."""
+    """A distinct observation of one entity, and its recorded_at in milliseconds since 1970."""
 
     seen: Seen
     recorded_at: int
 
 
 class Moment(NamedTuple):
-    """One observation, the version it made, and what it changed."""
+    """One observation, the version it made, and its mutations."""
 
     observed: Observed
     version: int
@@ -44,13 +44,13 @@ class Moment(NamedTuple):
 
 
 def seen_in(record: Record, registry: Registry) -> Seen:
-    """The observation in a record."""
+    """Decode the observation in a record."""
     observation = observation_in(registry, record)
     return Seen(record.offset, order_key(observation, record.id), observation)
 
 
 def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
-    """An entity's distinct observations below a cut, in log order; UnknownEntity where there is none."""
+    """Return an entity's distinct observations below a cut, in log order. Raises UnknownEntity if there is none."""
     records = firsts(log.entity_records(entity, cut.offsets[log.partition_of(entity)]))
     found = [Observed(seen_in(record, log.registry), record.recorded_at) for record in records]
     if not found:
@@ -59,12 +59,12 @@ def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
 
 
 def unknown(entity: str, cut: Cut) -> UnknownEntity:
-    """The error that says so where nothing of an entity stands below a cut."""
+    """The error for an entity without an observation below a cut."""
     return UnknownEntity(f"{entity}: it has no observation before {cut.short}; `refold tail` shows what this log holds")
 
 
 def fold_observed(fold: Fold, entity: str, observed: Sequence[Observed], observed_until: int | None) -> Entity:
-    """The entity behind its observations."""
+    """Fold an entity from its observations."""
     return fold.from_nothing(entity, [each.seen for each in observed], observed_until)
 
 
@@ -82,7 +82,9 @@ AT_ONCE = 2_000
 
 
 def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool) -> list[Row]:
-    """The rows that lead from `a` to `b`, by entity; UnknownEntity when the one asked for stands at neither."""
+    """Return the rows that lead from `a` to `b`, by entity. Raises UnknownEntity if the given entity exists at neither
+    point.
+    """
     folds = Folds(log.registry, max(a.schemas, b.schemas))
     if entity is not None:
         partition = log.partition_of(entity)
@@ -93,7 +95,7 @@ def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool
     while some := list(islice(names, AT_ONCE)):
         observed = _observed(log, a, b, some)
         for name in some:
-            with suppress(UnknownEntity):  # what is recorded of it was observed after both points' times
+            with suppress(UnknownEntity):  # its records were observed after both points' times
                 found += _of_entity(log, folds, a, b, name, observed[name], python)
     return found
 
@@ -108,7 +110,7 @@ def _candidates(log: LogPort, a: Cut, b: Cut) -> set[str]:
 
 
 def _observed(log: LogPort, a: Cut, b: Cut, names: list[str]) -> dict[str, list[Observed]]:
-    """The distinct observations of some entities below the further point, each entity's in log order."""
+    """The distinct observations of some entities below the later point, in log order for each entity."""
     by_partition: dict[int, set[str]] = {}
     for name in names:
         by_partition.setdefault(log.partition_of(name), set()).add(name)

@@ -1,4 +1,4 @@
-"""Opening a log by its URL.
+"""Opens a log by its URL.
 
 file:PATH[?partitions=8][&blobs=URL]                    embedded, one folder; blobs: streams/blobs/url.py
 kafka://HOST:PORT[,HOST:PORT...]/PREFIX[?partitions=8]  Apache Kafka; more in streams/log/kafka/url.py
@@ -50,14 +50,14 @@ def open_as(
     worker: str | None = None,
     around: RuntimeContext | None = None,
 ) -> L:
-    """Open a log, as a Log or a kind of it; one that is not there is made, unless read_only.
+    """Open a log, as a Log or a subclass. A log that does not exist is created, unless read_only.
 
-    url: see the module; without one REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, beside or
-    instead of the shipped ones. reducers: custom reducers to register in this process, as functions or by name
-    (reducers/registered.py). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
-    Kafka's brokers. config: settings of Kafka's clients, over those in the file that REFOLD_KAFKA_CONFIG names. worker:
-    the URL of a worker's pages, else REFOLD_WORKER's; without one the workers of a Kafka log are found by their group.
-    around: clock, ids and name of this process, for tests.
+    url: see the module; the default is REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, in
+    addition to or instead of the shipped ones. reducers: custom reducers to register in this process, as functions or
+    by name (reducers/registered.py). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
+    Kafka's brokers. config: settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG
+    names. worker: the URL of a worker's pages (default: REFOLD_WORKER); without one the workers of a Kafka log are
+    found by their group. around: the clock, ids and process name to use, for tests.
     """
     allow(reducers)
     mine = load_types([Path(each) for each in types], code_of)
@@ -69,7 +69,7 @@ def open_as(
 
 
 def log_on(port: LogPort, mine: Mapping[str, TypeDefinition], around: RuntimeContext) -> Log:
-    """A Log on a port that is open; mine: the user's own types by name, beside or instead of the shipped ones."""
+    """Return a Log on an open port. mine: the user's types by name, in addition to or instead of the shipped ones."""
     return Log(port, {**shipped_types(), **mine}, set(mine), around)
 
 
@@ -82,7 +82,7 @@ def open_port(
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
 ) -> LogPort:
-    """What stands below a Log: records, not observations. For tools; arguments as `open_as`."""
+    """Open the port below a Log, which has records, not observations. For tools. Arguments as for `open_as`."""
     if is_kafka(url):
         return open_kafka(url, read_only=read_only, timeout_s=owner_timeout_s, config=config, worker=worker)
     from refold.streams.log.file.log import FileLog
@@ -108,7 +108,7 @@ def open_kafka(
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
 ) -> KafkaLog:
-    """A Kafka log as a client has it; worker: as `open_as`."""
+    """Open a Kafka log as a client. worker: as for `open_as`."""
     try:
         from refold.streams.log.kafka.log import KafkaLog
         from refold.streams.log.kafka.url import parse_url
@@ -135,7 +135,7 @@ def _without_kafka(url: str | None, error: ModuleNotFoundError) -> Exception:
 
 
 def given_url(url: str | None = None) -> str:
-    """The URL itself, else REFOLD_LOG's, else file:.refold."""
+    """Return the URL, or else REFOLD_LOG, or else file:.refold."""
     return url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
@@ -145,7 +145,7 @@ def is_kafka(url: str | None = None) -> bool:
 
 
 def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bool:
-    """Whether a log is at the URL; InputError where the URL is none, or another thing is there."""
+    """Whether a log exists at the URL. Raises InputError if the URL is invalid, or something else is there."""
     if not is_kafka(url):
         return is_log(file_path(url))
     try:
@@ -157,22 +157,22 @@ def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bo
 
 
 def file_path(url: str | None = None) -> Path:
-    """The folder of a `file:` log, whether one is there or not; InputError where the URL names none."""
+    """Return the folder of a `file:` log, whether it exists or not. Raises InputError if the URL names none."""
     return _place(url)[0]
 
 
 def asked_partitions(url: str | None = None) -> int | None:
-    """The number of partitions that the URL asks for, if it does; InputError where the URL is none."""
+    """Return the number of partitions in the URL, if any. Raises InputError if the URL is invalid."""
     return _place(url)[1]
 
 
 def asked_blobs(url: str | None = None) -> str | None:
-    """The store of contents that the URL of a `file:` log names, if it does; InputError where the URL is none."""
+    """Return the content store in the URL of a `file:` log, if any. Raises InputError if the URL is invalid."""
     return _place(url)[2]
 
 
 def _place(url: str | None) -> tuple[Path, int | None, str | None]:
-    """The folder a URL names, and the partitions and the store of contents that it asks for."""
+    """The folder, the number of partitions and the content store in a URL."""
     place = given_url(url)
     scheme, colon, rest = place.partition(":")
     if colon and scheme == KAFKA:
@@ -194,7 +194,7 @@ def _place(url: str | None) -> tuple[Path, int | None, str | None]:
 
 
 def _folder(url: str, quoted: str) -> Path:
-    """The folder behind a URL's path. InputError where no folder can be called so."""
+    """The folder of a URL's path. Raises InputError if it is not a valid path."""
     try:
         name = unquote(quoted, errors="strict")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Where an entity's records and its digest stand: slot = (murmur2(key) & 0x7fffffff) mod 1024, partition = slot mod P.
+"""The partition and slot of an entity: slot = (murmur2(key) & 0x7fffffff) mod 1024, partition = slot mod P.
 
 P is a power of two, so this is the partition the Java client's default partitioner picks. The key is UTF-8 of type/id.
 A slot has 256 buckets, by the first byte of SHA-256(key); a place is slot * 256 + bucket.
@@ -42,12 +42,12 @@ def place_of(entity: str) -> int:
 
 
 def placed(entity: str) -> bytes:
-    """The key of `type/id` behind its place (PLACE_BYTES, big-endian): sorts by place, then by key."""
+    """The place (PLACE_BYTES, big-endian) and the key of `type/id`: sorts by place, then by key."""
     return place_of(entity).to_bytes(PLACE_BYTES, "big") + entity.encode()
 
 
 def place_in(placed_key: bytes) -> int:
-    """The place in what `placed` gives."""
+    """The place in a result of `placed`."""
     return int.from_bytes(placed_key[:PLACE_BYTES], "big")
 
 
@@ -57,17 +57,17 @@ def slot_of(entity: str) -> int:
 
 
 def partition_of(entity: str, partitions: int) -> int:
-    """The partition of `type/id` in a log of so many partitions."""
+    """The partition of `type/id` in a log with `partitions` partitions."""
     return slot_of(entity) % partitions
 
 
 def slots_of(partition: int, partitions: int) -> range:
-    """The slots whose entities stand in a partition of a log of so many."""
+    """The slots of a partition in a log with `partitions` partitions."""
     return range(partition, SLOTS, partitions)
 
 
 def check_partitions(count: int) -> int:
-    """A power of two up to 1,024."""
+    """Return the count if it is a power of two up to 1,024. Raises InputError otherwise."""
     if not 1 <= count <= SLOTS or count & (count - 1):
         raise InputError(f"partitions={count}: the number of partitions is a power of two from 1 to {SLOTS}")
     return count

@@ -1,4 +1,4 @@
-"""Points in time: every way of saying WHEN, resolved to a cut.
+"""Resolves each form of WHEN to a cut.
 
 2026-11-21T03:12:00Z   a time, RFC 3339       @deploy-1        a marker
 cut:1.oWF...           a cut, or its short hash              offset:0=41,1=17 next offsets
@@ -32,8 +32,8 @@ When: TypeAlias = "Cut | dt.datetime | str | None"
 class Point:
     """A resolved WHEN.
 
-    open: records may still arrive below it, for the time is not yet CLOCK_SLACK_MS old. is_future: the time has not
-    come yet, by the clock of the reader.
+    open: records may still arrive below it, because the time is less than CLOCK_SLACK_MS ago. is_future: the time is in
+    the future, by the reader's clock.
     """
 
     cut: Cut
@@ -46,11 +46,11 @@ class Points:
 
     def __init__(self, log: LogPort, now_ms: int) -> None:
         self._log = log
-        # What an archive's origin took after it was archived is not known here.
+        # An archive does not have what its origin recorded after the archiving.
         self._now_ms = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
 
     def resolve(self, when: When, entity: str | None = None, clock: str = "recorded") -> Point:
-        """The point; clock "observed" takes a time as a filter on observed_at over all that is recorded."""
+        """Return the point. With clock "observed" a time is a filter on observed_at over everything recorded."""
         if clock not in CLOCKS:
             raise InputError(f"clock {clock!r}: one of {', '.join(CLOCKS)}")
         if isinstance(when, Cut):
@@ -80,7 +80,7 @@ class Points:
         return self._time(micros, clock)
 
     def _place(self, text: str, entity: str | None) -> Cut | None:
-        """The cut behind the forms that name a place in the log, None for any other text."""
+        """The cut of a text that names a position in the log; None for any other text."""
         if text.startswith("@"):
             return self._marker(text[1:])
         if text.startswith("offset:"):
@@ -136,7 +136,9 @@ class Points:
         return self._checked(of_this_fold(found.pop()))
 
     def _checked(self, cut: Cut) -> Cut:
-        """The cut, if it is one of this log and does not reach past its end."""
+        """Return the cut if it belongs to this log and is not past its end. Raises InputError or NotAnswerable
+        otherwise.
+        """
         if cut.log_id == self._log.forked_from:
             raise InputError(
                 f"cut {cut.short} is of the log {cut.log_id.hex()}, and this is its fork {self._log.log_id.hex()} "
@@ -182,7 +184,7 @@ class Points:
         return self._at(offsets, self._schemas_of(offsets))
 
     def _schemas_of(self, offsets: dict[int, int]) -> int:
-        """The definitions known when the last record below the offsets was taken."""
+        """The next offset of `.schemas` at the time of the last record below the offsets."""
         latest = max(self._log.recorded_below(partition, offset) for partition, offset in offsets.items())
         return self._log.registry.registered_by(latest) if latest else 0
 
@@ -206,7 +208,7 @@ class Points:
         return self._at(offsets, self._log.registry.registered_by(recorded_at))
 
     def _step(self, text: str) -> Cut:
-        """After the last record so far of the step's entity."""
+        """The point after the latest record of the step's entity."""
         run, hash_sign, step = text.removeprefix("run:").rpartition("#")
         if not hash_sign or not run or not step:
             raise InputError(f"{text!r}: a step is written run:ID#STEP, such as run:8f2c#3")

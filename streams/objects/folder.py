@@ -1,4 +1,4 @@
-"""A folder as an object store: a file is written aside, synced, and let stand under its name by rename or link."""
+"""A folder as an object store: a file is written under a temporary name, synced, and renamed or linked to its name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from refold.streams.durable import sync_file, sync_path
 from refold.streams.objects.port import ObjectInfo, Objects
 
 SCRATCH = ".writing"
-# What somebody may mend while we wait.
+# Errors that an operator may fix while we wait.
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EAGAIN})
 
 
 class FolderObjects(Objects):
-    """The files below a folder, which is made when something is put."""
+    """The files below a folder, which is created by the first put."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -31,7 +31,7 @@ class FolderObjects(Objects):
         return f"<objects {self.url}>"
 
     def prepare(self) -> None:
-        """A folder that is not there has nothing in it."""
+        """Does nothing: a missing folder is an empty store."""
 
     def get(self, name: str) -> bytes | None:
         with self._asking(name):
@@ -106,7 +106,7 @@ class FolderObjects(Objects):
             (self.root / SCRATCH).mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(dir=self.root / SCRATCH))
             handle = os.open(folder, os.O_RDONLY)
-            fcntl.flock(handle, fcntl.LOCK_SH)  # for as long as somebody is at it
+            fcntl.flock(handle, fcntl.LOCK_SH)  # as long as the folder is in use
         try:
             yield folder
         finally:
@@ -130,7 +130,7 @@ class FolderObjects(Objects):
                     os.close(handle)
 
     def point(self, name: str, to: str) -> None:
-        """Let a name be a link to another, at once and durably, whatever it was a link to before."""
+        """Make a name a link to another, atomically and durably, and replace an existing link."""
         with self._asking(name):
             target = self.root / name
             if target.is_symlink() and target.readlink() == Path(to):
@@ -161,7 +161,7 @@ class FolderObjects(Objects):
         return target
 
     def _sync_above(self, target: Path) -> None:
-        """Also the folders that were made for it: whoever made them may not have come so far."""
+        """Sync also the parent folders, because the process that created them may not have synced them."""
         for folder in target.parents:
             sync_path(folder)
             if folder in (self.root.parent, self.root):
@@ -169,7 +169,7 @@ class FolderObjects(Objects):
                 break
 
     def _drop_empty(self, folder: Path) -> None:
-        """An empty folder is none, nor is one that has no more than it."""
+        """Remove an empty folder, and parents that become empty."""
         while self.root in folder.parents:
             try:
                 folder.rmdir()

@@ -1,7 +1,7 @@
-"""What an object store is to everything above it: whole objects by name below one URL.
+"""The interface of an object store: objects by name below one URL.
 
-An object appears with all its bytes or not at all, replaces another of its name likewise, and whoever looks after that
-sees it. One suite (tests/streams/objects/test_objects.py) holds a folder, S3 and memory to this.
+A put is atomic, also if it replaces an object, and visible to every later read. One suite tests a folder, S3 and memory
+(tests/streams/objects/test_objects.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 
 class ObjectInfo(NamedTuple):
-    """An object that is there: its name below the store's URL, bytes, and when it was put.
+    """A stored object: its name below the store's URL, its size in bytes, and the time of its put.
 
-    put_ms: milliseconds since 1970 by the store's own clock, perhaps in whole seconds: then it is the second's start.
+    put_ms: milliseconds since 1970 by the store's clock; some stores round down to whole seconds.
     """
 
     name: str
@@ -25,32 +25,32 @@ class ObjectInfo(NamedTuple):
 
 
 class Objects(ABC):
-    """A store. Every method raises StoreUnavailable where it gives no answer, StoreRefused where it refuses for good.
+    """A store. Every method raises StoreUnavailable if the store gives no answer, StoreRefused for a permanent error.
 
-    url: where it is, without any secret.
+    url: the store's URL, without any secret.
     """
 
     url: str
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the store where it is not one yet, so that what is not found in it is known not to be there."""
+        """Create the store if necessary. Only in an existing store a missing object is known to be absent."""
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
-        """An object, or None where there is none of this name in a store that is there."""
+        """Return an object, or None if an existing store has none of this name."""
 
     @abstractmethod
     def stat(self, name: str) -> ObjectInfo | None:
-        """What is known of an object without reading it, or None as `get`."""
+        """Return an object's information without reading it, or None as `get` does."""
 
     @abstractmethod
     def names(self, folder: str) -> Iterator[ObjectInfo]:
-        """The objects in a folder, those in folders of it not among them; nothing where there is no such folder."""
+        """Yield the objects directly in a folder; nothing if there is no such folder."""
 
     @abstractmethod
     def folders(self, folder: str) -> Iterator[str]:
-        """The names of the folders in a folder, without what they are in."""
+        """Yield the names of the folders in a folder, without their parents."""
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
@@ -58,27 +58,28 @@ class Objects(ABC):
 
     @abstractmethod
     def put_file(self, name: str, path: Path) -> None:
-        """As `put`, of a local file of `scratch`, which may be gone afterwards."""
+        """Like `put`, for a local file of `scratch`, which may be moved."""
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object where there is none, durable on return; False, and nothing is written, where there is one.
+        """Write an object if none exists, durable on return. Returns False, and writes nothing, if one exists.
 
-        Of several who create one name at once, each with bytes of its own, one is told True, and its bytes stand.
+        If several processes create one name at once with different bytes, exactly one gets True, and its bytes are
+        stored.
         """
 
     @abstractmethod
     def copy(self, name: str, to: str) -> None:
-        """Let an object stand under another name too; durable on return."""
+        """Copy an object to another name; durable on return."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is removed already."""
+        """Remove an object. Idempotent."""
 
     @abstractmethod
     def remove(self, folder: str) -> None:
-        """Delete all that is in a folder and below; repeated, it removes what a killed one left of it."""
+        """Delete everything in a folder and below. After a kill a repeated call removes the rest."""
 
     @abstractmethod
     def scratch(self) -> AbstractContextManager[Path]:
-        """A local folder for files to be put, gone after the block."""
+        """A local folder for files to put, removed after the block."""

@@ -1,13 +1,13 @@
-"""An object store behind fsspec: S3 with the extra `s3`, memory://, and whatever else is installed for it.
+"""An object store through fsspec: S3 with the extra `s3`, memory://, and every other installed protocol.
 
 S3 is reached as the standard environment says: AWS_ENDPOINT_URL (or AWS_ENDPOINT_URL_S3), AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_PROFILE, the files of the AWS tools, or the machine's role.
 
-A name that is not found says nothing while the bucket itself may be missing: HEAD tells neither from the other. So a
-store has a mark, an object of a name of its own, which whoever writes first makes; nothing is taken for absent where
-the mark is. It is looked at once nothing was found, and only then.
+A missing name proves nothing, because the bucket itself may be missing: HEAD does not distinguish the two. So a store
+has a marker object, which the first writer creates, and an object counts as absent only if the marker exists. The
+marker is checked only when an object was not found.
 
-What is said when an object store fails: never its keys, and never the words of libraries that may repeat them.
+Error messages contain neither keys nor texts of libraries, which may contain keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from refold.avro.errors import InputError, RefoldError, StoreRefused, StoreUnava
 from refold.streams.objects.port import ObjectInfo, Objects
 from refold.streams.temporary import TemporaryFolder
 
-# What a store says that waiting does not mend, and what to do about it.
+# Errors that waiting does not fix, and what to do.
 _REFUSED = {
     "NoCredentialsError": "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "PartialCredentialsError": "the credentials are incomplete; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -42,7 +42,7 @@ _REFUSED = {
 
 @contextmanager
 def asking(url: str, doing: str) -> Iterator[None]:
-    """Say what went wrong at a store, whatever library noticed. FileNotFoundError goes through: it is an answer."""
+    """Translate errors of a store. FileNotFoundError is passed on, because it is an answer."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, RefoldError):
@@ -57,14 +57,14 @@ def asking(url: str, doing: str) -> Iterator[None]:
 
 
 def code_of(error: BaseException) -> str:
-    """The code that an S3 store gave, or empty."""
+    """The error code of an S3 store, or ""."""
     response = getattr(error, "response", None)
     found = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
     return str(found)
 
 
 def _names(error: BaseException) -> Iterator[str]:
-    """What the error is called, by class and by the store's own code, it and what it came of."""
+    """The names of an error and its causes: classes, and the store's codes."""
     each: BaseException | None = error
     while each is not None:
         yield type(each).__name__
@@ -75,7 +75,7 @@ def _names(error: BaseException) -> Iterator[str]:
 
 MARK = "REFOLD"
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 20
-# The longest that one request may take, with what the client repeats of it by itself.
+# The longest time of one request, with the client's own retries.
 REQUEST_S_MAX = 60
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PUT_AT = ("LastModified", "last_modified", "mtime", "updated", "created")
@@ -89,7 +89,7 @@ _S3 = {
 
 
 class RemoteObjects(Objects):
-    """A store by its URL, protocol://place/prefix. From any thread."""
+    """A store by its URL, protocol://place/prefix. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -102,14 +102,14 @@ class RemoteObjects(Objects):
 
     @cached_property
     def _files(self) -> Any:
-        """fsspec's view of the store: made when it is first asked, for its libraries take a second to import."""
+        """fsspec's file system, created at the first use, because its libraries take a second to import."""
         try:
             import fsspec
         except ModuleNotFoundError:
             raise self._not_installed() from None
         options: dict[str, Any] = {}
         if self._protocol in _EXTRAS:
-            # Also what tells apart the clients that fsspec keeps: one takes half a second to make.
+            # Also the cache key of fsspec's clients, because creating one takes half a second.
             endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
             options = {**_S3, "endpoint_url": endpoint or None}
         if self._protocol == "memory":
@@ -202,7 +202,7 @@ class RemoteObjects(Objects):
         except FileExistsError:
             return False
         except StoreUnavailable:
-            # It may have been done, and the answer lost: what stands there says whose it is.
+            # The write may have succeeded and the response been lost: the stored bytes tell.
             try:
                 with asking(self.url, f"reading {name}"):
                     return bytes(self._files.cat_file(self._path(name))) == data
@@ -212,7 +212,7 @@ class RemoteObjects(Objects):
         return True
 
     def _require_store(self) -> None:
-        """StoreRefused unless the store is one: what is missing elsewhere is not known to be missing."""
+        """Raise StoreRefused unless the store exists: otherwise a missing object is not known to be absent."""
         if self._info(MARK) is None:
             raise StoreRefused(
                 f"{self.url}: there is no store of refold here ({MARK} is missing): nothing was written to it yet, "
@@ -232,7 +232,7 @@ class RemoteObjects(Objects):
             with asking(self.url, f"listing {folder or 'it'}"):
                 found = self._files.ls(self._path(folder), detail=True)
         except FileNotFoundError as error:
-            # A bucket that is gone is named by its own code here, a folder without objects by none.
+            # A missing bucket has its own error code here; an empty folder gives no error.
             if error.__cause__ is not None or not self._is_marked:
                 self._require_store()
             return

@@ -1,18 +1,17 @@
 """Wire ids from a Confluent-compatible Schema Registry, over confluent-kafka's own client.
 
 Registering a definition:
-1. ask whether each of its three schemas may follow those of its subject;
-2. register them, first what may not, for the registry's own words: a refusal leaves nothing behind;
-3. ask for what stands under each id: a registry that takes one schema for another would mislead every reader.
+1. check whether each of its three schemas is compatible with those of its subject;
+2. register them, incompatible ones first, to get the registry's message: a refusal then leaves nothing registered;
+3. read the schema of each assigned id: a registry that confuses two schemas would mislead every reader.
 
-A refusal is a fact, and so is that an id is given to nothing, or to something else. All else is RegistryUnavailable:
-the registry is away, ails, or does not let us in, which says nothing of any schema.
+A refusal is final, and so is the answer that an id is unassigned or belongs to another schema. Any other error is
+RegistryUnavailable: the registry is down, faulty, or denies access, which says nothing about a schema.
 
 The subjects of a type's schemas: TopicRecordNameStrategy, so a topic may hold many types.
 
-<prefix>.observations-refold.observation.<type>
-<prefix>.changes-refold.change.<type>
-<prefix>.states-refold.state.<type>       the log has no such topic: it is for whoever publishes states
+<prefix>.observations-refold.observation.<type> <prefix>.changes-refold.change.<type>
+<prefix>.states-refold.state.<type> the log has no such topic; the subject is for programs that publish states
 """
 
 from __future__ import annotations
@@ -57,16 +56,17 @@ Answer = TypeVar("Answer")
 
 
 class UnknownId(Enum):
-    """What the registry says of an id that the log does not hold."""
+    """The registry's answer for an id that is not in the log."""
 
     MISSING = "the Schema Registry has no such id"
     FOREIGN = "the Schema Registry has it, and it is no type of this log"
 
 
 class SchemaIds:
-    """A Schema Registry. May be used by several threads.
+    """A Schema Registry. Thread-safe.
 
-    timeout_s: of one request; retries: how many more are made, after growing waits, where an outage may be short.
+    timeout_s: of one request. retries: the number of further attempts after errors that may be temporary, with growing
+    delays.
     """
 
     def __init__(self, settings: RegistrySettings, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES) -> None:
@@ -94,9 +94,11 @@ class SchemaIds:
                              "or schema.registry.ssl.* in the file") from None  # fmt: skip
 
     def register(self, prefix: str, definition: TypeDefinition) -> WireIds:
-        """The ids of the definition's schemas, given now or before, in the log whose topics begin with `prefix`.
+        """Register a definition's schemas for the log whose topics begin with `prefix`, and return their ids.
+        Idempotent.
 
-        SchemaError: refused, and nothing is registered. RegistryUnavailable: ask again later.
+        Raises SchemaError if they are refused; nothing is registered then. Raises RegistryUnavailable if the registry
+        does not answer.
         """
         self._client.clear_caches()
         schemas, subjects = schemas_of(definition), subjects_of(prefix, definition)
@@ -108,17 +110,21 @@ class SchemaIds:
         return WireIds(**given)
 
     def unknown(self, wire_id: int) -> UnknownId:
-        """What an id is that `.schemas`, read to its end, does not hold. RegistryUnavailable: nothing is known yet."""
+        """Look up an id that is not in `.schemas`, read to its end. Raises RegistryUnavailable if the registry does not
+        answer.
+        """
         self._client.clear_caches()
         held = self._ask(lambda: self._client.get_schema(wire_id), unless=(_NO_SCHEMA,))
         return UnknownId.MISSING if held is None else UnknownId.FOREIGN
 
     def level(self) -> str:
-        """The registry's compatibility level: that it answers, and lets us in. RegistryUnavailable says why not."""
+        """Return the registry's compatibility level, to check access. Raises RegistryUnavailable, which says why it
+        fails.
+        """
         return str(self._ask(self._client.get_compatibility))
 
     def close(self) -> None:
-        """Let go of the connections. Once more is nothing."""
+        """Close the connections. Idempotent."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -128,7 +134,7 @@ class SchemaIds:
         self.close()
 
     def _fits(self, subject: str, text: str) -> bool:
-        """Whether the subject would take the schema; where the registry does not say, registering tells."""
+        """Whether the subject accepts the schema. If the registry cannot tell, True: registering will tell."""
         from confluent_kafka.schema_registry import Schema
 
         def ask() -> bool:
@@ -164,7 +170,7 @@ class SchemaIds:
         return wire_id
 
     def _level(self, subject: str) -> str:
-        """The level that holds for a subject, for a message: its own, else the registry's."""
+        """The compatibility level of a subject, for a message: its own, or else the registry's."""
         try:
             own = self._ask(lambda: self._client.get_compatibility(subject), unless=(_NO_SUBJECT, _NO_LEVEL))
             return own or str(self._ask(self._client.get_compatibility))
@@ -174,7 +180,7 @@ class SchemaIds:
     def _ask(
         self, question: Callable[[], Answer], *, unless: tuple[int, ...] = (), refusable: bool = False
     ) -> Answer | None:
-        """The answer; None for one of the registry's 404 codes in `unless`; _Refusal where it may refuse."""
+        """Return the answer; None for one of the registry's 404 codes in `unless`. Raises _Refusal if `refusable`."""
         from confluent_kafka.schema_registry import SchemaRegistryError
 
         try:
@@ -202,16 +208,16 @@ class SchemaIds:
 
 
 class _Refusal(Exception):
-    """The registry's no to a schema, in its words."""
+    """The registry refused a schema; its message."""
 
 
 def _reads_alike(held: str, mine: str) -> bool:
-    """Whether the same bytes mean the same: names, types and order. Registries write the rest as they like."""
+    """Whether two schemas read the same bytes alike: equal names, types and order. Registries may change the rest."""
     import fastavro
 
     form = fastavro.schema.to_parsing_canonical_form
     wanted = form(json.loads(mine))
     try:
         return bool(form(json.loads(held)) == wanted)
-    except Exception:  # what is no schema reads nothing
+    except Exception:  # an invalid schema reads nothing
         return False
