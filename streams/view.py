@@ -1,6 +1,6 @@
-"""What a rebuild gives: a read-only view of every entity at a cut, each field with the observation behind it.
+"""The views that a rebuild returns: every entity at a cut, read-only, each field with the observation behind it.
 
-Why: from ids to observations, their places in the log, and on through their causes.
+`trace` follows ids to observations, their positions in the log, and their causes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from refold.streams.table.folds import Folds
 
 
 class TraceLink(NamedTuple):
-    """One observation in a chain; depth 0 holds the value. ids in hex; recorded_at in milliseconds.
+    """One observation in a chain; depth 0 set the value. ids in hex; recorded_at in milliseconds since 1970.
 
-    position, recorded_at and statement are None for a cause that does not stand below the cut.
+    position, recorded_at and statement are None for a cause that is not below the cut.
     """
 
     observation: str
@@ -43,7 +43,7 @@ class TraceLink(NamedTuple):
 
 
 def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
-    """The chain behind some observations, each once, nearest first."""
+    """Return the chain of causes of some observations, each once, nearest first."""
     waiting = deque((observation_id, 0) for observation_id in ids)
     reached: set[bytes] = set()
     chain: list[TraceLink] = []
@@ -88,12 +88,12 @@ class EntityView:
 
     @cached_property
     def state_hash(self) -> str:
-        """Of the canonical state."""
+        """The hash of the canonical state, in hex."""
         return (self._entity.state_hash or hash_state(self._fold.fold, self._entity)).hex()
 
     @property
     def cut(self) -> Cut:
-        """The point this is the state of."""
+        """The cut of this state."""
         return self._cut
 
     @property
@@ -123,11 +123,13 @@ class EntityView:
         return links
 
     def why(self, field: str, key: str | None = None) -> list[TraceLink]:
-        """The chain from a field (of a map, one key) to the observations it rests on, nearest first."""
+        """Return the chain from a field (or one key of a map) to the observations behind it, nearest first."""
         return trace(self._log, self._cut, self.held_by(field, key))
 
     def held_by(self, field: str, key: str | None = None) -> list[bytes]:
-        """The ids that hold a field's value; for sum, count and custom all that took part."""
+        """Return the ids of the observations that set a field's value; for sum, count and custom reducers all
+        contributing ones.
+        """
         definition = self._fold.version.definition.by_first_name.get(field)
         if definition is None:
             known = ", ".join(self._fold.version.definition.by_first_name)
@@ -157,7 +159,7 @@ class EntityView:
 
     @cached_property
     def _live(self) -> list[Seen]:
-        """What takes part in the state: observed by the cut's time, and retracted by nothing below the cut."""
+        """The live observations: observed by the cut's time, and not retracted below the cut."""
         retracted = {target for each in self.history for target in each.seen.observation.retracts}
         until, every = self._cut.observed_until, (each.seen for each in self.history)
         return [
@@ -167,20 +169,20 @@ class EntityView:
         ]
 
     def holder(self, field: str) -> Holder:
-        """The newest observation (in Q) that holds the field or one of its elements."""
+        """The newest observation (in Q order) that set the field or one of its elements."""
         cell = self._entity.cells[field]
         q = max(element.q for element in self._fold.fold.reducers[field].elements(cell).values())
         return self._held([q])[q]
 
     def element_holders(self, field: str) -> list[tuple[Any, Any, Holder]]:
-        """(key as mutations show it, value, holder) of each element of a collection."""
+        """(key in the form of mutations, value, holder) for each element of a collection."""
         reducer = self._fold.fold.reducers[field]
         elements = reducer.elements(self._entity.cells[field])
         held = self._held(element.q for element in elements.values())
         return [(reducer.shown_key(key), element.value, held[element.q]) for key, element in elements.items()]
 
     def _held(self, qs: Iterable[bytes]) -> Mapping[bytes, Holder]:
-        """The observations behind some order keys, each looked up once."""
+        """The observations of some order keys, each looked up once."""
         missing = [q for q in dict.fromkeys(qs) if q not in self._holders]
         for q, record in zip(missing, self._log.records_of(self.entity, missing), strict=True):
             said = observation_in(self._log.registry, record)
@@ -189,12 +191,12 @@ class EntityView:
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """The agents whose last word lost; at most 8 listed, all counted."""
+        """The agents whose last assertion lost; at most 8 are listed, all are counted."""
         return conflicts(self._fold.fold, self._entity, self._live) if self._may_conflict else Conflicts([], 0)
 
     @property
     def _may_conflict(self) -> bool:
-        """False where one agent said everything, and so its last word holds each field that is not held by a first."""
+        """False if a single agent made all observations, because then no assertions conflict."""
         fields = self._fold.version.definition.by_first_name
         if any(fields[name].reducer == "first" for name in self._entity.cells if name in fields):
             return True
@@ -203,7 +205,7 @@ class EntityView:
 
 
 class StateView:
-    """Every entity of a log at a cut, or those asked for. `root` and hashes are hexadecimal.
+    """Every entity of a log at a cut, or the wanted ones. `root` and hashes are in hex.
 
     `source` says how it was rebuilt; see Rebuilt.source.
     """
@@ -238,21 +240,23 @@ class StateView:
 
     @property
     def source(self) -> dict[str, object]:
-        """How it was rebuilt, by now: see Rebuilt.source. What is read later may be found damaged later."""
+        """How it was rebuilt; see Rebuilt.source. It can grow, because damage may be found when entities are read
+        later.
+        """
         return self._rebuilt.source()
 
     @property
     def observations(self) -> int:
-        """How many distinct observations this is the fold of."""
+        """The number of distinct observations folded."""
         return self._rebuilt.observations
 
     @property
     def folds(self) -> Folds:
-        """How each type was folded, by the newest definition at the cut."""
+        """The fold of each type, by the newest definition at the cut."""
         return self._folds
 
     def stored(self, partition: int) -> Iterator[tuple[str, bytes]]:
-        """(entity, encoded) of a partition, in no order that means anything: for whoever takes all of them in bulk."""
+        """Yield (entity, encoded) of a partition, in no particular order, for reading in bulk."""
         return self._rebuilt.rows_in(partition)
 
     def entity_hashes(self) -> dict[str, bytes]:
@@ -261,13 +265,13 @@ class StateView:
 
     @cached_property
     def root(self) -> str:
-        """The root over all entities' state hashes; NotAnswerable where only some were asked for."""
+        """The root over all entities' state hashes. Raises NotAnswerable for a limited view."""
         return self._rebuilt.root().hex()
 
     def differing(self, other: StateView) -> list[str]:
-        """The entities whose state differs in the other view, or that only one of them has, in order.
+        """Return the entities whose state differs in the other view, or that only one of them has, in order.
 
-        Found by the roots, slots and buckets of both: only what stands in buckets that differ is looked at.
+        Roots, slots and buckets of both are compared first: only entities in differing buckets are read.
         """
         return self._rebuilt.differing(other._rebuilt)
 

@@ -190,7 +190,7 @@ class Replay:
         return entity
 
     def _let_go(self, keep: int) -> None:
-        """Encode the least recently used entities, all but `keep`."""
+        """Encode the entities that have been kept as objects for longest, all but `keep`."""
         for name in list(self._held)[: len(self._held) - keep]:
             entity = self._held.pop(name)
             if entity.state_hash == UNHASHED:

@@ -1,15 +1,15 @@
-"""The chains of changes, made once more from the observations and compared byte for byte with what is stored.
+"""Computes the chains of changes again from the observations, and compares them byte for byte with the stored changes.
 
 Of each change:
-1. its entity has observations, and its definition is one the log holds;
-2. it begins at the version and hash that the change before it reached;
-3. its steps are the entity's next distinct observations, with the mutations that the fold makes of them;
-4. `through` lies past its steps, and no later batch reaches back before it.
-At its end each chain stands at the entity's state. Where a change is set aside, its entity's chain is held to nothing;
-where an observation is that changes tell of, from there on. Where one was set aside and taken back, changes may have
-been made without it: from its offset on its entity's chain is held to nothing. Of a batch of changes that is set aside
-nobody knows the entities: after it a chain that does not follow is held to nothing from there on, and no chain to its
-end. A change by a definition whose custom code is gone is held to the chain alone.
+1. its entity has observations, and its definition is in the log;
+2. it begins at the version and hash where the previous change ended;
+3. its steps are the entity's next distinct observations, with the mutations that the fold makes;
+4. `through` is after its steps, and no later batch begins before it. Each chain must end at the entity's state.
+Exceptions: the chain of an entity with a change that is set aside is not checked. With an observation that is set
+aside, it is not checked from that observation on. With an observation that was set aside and restored, changes may have
+been made without it, so the chain is not checked from its offset on. The entities of a batch of changes that is set
+aside are unknown: after it a chain with a gap is not checked from there on, and no chain's end is checked. For a change
+by a definition whose custom code is missing only its place in the chain is checked.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from refold.streams.log.port import firsts as firsts_of
 from refold.streams.table.folds import TypeFold
 
 Firsts = Mapping[str, "array[int]"]
-"""Of the entities of one partition, the offsets where their distinct observations first stand."""
+"""The offsets of the first records of each entity's distinct observations, for one partition."""
 
 
 class _Reached(NamedTuple):
-    """Where a chain stands; packed is None where it could not be folded."""
+    """The end of a chain; packed is None if it could not be folded."""
 
     version: int
     hash: bytes | None
@@ -49,15 +49,15 @@ _BEGIN = _Reached(0, None, b"", None)
 
 def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
                   record_at: Callable[[int, int], Record | None]) -> Iterator[Mismatch]:  # fmt: skip
-    """The changes of one partition, made of the records below `end`; hashes: the states' there, where they are known.
+    """Check the changes of one partition against the records below `end`. hashes: of the states there, if known.
 
-    record_at: LogPort.record_at, by a way that is fast.
+    record_at: a fast version of LogPort.record_at.
     """
     chains = _Chains(log, partition, end, firsts, record_at)
     try:
         for record in log.read_changes(partition, 0):
             yield from chains.check(record)
-    except DamagedRecord as error:  # nothing after it can be held to anything
+    except DamagedRecord as error:  # nothing after it can be checked
         yield Mismatch(f"changes {partition}={error.offset}", str(error))
         return
     yield from chains.check_end()
@@ -69,9 +69,9 @@ def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes
 
 
 def check_change(log: LogPort, partition: int, offset: int) -> list[Mismatch]:
-    """What is wrong with the change at an offset, by its entity's observations and the changes before it.
+    """Return the mismatches of the change at an offset, by its entity's observations and the earlier changes.
 
-    LookupError where there is no change at the offset.
+    Raises LookupError if there is no change at the offset.
     """
     reader = ChangeReader(log)
     record = next(log.read_changes(partition, offset), None)
@@ -96,7 +96,7 @@ def check_change(log: LogPort, partition: int, offset: int) -> list[Mismatch]:
 
 
 class _Chains:
-    """The chains of one partition, as far as they were followed."""
+    """The chains of one partition, up to the last checked change."""
 
     def __init__(
         self, log: LogPort, partition: int, end: int, firsts: Firsts,
@@ -121,7 +121,7 @@ class _Chains:
         self._batch_begin = 0
 
     def check(self, record: ChangeRecord) -> Iterator[Mismatch]:
-        """The next change."""
+        """Check the next change."""
         place = f"changes {self._partition}={record.offset}"
         if record.offset != self._next and self._log.is_dense:
             yield Mismatch(f"changes {self._partition}={self._next}", f"missing; the next there is {record.offset}")
@@ -140,13 +140,13 @@ class _Chains:
             yield Mismatch(place, f"{error}; {command}" if command else str(error))
 
     def _may_lack_changes(self, change: Change, offset: int) -> bool:
-        """Whether it follows another change than the last one, where changes of unknown entities were set aside."""
+        """Whether a change may follow a missing one, because changes of unknown entities were set aside."""
         if self.unknown_from is None or offset < self.unknown_from:
             return False
         return (change.from_version, change.hash_before) != self.reached.get(change.entity, _BEGIN)[:2]
 
     def check_end(self) -> Iterator[Mismatch]:
-        """What the log holds to be the next offset."""
+        """Check the log's next offset."""
         end = self._log.changes_end(self._partition)
         if end != self._next and self._log.is_dense:
             place = f"changes {self._partition}={self._next}"
@@ -189,14 +189,14 @@ class _Chains:
         if definition not in self._folds:
             try:
                 self._folds[definition] = TypeFold(self._versions[definition])
-            except SchemaError:  # its custom reducer is not the code it was
+            except SchemaError:  # the code of its custom reducer changed
                 self._folds[definition] = None
         return self._folds[definition]
 
     def _made(
         self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold
     ) -> tuple[Change, Entity]:
-        """The change as the observations make it, and the entity after it."""
+        """The change computed from the observations, and the entity after it."""
         fold = type_fold.fold
         entity = self._entity_at(change, before, offsets, fold)
         redefined = change.from_version == change.to_version
@@ -248,7 +248,7 @@ def _taken_back(log: LogPort, partition: int, firsts: Firsts) -> dict[str, int]:
 
 
 def _differences(expected: Change, change: Change, place: str) -> Iterator[Mismatch]:
-    """What is wrong with a change that is not byte for byte what it should be."""
+    """The mismatches of a change that differs from the computed one."""
     name = change.entity
     found = False
     for part in ("hash_before", "hash_after", "redefined"):

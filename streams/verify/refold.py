@@ -1,4 +1,4 @@
-"""One partition folded from nothing, which stops at each point it is asked for, in order: one fold for all checks."""
+"""Folds one partition from nothing, with a stop at each requested point: one fold for all checks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
 CHECKED_RECORDS = 20_000
-"""Of about so many records Python checks what the native kernel makes of them."""
+"""About the number of records for which Python checks the native kernel's result."""
 
 
 def some_entities(records: int) -> Choose:
-    """Entities that have about CHECKED_RECORDS of a log's records, others each time; all where it has fewer."""
+    """Select entities with about CHECKED_RECORDS of a log's records, at random; all entities if the log has fewer
+    records.
+    """
     share, salt = max(1, records // CHECKED_RECORDS), int.from_bytes(os.urandom(4), "big")
     return lambda name: zlib.crc32(name.encode(), salt) % share == 0
 
@@ -29,9 +31,9 @@ def some_entities(records: int) -> Choose:
 class Refold:
     """The entities of one partition at `offset`, by the definitions below `schemas`.
 
-    checks: of which entities Python checks the native kernel's fold.
-    gone: types whose definition there names custom code that is gone; their entities are not to be looked at.
-    touched: the entities with records between the last point and the one before it.
+    checks: selects the entities whose kernel fold Python checks. gone: types whose definition there names custom code
+    that is missing; their entities are not checked. touched: the entities with records between the previous point and
+    the last one.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Refold:
         self.touched: set[str] = set()
 
     def to(self, offset: int, schemas: int) -> None:
-        """Fold on to a point. RefoldError where that fails, after which there is no going on."""
+        """Continue the fold to a point. Raises RefoldError if that fails; the object cannot be used afterwards."""
         try:
             aside = [] if schemas == self.schemas else self._redefined(schemas)
             self.touched.clear()
@@ -57,7 +59,7 @@ class Refold:
         self.offset, self.schemas = offset, schemas
 
     def _redefined(self, schemas: int) -> list[str]:
-        """Take up the definitions below an offset; the entities that are to be folded again by them."""
+        """Apply the definitions below an offset; returns the entities that have to be folded again."""
         before, after = self._registry.fingerprints(self.schemas), self._registry.fingerprints(schemas)
         self._replay.folds = folds = Folds(self._registry, schemas)
         gone = frozenset(name for name in after if _is_gone(folds, name))
@@ -71,7 +73,7 @@ class Refold:
         return sorted(names)
 
     def require_all(self) -> None:
-        """Raise SchemaError where there are entities that could not be folded."""
+        """Raise SchemaError if there are entities that could not be folded."""
         if self.gone:
             for name in (*self._left, *self.layers.names()):
                 if self.is_gone(name):
@@ -96,7 +98,7 @@ class Refold:
 
     @property
     def observations(self) -> int:
-        """How many distinct observations they are the fold of."""
+        """The number of distinct observations folded."""
         return self._replay.observations
 
     def is_gone(self, name: str) -> bool:
@@ -104,7 +106,7 @@ class Refold:
         return bool(self.gone) and type_of(name) in self.gone
 
     def misfolded(self) -> Iterator[Mismatch]:
-        """The entities that the native kernel folded to other states than Python."""
+        """The entities whose states differ between the native kernel and Python."""
         for name in sorted(self._replay.misfolded):
             yield Mismatch("kernel", "the native kernel folds it to another state than Python; REFOLD_KERNEL=0", name)
 
@@ -113,7 +115,7 @@ class Refold:
         return self.layers.rehash()
 
     def part(self) -> RebuiltPartition:
-        """The entities as a rebuild gives them."""
+        """The entities in the form of a rebuild."""
         return RebuiltPartition(self.layers, self.entities, self.observations)
 
 

@@ -1,26 +1,24 @@
-"""verify: the whole log folded again, and compared with everything that was stored beside it.
+"""verify: folds the whole log again, and compares the result with everything stored.
 
-1. Every record (run.py): offsets without gaps, recorded_at never falling, its partition its key's, its bytes an
-   observation, its id the id of that; every content it names is in the store and is what its name says, or has expired.
+1. Every record (run.py): offsets have no gaps, recorded_at never decreases, its partition is that of its key, its bytes
+   are an observation, and its id is the observation's. Every content that it names is in the store and matches its
+   name, or has expired.
 2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
-3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of
-   snapshots are what the log folds to there (snapshots.py). Where the native kernel folds, Python folds some of the
-   entities too, and both have to make the same of them.
-4. At its end every stored entity equals its replayed one, values, residue and hash; none is missing or too many; the
-   log's own counts of them are right. Where tables stand elsewhere, those who keep them do this and 2.
-5. Every chain of changes (changes.py), up to where changes were made: on Kafka the workers may be behind.
-6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers pass over
-   them, so they are no mismatches.
-Each mismatch names entity, field and place; damaged storage is a mismatch too, not the end of the check. Of a partition
-with a batch of observations that cannot be read, nothing after that batch is checked.
+3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of snapshots
+   are what the log folds to there (snapshots.py). If the native kernel folds, Python folds some of the entities too,
+   and both results must be equal.
+4. At its end every stored entity equals its replayed one (values, residue and hash), no entity is missing or surplus,
+   and the log's counts are right. If other processes hold the tables, they do this step and step 2.
+5. Every chain of changes (changes.py), up to the emitted offset: on Kafka the workers may lag.
+6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers skip them, so
+   they are not mismatches. Each mismatch names entity, field and place; damaged storage is a mismatch too, and does not
+   end the check. In a partition with an unreadable batch of observations nothing after that batch is checked.
 
-A question that others answer, asked in a thread of its own while the checks here go on.
+`Aside` runs a request to other processes in a separate thread, while the checks here continue.
 
 Every record of a log, and every marker: what they say of themselves.
 
-Offsets without gaps, recorded_at never falling, the partition its key's, the bytes an observation, the id the id of
-that; every content a record names is in the store and is what its name says, or has expired. Each marker names a
-point of this log.
+These checks are local to each record and marker.
 """
 
 from __future__ import annotations
@@ -52,8 +50,9 @@ from refold.streams.verify.verdict import VerifyReport
 def check_records(
     log: LogPort, partition: int, places: Iterable[Record], end: int, firsts: dict[str, array[int]]
 ) -> Iterator[Mismatch]:
-    """The records of one partition (`LogPort.places` up to its end); the offset of each that is no repeat is added to
-    its entity's in `firsts`."""
+    """Check the records of one partition (`LogPort.places` up to its end). The offset of each record that is not a
+    repeat is added to its entity's list in `firsts`.
+    """
     expected, last = 0, 0
     known: set[bytes] = set()
     for record in places:
@@ -106,7 +105,7 @@ def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
 
 
 def _content(log: LogPort, digest: bytes) -> bytes | None:
-    with contextlib.suppress(StorageError):  # told where the content itself is checked
+    with contextlib.suppress(StorageError):  # reported when the content itself is checked
         return log.blobs.get(digest)
     return None
 
@@ -115,7 +114,7 @@ Answer = TypeVar("Answer")
 
 
 class Aside(Generic[Answer]):
-    """Asks at once. Nobody waits for the answer of a check that was given up."""
+    """Starts the request at once. If the check is abandoned, the answer is not waited for."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
         self._ask = ask
@@ -125,7 +124,7 @@ class Aside(Generic[Answer]):
         self._thread.start()
 
     def answer(self) -> Answer:
-        """The answer, once it is there; raises what the question raised."""
+        """Wait for the answer; raises the error of the request."""
         self._thread.join()
         if self._problem is not None:
             raise self._problem
@@ -139,7 +138,7 @@ class Aside(Generic[Answer]):
 
 
 def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
-    """Check everything below a cut at the end of a log that stands still (`LogPort.still`)."""
+    """Check everything below a cut at the end of a consistent view of a log (`LogPort.still`)."""
     verdict = VerifyReport(cut)
     aside = Aside(log.check_elsewhere)
     verdict.add(check_markers(log, cut))
@@ -178,7 +177,7 @@ def _check_partition(
         passing = places if log.is_indexed else spool.through(places)
         try:
             verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts))
-        except DamagedRecord as error:  # a batch that cannot be read: what is after it is not looked at
+        except DamagedRecord as error:  # a batch that cannot be read: nothing after it is checked
             verdict.mismatches.append(Mismatch(f"observations {partition}={error.offset}", str(error)))
             return False
         hashes = None
@@ -199,7 +198,7 @@ def _check_partition(
 
 
 def check_totals(totals: Callable[[int], tuple[int, int]], replayed: Mapping[int, Refold]) -> Iterator[Mismatch]:
-    """The counts of entities and observations that are kept of each partition (LogPort.totals)."""
+    """Check the stored counts of entities and observations of each partition (LogPort.totals)."""
     for partition, refold in replayed.items():
         if (found := totals(partition)) != (expected := (refold.entities, refold.observations)):
             counts = "{} entities and {} observations".format

@@ -1,6 +1,6 @@
-"""The entity table against the replayed entities, and how two encoded entities differ.
+"""Compares the entity table with the replayed entities, and finds the differences of two encoded entities.
 
-For a log that reads single records slowly, the records of one partition are spooled while they are read in order.
+For a log where reading single records is slow, the records of one partition are spooled while they are read in order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONE = (1 << 64) - 1
 
 
 class RecordSpool:
-    """Keeps what passes `through` in an unnamed file; for one thread."""
+    """Stores the records that pass `through` in an unnamed file; for one thread."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
@@ -32,7 +32,7 @@ class RecordSpool:
         self._sizes = array("L")
 
     def through(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The records, each set aside before it is given on; their offsets rise."""
+        """Store each record and pass it on; their offsets must be ascending."""
         for record in records:
             value = keys.record_value(record)
             while len(self._begins) < record.offset:
@@ -45,21 +45,21 @@ class RecordSpool:
             yield record
 
     def at(self, partition: int, offset: int) -> Record | None:
-        """The record at an offset that passed, or None."""
+        """The stored record at an offset, or None."""
         if not 0 <= offset < len(self._begins) or self._begins[offset] == _NONE:
             return None
         self._file.seek(self._begins[offset])
         return keys.record_of(keys.position_key(partition, offset), self._file.read(self._sizes[offset]))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def check_table(
     entities: Iterable[tuple[str, bytes]], partitions: int, replayed: Mapping[int, Layers]
 ) -> Iterator[Mismatch]:
-    """Every stored entity of the partitions that were replayed; partitions: how many the log has."""
+    """Check every stored entity of the replayed partitions. partitions: the log's number of partitions."""
     stored = set()
     for name, packed in entities:
         partition = partition_of(name, partitions)
@@ -76,7 +76,7 @@ def check_table(
 
 
 def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[Mismatch]:
-    """What differs, part by part: the same state may be stored in another order of its fields."""
+    """Yield the differences, part by part: an equal state may be stored with another order of fields."""
     try:
         found, should = unpack(name, packed), unpack(name, expected)
         parts, again = _parts(found), pack(found)
@@ -95,7 +95,7 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
 
 
 def _parts(entity: Entity) -> dict[str, Any]:
-    """What is stored beside the cells, as plain trees."""
+    """The stored parts other than the cells, as plain trees."""
     residue = entity.residue
     pending = None if residue.pending is None else sorted(residue.pending)
     return {
@@ -109,5 +109,5 @@ def _parts(entity: Entity) -> dict[str, Any]:
 
 
 def _same(found: Any, should: Any) -> bool:
-    """Equal, and of equal types: Python takes 1, 1.0 and True for the same."""
+    """Equal values of equal types: in Python 1, 1.0 and True are equal."""
     return found == should and cbor2.dumps(found, canonical=True) == cbor2.dumps(should, canonical=True)

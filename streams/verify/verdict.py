@@ -1,4 +1,4 @@
-"""What verify found."""
+"""The result of verify."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MISMATCHES_MAX = 1000
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The outcome: the root of the replay (hex), what was compared, and at most MISMATCHES_MAX mismatches.
+    """The result: the root of the replay (hex), the compared parts, and at most MISMATCHES_MAX mismatches.
 
-    unchecked: what could not be looked at, and what to do about it. foreign: records in the log's topics that refold
-    did not write, which every reader passes over: no mismatches. set_aside: damaged ones that an
-    administrator ruled on. passed_over: those in batches that cannot be read and that nobody needs.
+    unchecked: the parts that could not be checked, and what to do about it. foreign: records in the log's topics that
+    refold did not write, which every reader skips; not mismatches. set_aside: damaged records that an administrator set
+    aside. passed_over: records in unreadable batches that are not required.
     """
 
     cut: Cut
@@ -33,11 +33,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was looked at is as it should be."""
+        """Whether everything that was checked is right."""
         return not self.mismatches
 
     def add(self, found: Iterator[Mismatch]) -> None:
-        """Take up mismatches; a storage error ends this part of the check as one more."""
+        """Add mismatches; a storage error is added as one more and ends this part of the check."""
         try:
             for each in found:
                 if len(self.mismatches) >= MISMATCHES_MAX:
