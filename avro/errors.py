@@ -5,20 +5,21 @@
     |   +-- SchemaError              a type definition is refused, or a type is unknown
     |   +-- ValidationError          a value breaks its field's rule; carries field, rule and what was given
     |   +-- NotAnswerable            the log cannot answer this; names the nearest point it can
-    | | +-- Expired its content was removed; everything else in the log about it remains
-    | +-- UnknownEntity the entity has no observation at that point +-- StorageError the log's storage failed; nothing
-    was acknowledged that is not there
+    |   |   +-- Expired              its content was removed; everything else in the log about it remains
+    |   +-- UnknownEntity            the entity has no observation at that point
+    +-- StorageError                 the log's storage failed; nothing was acknowledged that is not there
     |   +-- Denied                   the brokers do not let this user do it; says what grants it
     |   +-- CorruptionError          stored bytes are not what was written
-    | | +-- DamagedRecord one record of a log is damaged; carries its position, and says how to set it aside
+    |   |   +-- DamagedRecord        one record of a log is damaged; carries its position, and says how to set it aside
     |   +-- LockedError              another process owns the log
-    | +-- OwnerGone the owner ended during a request; a repeated request finds the next owner
+    |   +-- OwnerGone                the owner ended during a request; a repeated request finds the next owner
     |   +-- OwnerSilent              the owner lives but does not answer
     |   +-- StoreUnavailable         an object store gave no answer: nothing is decided until it does
-    | +-- StoreRefused an object store refuses, and waiting does not help +-- RedactionFailed secrets could not be
-    removed from what was to be written; it was not written +-- RegistryUnavailable the Schema Registry gave no answer:
-    nothing is decided until it does +-- UndecodableError bytes that are not an observation; carries the reason for the
-    verdict +-- UnknownWireId its schema is not in the log as far as it was read; carries the id
+    |   +-- StoreRefused             an object store refuses, and waiting does not help
+    +-- RedactionFailed              secrets could not be removed from what was to be written; it was not written
+    +-- RegistryUnavailable          the Schema Registry gave no answer: nothing is decided until it does
+    +-- UndecodableError             bytes that are not an observation; carries the reason for the verdict
+        +-- UnknownWireId            its schema is not in the log as far as it was read; carries the id
 
 Errors about effects (NotDone, EffectUnknown and others) are in agents/effects/errors.py. For each of these errors the
 command line prints the message alone and exits with status 2.

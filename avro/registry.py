@@ -1,10 +1,13 @@
 """A log's type definitions in the order they were registered.
 
 A definition's place in `.schemas` is its offset. A log's wire ids come from one of two spaces, chosen when it is made:
-embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer computes the same id for a schema;
-registry: the ids that a Schema Registry assigned to the derived schemas. They are stored in `.schemas` with the
-definition, so readers of the log need no registry. An offset of `.schemas` may be a hole: a repeat, or a definition
-that is incompatible with those before it. Every reader decides this in the same way, by `find` and `check`.
+
+- embedded: the first 31 bits of the SHA-256 of the derived schema, so every writer computes the same id for a schema;
+- registry: the ids that a Schema Registry assigned to the derived schemas. They are stored in `.schemas` with the
+  definition, so readers of the log need no registry.
+
+An offset of `.schemas` may be a hole: a repeat, or a definition that is incompatible with those before it. Every reader
+decides this in the same way, by `find` and `check`.
 
 A pending definition is a hole too, until it is activated (streams/log/kafka/schemas.py says which is pending). Then it
 is registered at the offset of its activation, if it is compatible with the definitions in effect there.

@@ -2,10 +2,12 @@
 
 OpenTelemetry's exporters report only success or failure. This module uses their encoding and the services' stubs.
 
-| response | HTTP | gRPC | becomes | |---|---|---|---| | accepted | 2xx | OK | the rejected part (partial success) | |
-busy | 429, 502, 503, 504, none | UNAVAILABLE, RESOURCE_EXHAUSTED, ... | SinkBusy, for the time that it gives | | too
-large | 413 | "larger than max" | TooLarge: the caller sends halves | | refused | all others | all others | SinkRefused
-|
+| response | HTTP | gRPC | becomes |
+|---|---|---|---|
+| accepted | 2xx | OK | the rejected part (partial success) |
+| busy | 429, 502, 503, 504, none | UNAVAILABLE, RESOURCE_EXHAUSTED, ... | SinkBusy, for the time that it gives |
+| too large | 413 | "larger than max" | TooLarge: the caller sends halves |
+| refused | all others | all others | SinkRefused |
 """
 
 from __future__ import annotations

@@ -8,10 +8,12 @@ and gets eight digits of the name's SHA-256 appended.
     _state_hash   binary, 32 bytes
     _links        string        JSON: [{relation, target, valid_from?, valid_to?}]; null without any
 
-    int int32 string, enum, uuid string date date32 long int64 bytes, fixed binary time-millis, -micros time32, time64
-    boolean bool decimal decimal128 timestamp-... timestamp, UTC float float count int64 local-timestamp-... timestamp
-    without zone double double sum of int, long decimal128(38) sum of float, double double array, map, record,
-    refold-json, and every other field that may be a Blob or Sealed: string, the JSON that `refold` shows
+    int        int32       string, enum, uuid   string           date                   date32
+    long       int64       bytes, fixed         binary           time-millis, -micros   time32, time64
+    boolean    bool        decimal              decimal128       timestamp-...          timestamp, UTC
+    float      float       count                int64            local-timestamp-...    timestamp without zone
+    double     double      sum of int, long     decimal128(38)   sum of float, double   double
+    array, map, record, refold-json, and other fields that may be a Blob or Sealed: string, the JSON that `refold` shows
 
 A string or enum that may be a Blob or Sealed is the text itself, and of a Blob or Sealed its JSON, `{"$blob": {...}}`.
 (Files of format 1 have the text as JSON too, in quotes.)

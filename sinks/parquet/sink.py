@@ -1,8 +1,9 @@
 """`refold sink parquet --to URL`: every entity at an exact cut, as Parquet files in a folder or in S3.
 
-    commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet one commit's files, the whole state
-    manifests/<number>.json creates the commit: its cut, root, folder and files CURRENT the folder of the newest commit,
-    as text current in a folder: a link to it
+    commits/<number>-<token>/type=<type>/partition=<partition>/part.parquet   one commit's files, the whole state
+    manifests/<number>.json   creates the commit: its cut, root, folder and files
+    CURRENT                   the folder of the newest commit, as text
+    current                   in a folder: a link to it
 
 To commit a view:
 1. Read the newest manifest, number n. The view must follow it: same log, and the cut that `position` returned.
@@ -14,9 +15,9 @@ To commit a view:
 4. Write CURRENT and move the link. Then check for a newer manifest, and if there is one, write both again with it. So
    they always name a complete commit, and the newest one when the last writer is done.
 5. Remove what is no longer needed: first the files, then the manifest, of each commit that was replaced longer ago than
-   the grace period, but never of CURRENT's commit. Also remove folders with a used number that no manifest names. A
-   process that is killed before step 3 has committed nothing; after step 3 it has. `position` is read from the newest
-   manifest, never from CURRENT. The next process that opens the sink repeats steps 4 and 5 for the newest commit.
+   the grace period, but never of CURRENT's commit. Also remove folders with a used number that no manifest names.
+A process that is killed before step 3 has committed nothing; after step 3 it has. `position` is read from the newest
+manifest, never from CURRENT. The next process that opens the sink repeats steps 4 and 5 for the newest commit.
 
 Guarantees for readers. A commit's folder is complete before CURRENT names it, and never changes. A reader that reads
 CURRENT (or resolves the link) once, and then uses a plain glob below that folder, sees exactly one complete commit. A

@@ -5,10 +5,12 @@ A table or column has the name of its type or field, if PostgreSQL allows the na
 digits of its SHA-256. A column whose name is a reserved word gets `_` appended, so that it needs no quotes: `user_`. A
 name that is a reserved word followed by `_`s gets one too, so that no two fields share a column.
 
-    int integer string text date date long bigint enum text time-millis, -micros time boolean boolean bytes, fixed bytea
-    timestamp-... timestamptz float double precision decimal numeric local-timestamp-... timestamp double double
-    precision string uuid uuid count bigint sum numeric array, map, record, refold-json, and every other field that may
-    be a Blob or Sealed: jsonb
+    int         integer           string          text             date                  date
+    long        bigint            enum            text             time-millis, -micros  time
+    boolean     boolean           bytes, fixed    bytea            timestamp-...         timestamptz
+    float       double precision  decimal         numeric          local-timestamp-...   timestamp
+    double      double precision  string uuid     uuid             count                 bigint
+    sum         numeric           array, map, record, refold-json, and other fields that may be Blob or Sealed: jsonb
 
 A string or enum that may be a Blob or Sealed is text too: the text itself, and of a Blob or Sealed its JSON, `{"$blob":
 {...}}`, written as PostgreSQL writes jsonb. PostgreSQL's text and jsonb cannot hold U+0000, so it is replaced by

@@ -1,7 +1,8 @@
 """The tables of a sink's schema: created and widened as types evolve, and never dropped.
 
-    refold_position one row: the cut of the state in all tables refold_history one row for each mutation, by entity,
-    version and number TYPE one row for each entity of the type: refold's own columns, then one for each field
+    refold_position   one row: the cut of the state in all tables
+    refold_history    one row for each mutation, by entity, version and number
+    TYPE              one row for each entity of the type: refold's own columns, then one for each field
 
 migration.py migrates tables of an earlier format.
 

@@ -2,8 +2,9 @@
 
 1. Expired contents are noted as expired in the target, so that a missing one is not taken for lost.
 2. Each content that the target lacks is read, which checks its hash, and put. A damaged one is skipped and reported at
-   the end; all others are copied. The copy can be repeated: contents that were copied are skipped. To move a log in
-   use: copy once, stop the recording processes, copy again, and continue with the other store.
+   the end; all others are copied.
+The copy can be repeated: contents that were copied are skipped. To move a log in use: copy once, stop the recording
+processes, copy again, and continue with the other store.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ RegistryUnavailable: the registry is down, faulty, or denies access, which says 
 
 The subjects of a type's schemas: TopicRecordNameStrategy, so a topic may hold many types.
 
-<prefix>.observations-refold.observation.<type> <prefix>.changes-refold.change.<type>
-<prefix>.states-refold.state.<type> the log has no such topic; the subject is for programs that publish states
+<prefix>.observations-refold.observation.<type>
+<prefix>.changes-refold.change.<type>
+<prefix>.states-refold.state.<type>       the log has no such topic; the subject is for programs that publish states
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@
    are closed entities (closed_entities.py), so that they are not read again, and in a process without the table
    (sealing_process/).
 4. Append the records; then seal the manifest. A writer that ends before that leaves records that no manifest names; one
-   that fails abandons them. The written bytes are a function of the log and of the earlier epochs: two owners write the
-   same bytes.
+   that fails abandons them.
+The written bytes are a function of the log and of the earlier epochs: two owners write the same bytes.
 
 A span is a range of consecutive records with a digest over them.
 """

@@ -10,8 +10,9 @@
    partitions that are due go through steps 2 to 4 meanwhile, one after another.
 5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
 6. It rests until steps 2 to 5 took at most SHARE_MAX of a processor since they began, because a background thread
-   competes with the fold for the GIL. Then it continues with the next partition. A requested snapshot does steps 3 to 5
-   for all partitions in the caller's thread. Only one thread at a time seals, collects or pins.
+   competes with the fold for the GIL. Then it continues with the next partition.
+A requested snapshot does steps 3 to 5 for all partitions in the caller's thread. Only one thread at a time seals,
+collects or pins.
 """
 
 from __future__ import annotations

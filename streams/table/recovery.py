@@ -4,8 +4,8 @@
 2. Remove the rows of the table's families.
 3. Rebuild the log's end, by the definitions that are applied; put every entity.
 4. In one synced write, put the counts of folded entities and observations, and the record `table`, whose gaps cover all
-   records. The table is caught up: folding continues, while the indexes are filled in the background. A crash before 4
-   leaves no table, and the next owner begins at 1.
+   records. The table is caught up: folding continues, while the indexes are filled in the background.
+A crash before 4 leaves no table, and the next owner begins at 1.
 """
 
 from __future__ import annotations

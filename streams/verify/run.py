@@ -11,14 +11,13 @@
    and the log's counts are right. If other processes hold the tables, they do this step and step 2.
 5. Every chain of changes (changes.py), up to the emitted offset: on Kafka the workers may lag.
 6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers skip them, so
-   they are not mismatches. Each mismatch names entity, field and place; damaged storage is a mismatch too, and does not
-   end the check. In a partition with an unreadable batch of observations nothing after that batch is checked.
+   they are not mismatches.
+Each mismatch names entity, field and place; damaged storage is a mismatch too, and does not end the check. In a
+partition with an unreadable batch of observations nothing after that batch is checked.
 
 `Aside` runs a request to other processes in a separate thread, while the checks here continue.
 
-Every record of a log, and every marker: what they say of themselves.
-
-These checks are local to each record and marker.
+`check_records` and `check_markers` check each record and marker by itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The laws of the fold, checked by Hypothesis: of one custom reducer, or of a whole type.
 
-A reducer: gives the same result for the same input, does not change its input, and its result fits its field's type. A
-type: the state depends on the set of observations alone: not on their order of arrival, nor on repeats, nor on whether
-they were folded one by one or all at once.
+A reducer:  gives the same result for the same input, does not change its input, and its result fits its field's type.
+A type:     the state depends on the set of observations alone: not on their order of arrival, nor on repeats, nor on
+            whether they were folded one by one or all at once.
 """
 
 from __future__ import annotations

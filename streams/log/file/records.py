@@ -1,10 +1,11 @@
 """The rows of a `file:` log's database apart from the entity tables.
 
-meta "log" CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, except by a fork meta
-"progress" CBOR Progress: rewritten in every write, so it always matches the other rows meta "table" what the entity
-table lacks (streams/table/index_gaps.py) meta "redefine" the offset of a definition whose entities are being folded
-again, while they are schemas offset u64 -> registered_at u64, a definition's JSON manifests the markers
-(streams/log/stored_markers.py)
+meta  "log"       CBOR {id: 16 bytes, partitions, archived_at, forked_from}: fixed at creation, except by a fork
+meta  "progress"  CBOR Progress: rewritten in every write, so it always matches the other rows
+meta  "table"     what the entity table lacks (streams/table/index_gaps.py)
+meta  "redefine"  the offset of a definition whose entities are being folded again, while they are
+schemas  offset u64          -> registered_at u64, a definition's JSON
+manifests  the markers (streams/log/stored_markers.py)
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ There are at most CONNECTIONS_MAX connections. A connection is closed
 2. MESSAGE_S after the first byte of a request, if the request is incomplete;
 3. ANSWER_S after the first byte of an answer was sent, if the answer was not received completely;
 4. when a new connection needs its place and it is the connection that has been idle for longest. Its client notices
-   that before the next request, and connects again. If every connection has a request in progress, a new one is refused
-   with a message.
+   that before the next request, and connects again.
+If every connection has a request in progress, a new one is refused with a message.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The minimal Kafka access rights of each role.
 
-    producer records observations, registers types worker folds: reads the log and writes the results, in the workers'
-    group and in transactions reader asks questions, rebuilds, verifies sink copies state to a store: it reads, and
-    keeps its position in the store admin makes the log, marks and pins points, retries dead letters, rewinds groups,
-    looks at access lists
+    producer   records observations, registers types
+    worker     folds: reads the log and writes the results, in the workers' group and in transactions
+    reader     asks questions, rebuilds, verifies
+    sink       copies state to a store: it reads, and keeps its position in the store
+    admin      makes the log, marks and pins points, retries dead letters, rewinds groups, looks at access lists
 
 Entries use whole names where possible, because a prefix `agents.` would include the log `agents.eu`. No role may delete
 a topic or records, or alter access lists. Describe comes with Read, Write and Alter, DescribeConfigs with AlterConfigs.

@@ -16,9 +16,10 @@ The index records of `PREFIX.contents` list the contents and the offsets of thei
 The topic has twice the partitions of the log (P). A content belongs to partition N = the first two bytes of its SHA-256
 modulo P. Its bytes are chunks in partition P + N; its index records are in partition N:
 
-"put/", SHA-256, token the content was put, and these are its chunks; without a value: they were removed "again/",
-SHA-256, token it was put again, and the chunks of that put serve "removing/", SHA-256, token, token a process removes
-that put; kept until its chunks are erased "expired/", SHA-256 it was removed because it had expired
+"put/", SHA-256, token              the content was put, and these are its chunks; without a value: they were removed
+"again/", SHA-256, token            it was put again, and the chunks of that put serve
+"removing/", SHA-256, token, token  a process removes that put; kept until its chunks are erased
+"expired/", SHA-256                 it was removed because it had expired
 
 A token is 8 random bytes. The first identifies a put, the second a removal. The value of "put/" and "removing/" is CBOR
 [size, the chunks' offsets, ascending] and its CRC-32C, that of the others one byte, 1. A chunk's key is SHA-256, token

@@ -19,7 +19,8 @@ by its headers, and it does not contain a change.
 4. A ruling emits no change. Changes that were emitted for the record stay in `.changes`: `verify` does not check the
    chain of that entity, and sinks read its type again.
 5. Taking it back is another ruling, by the same steps: the record is required again. Tables and epochs that were made
-   meanwhile leave it out, and are not used. In the other topics only whole batches are treated as damaged.
+   meanwhile leave it out, and are not used.
+In the other topics only whole batches are treated as damaged.
 6. A batch of `.snapshots`, of `.contents`, or of `.manifests` outside of partition 0 is skipped by every reader, and
    counted. Epochs are made again; a reader that requires a content raises an error that names it.
 7. `.schemas`, `.deadletters` and partition 0 of `.manifests` are required, because a missing definition, verdict,
@@ -28,9 +29,9 @@ by its headers, and it does not contain a change.
    rulings, past everything that cannot be read (rulings_ahead.py).
 8. `.keys` is required by processes that seal and open values. A batch that is set aside may have destroyed any earlier
    key, so none of these is used any more (agents/keys/kafka.py). Readers of `.keys` read ahead for rulings, too,
-   because they may run while a ruling is made. If the process ends between these steps, some readers know the ruling
-   and others do not yet. Lookups in workers' tables are never used for an entity with a ruling, so a reader's answer
-   does not depend on what the workers know.
+   because they may run while a ruling is made.
+If the process ends between these steps, some readers know the ruling and others do not yet. Lookups in workers' tables
+are never used for an entity with a ruling, so a reader's answer does not depend on what the workers know.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
    is busy, epochs of other partitions can be sealed.
 3. If the sealing process failed because of an error of the store or the view, that error is raised here again.
 4. A process that could not be started, ends, or fails is not started again: abandon the records of the epoch, and seal
-   here from then on. The sealing process ends when this process is gone, because its socket ends, or when `stop` kills
-   it.
+   here from then on.
+The sealing process ends when this process is gone, because its socket ends, or when `stop` kills it.
 
 `SealingProcess` is the parent's handle of the process.
 """
