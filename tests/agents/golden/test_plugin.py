@@ -35,7 +35,9 @@ def run_pytest(tmp_path: Path) -> Pytest:
     """pytest in a process of its own."""
 
     def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments]
+        # Half of pytest's start is the import of a plugin that LangGraph brings.
+        left_out = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:langsmith_plugin")
+        command = [sys.executable, "-P", "-m", "pytest", *left_out, *arguments]
         more = {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "140"}
         return subprocess.run(
             command, cwd=folder, env=environment(more=more), capture_output=True, text=True, timeout=120, check=False

@@ -104,7 +104,9 @@ def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk) -> str:
         environment.pop(ours, None)
     python = f"{shlex.quote(sys.executable)} -P"
     commands = f'refold() {{ {shlex.join(REFOLD)} "$@"; }}; python() {{ {shlex.quote(sys.executable)} "$@"; }}; '
-    commands += f'pytest() {{ {python} -m pytest -c {shlex.quote(str(folder / "none.ini"))} "$@"; }}; '
+    # LangGraph's plugin, which other recipes do not install, is half of pytest's start.
+    pytest = f"-m pytest -c {shlex.quote(str(folder / 'none.ini'))} -p no:langsmith_plugin"
+    commands += f'pytest() {{ {python} {pytest} "$@"; }}; '
     (folder / "none.ini").write_text("[pytest]\n")  # a reader's folder has none of this project's settings
     is_killed = line.endswith("# killed")
     if is_killed:
