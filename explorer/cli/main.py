@@ -42,6 +42,7 @@ COMMANDS = {
         "diff": ("ask.history:diff", "Show what changed between two points."),
         "knew": ("ask.knew:knew_", "Show what an agent knew at a moment, and what the log held."),
         "explore": ("explore:explore", "Explore a log in a browser."),
+        "deck": ("deck:deck", "Explore a log in the terminal."),
         "mcp": ("mcp:mcp", "Let an agent ask its own history, by MCP."),
         "tail": ("ask.tail:tail", "Print changes as they happen."),
         "types": ("ask.types:types", "List the types, show the fields of one, or register one."),

@@ -68,15 +68,20 @@ def known_moments(rows: Sequence[Mapping[str, Any]], version: int) -> list[Slide
     return found
 
 
-def true_moments(rows: Sequence[Mapping[str, Any]], observed_until: str | None) -> list[SliderStop]:
-    """The times at which something happened; chosen: the latest up to a time, or the latest of all."""
+def true_moments(
+    rows: Sequence[Mapping[str, Any]], version: int, observed_until: str | None
+) -> list[SliderStop]:  # fmt: skip
+    """The times at which something happened; chosen: the latest up to a time, or else of what is known by a version."""
     by_time: dict[str, list[str]] = {}
     for row in rows:
         if row["observed_at"]:
             by_time.setdefault(row["observed_at"], []).append(row["field"])
     times = sorted(by_time, key=_micros)
-    until = None if observed_until is None else _micros(observed_until)
-    reached = [each for each in times if until is None or _micros(each) <= until]
+    if observed_until is None:
+        known = {row["observed_at"] for row in rows if row["version"] <= version}
+        reached = [each for each in times if each in known]
+    else:
+        reached = [each for each in times if _micros(each) <= _micros(observed_until)]
     chosen = reached[-1] if reached else None
     return [
         SliderStop(each, "observed", each, ", ".join(dict.fromkeys(by_time[each])), each == chosen) for each in times
@@ -101,7 +106,7 @@ def moments_of(
     if clock == "read":
         return read_moments(reads_of(log, entity, end), str(cut))
     if clock == "true":
-        return true_moments(rows, None if cut.observed_until is None else time_text(cut.observed_until))
+        return true_moments(rows, version, None if cut.observed_until is None else time_text(cut.observed_until))
     return known_moments(rows, version)
 
 

@@ -1,0 +1,157 @@
+"""`refold deck`: the explorer in a terminal.
+
+    runs       which runs there are           run       one run, step by step
+    entities   which entities there are       entity    one entity: its state at a moment, its history
+    why        a value back to its sources    compare   two runs, from where they first differ
+    changes    changes as they come
+
+The deck only reads. Each screen asks the same questions as the explorer's pages and shows the command of `refold` that
+gives the same answer. Keys are those of k9s and lazygit: `:` goes to a screen, `/` filters, `?` teaches.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from refold.avro.errors import InputError, RefoldError
+from refold.explorer.deck.changes import ChangesScreen
+from refold.explorer.deck.compare import CompareScreen
+from refold.explorer.deck.entities import EntitiesScreen
+from refold.explorer.deck.entity import EntityScreen
+from refold.explorer.deck.frame import DeckScreen, Prompt
+from refold.explorer.deck.help import HelpScreen
+from refold.explorer.deck.log_thread import LogThread
+from refold.explorer.deck.run import RunScreen
+from refold.explorer.deck.runs import RunsScreen
+from refold.explorer.deck.why import WhyScreen
+from refold.explorer.queries.log_target import LogTarget
+
+LIVE_S = 1.0
+GO_TO = "runs | entities [TYPE] | entity TYPE/ID | run ID [STEP] | compare A B | changes | at WHEN | now | q"
+
+
+class DeckApp(App[None]):
+    """The deck over one log. shown_url: the log as commands name it, None where REFOLD_LOG does.
+
+    at: the moment that all screens that are opened from now on are about, as WHEN; "" for now. marked: the run that
+    `space` marked, to be compared with another.
+    """
+
+    CSS_PATH = "deck.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("colon", "go_to", "go to", key_display=":"),
+        Binding("at", "moment", "moment", key_display="@", show=False),
+        Binding("question_mark", "teach", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, place: LogTarget, *, live_s: float = LIVE_S) -> None:
+        super().__init__()
+        self.log_thread = LogThread(place)
+        self.shown_url = place.url
+        self.at = ""
+        self.marked = ""
+        self._live_s = live_s
+
+    def open_run(self, run: str, step: int = 0, at: str = "", *, is_live: bool | None = None) -> None:
+        """Open a run at a step; 0: where it failed."""
+        self.push_screen(RunScreen(run, step, at, is_live=is_live))
+
+    def open_entity(self, entity: str, at: str = "", end: str = "") -> None:
+        """Open an entity at a moment; end: where its slider ends."""
+        self.push_screen(EntityScreen(entity, at, end))
+
+    def open_why(self, value: str, at: str) -> None:
+        """Open the sources of a value, TYPE/ID.FIELD."""
+        self.push_screen(WhyScreen(value, at))
+
+    def open_compare(self, a: str, b: str, at: str = "") -> None:
+        """Open two runs side by side."""
+        self.push_screen(CompareScreen(a, b, at))
+
+    def on_mount(self) -> None:
+        """Show the runs, and look for more from then on."""
+        self.push_screen(RunsScreen())
+        self.set_interval(self._live_s, self._look)
+
+    def on_unmount(self) -> None:
+        """Close the log."""
+        self.log_thread.close()
+
+    async def _look(self) -> None:
+        """Have the screen ask again if the log has grown."""
+        screen = self.screen
+        if not isinstance(screen, DeckScreen) or not screen.is_live or not screen.cut_text:
+            return
+        try:
+            newest = await self.log_thread.ask(lambda log: str(log.point(None).cut))
+        except (RefoldError, OSError) as error:
+            screen.say_problem(str(error))
+            return
+        if screen.is_current and newest != screen.cut_text:
+            screen.action_again()
+
+    def action_teach(self) -> None:
+        """Show the keys of this screen."""
+        if isinstance(self.screen, DeckScreen):
+            self.push_screen(HelpScreen(self.screen))
+
+    def action_moment(self) -> None:
+        """Ask for a moment."""
+        if isinstance(self.screen, DeckScreen):
+            self.push_screen(
+                Prompt("the moment to look at: a time, @MARKER, a cut, run:ID#STEP; empty: now", self.at, "@"),
+                self._set_moment,
+            )
+
+    def _set_moment(self, given: str | None) -> None:
+        if given is None:
+            return
+        self.at = "" if given == "now" else given
+        if isinstance(self.screen, DeckScreen):
+            self.screen.moment_chosen()
+
+    def action_go_to(self) -> None:
+        """Ask which screen to go to."""
+        if isinstance(self.screen, DeckScreen):
+            self.push_screen(Prompt(GO_TO, sign=":"), self._go)
+
+    def _go(self, given: str | None) -> None:
+        if not given:
+            return
+        try:
+            self._go_to(shlex.split(given))
+        except (InputError, ValueError) as error:
+            if isinstance(self.screen, DeckScreen):
+                self.screen.say_problem(str(error))
+
+    def _go_to(self, words: list[str]) -> None:
+        """Open the screen that some words name. InputError where they name none."""
+        match words:
+            case ["runs"]:
+                self.push_screen(RunsScreen())
+            case ["run", run]:
+                self.open_run(run)
+            case ["run", run, step] if step.isdecimal():
+                self.open_run(run, int(step))
+            case ["entities", *types] if len(types) <= 1:
+                self.push_screen(EntitiesScreen(*types))
+            case ["entity", entity]:
+                self.open_entity(entity)
+            case ["compare", a, b]:
+                self.open_compare(a, b)
+            case ["changes"]:
+                self.push_screen(ChangesScreen())
+            case ["at", moment]:
+                self._set_moment(moment)
+            case ["now"]:
+                self._set_moment("")
+            case ["q" | "quit"]:
+                self.exit()
+            case _:
+                raise InputError(f"{shlex.join(words)}: go to one of {GO_TO}")

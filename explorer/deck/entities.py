@@ -1,0 +1,79 @@
+"""The screen of entities: the types there are, and the entities of one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from refold.agents.log import AgentLog
+from refold.agents.recordings.load import rebuilt
+from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
+from refold.explorer.queries.find import FindQuery
+
+LISTED = 500
+
+
+class EntitiesScreen(DeckScreen):
+    """The types of a log; with a type, its entities."""
+
+    about = "Entities: choose a type, then one of its entities. / keeps those whose id begins with a text."
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find", key_display="/")]
+
+    def __init__(self, type_name: str = "") -> None:
+        super().__init__()
+        self._type = type_name
+        self._begin = ""
+
+    @property
+    def name_shown(self) -> str:
+        """With the type, and the beginning that is looked for."""
+        return f"Entities  {self._type}{'/' + self._begin if self._begin else ''}".rstrip()
+
+    def compose_answer(self) -> ComposeResult:
+        """A table."""
+        yield Rows(
+            [DeckColumn("entity", 48), DeckColumn("version")]
+            if self._type
+            else [DeckColumn("type", 24), DeckColumn("fields")]
+        )
+
+    async def load(self) -> str:
+        """`refold find --type`."""
+        at, type_name, begin = self.deck.at, self._type, self._begin
+        self.is_live = not at
+
+        def asked(log: AgentLog) -> tuple[str, list[tuple[str, list[str]]], int]:
+            cut = log.point(at or None).cut
+            if not type_name:
+                types = {version.definition.name: version.definition for version in log.port.registry}
+                rows = [(name, [name, ", ".join(each.by_first_name)]) for name, each in sorted(types.items())]
+                return str(cut), rows, len(rows)
+            states = rebuilt(log, [type_name], cut)
+            names = [] if states is None else sorted(each for each in states if each.startswith(f"{type_name}/{begin}"))
+            rows = [(name, [name, f"v{states[name].version}"]) for name in names[:LISTED]] if states is not None else []
+            return str(cut), rows, len(names)
+
+        self.cut_text, rows, total = await self.ask(asked)
+        self.queries = [FindQuery(type=type_name, at=self.cut_text)] if type_name else []
+        self.query_one(Rows).show(rows)
+        return f"the first {len(rows):,} of {total:,} entities: / narrows down" if total > len(rows) else ""
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open a type, or an entity."""
+        key: Any = event.row_key.value
+        if self._type:
+            self.deck.open_entity(key, "" if self.is_live else self.cut_text)
+        else:
+            self.app.push_screen(EntitiesScreen(key))
+
+    def action_find(self) -> None:
+        """Ask how ids begin."""
+        self.app.push_screen(Prompt("the beginning of the id", self._begin), self._find)
+
+    def _find(self, given: str | None) -> None:
+        if given is not None:
+            self._begin = given
+            self.action_again()

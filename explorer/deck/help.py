@@ -1,0 +1,64 @@
+"""What can be pressed on a screen, and what it is for."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from refold.explorer.deck.frame import DeckScreen, Pane
+from refold.explorer.deck.texts import lines
+
+MOVING = """\
+On every screen
+j k           down, up; the arrows do the same
+g G           first, last
+ctrl+d ctrl+u a page down, a page up
+tab           the next part of the screen
+enter         open what is under the cursor
+esc           back
+y             copy the command of refold that gives this answer
+ctrl+r        ask again
+@             look at another moment; empty: now
+:             go to a screen: runs, run ID, entity TYPE/ID
+q             leave the deck"""
+EVERYWHERE = frozenset({"escape", "y", "ctrl+r", "question_mark", "colon", "at", "q", "tab", "shift+tab", "ctrl+c"})
+NAMES = {"left_square_bracket": "[", "right_square_bracket": "]", "slash": "/"}
+
+
+class HelpScreen(ModalScreen[None]):
+    """The keys of a screen; any of them leads back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", "back")]
+
+    def __init__(self, asked: DeckScreen) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def compose(self) -> ComposeResult:
+        """The text."""
+        pane = Pane(classes="dialog")
+        yield pane
+
+    def on_mount(self) -> None:
+        """Show the keys of the screen first, then those of every screen."""
+        keys = [
+            Text(f"{NAMES.get(each.key, each.key):14}{each.description}")
+            for each in _own(self._asked)
+        ]  # fmt: skip
+        text = [Text(self._asked.about), Text(), *keys, Text(), Text(MOVING), Text(), Text("esc: back", "dim")]
+        self.query_one(Pane).show(lines(text))
+        self.query_one(Pane).query_one(Static).styles.width = "100%"
+
+
+def _own(screen: DeckScreen) -> list[Binding]:
+    """The keys that only this screen has."""
+    found: dict[str, Binding] = {}
+    for given in type(screen).BINDINGS:
+        if isinstance(given, Binding) and given.key not in EVERYWHERE:
+            found[given.key] = given
+    return list(found.values())

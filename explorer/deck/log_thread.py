@@ -1,0 +1,44 @@
+"""The one thread that holds the log: a log is for one thread, and the deck's own thread must stay free for keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from refold.agents.log import AgentLog
+from refold.explorer.queries.log_target import LogTarget
+
+T = TypeVar("T")
+
+
+class LogThread:
+    """Asks questions about a log in a thread of its own. The log is opened to read, with the first question."""
+
+    def __init__(self, place: LogTarget) -> None:
+        self.place = place
+        self._log: AgentLog | None = None
+        self._thread = ThreadPoolExecutor(1, "refold-deck-log")
+
+    async def ask(self, question: Callable[[AgentLog], T]) -> T:
+        """Return what a question returns. Questions are asked one after another.
+
+        Raises:
+            RefoldError: The log cannot be opened, or the question has no answer. The next question tries again.
+        """
+        return await asyncio.wrap_future(self._thread.submit(lambda: question(self._opened())))
+
+    def close(self) -> None:
+        """Close the log after the question that runs, if one does."""
+        self._thread.submit(self._close)
+        self._thread.shutdown()
+
+    def _opened(self) -> AgentLog:
+        if self._log is None:
+            self._log = self.place.read()
+        return self._log
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,136 @@
+"""The screen of runs: which there are, found by all that `refold runs` filters by."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from refold.agents.recordings.find import RunList
+from refold.avro.errors import InputError
+from refold.avro.times import time_text
+from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
+from refold.explorer.deck.texts import outcome_text, utc
+from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.views.recorded_text import took
+
+LISTED = 200
+FILTERS = ("since", "until", "tool", "error", "outcome", "agent", "user", "tag", "parent", "model")
+
+
+class RunsScreen(DeckScreen):
+    """The runs, the newest first; forks and runs within come after the run that they belong to."""
+
+    about = (
+        "Runs: each line is a run of an agent.\n"
+        "✓ succeeded  ✗ failed or timed out  ▶ runs  ■ cancelled  ? unknown\n\n"
+        "/ finds words in all that a run was given, said, called and got.\n"
+        "agent:NAME outcome:failed tool:NAME error:TEXT model:NAME user:NAME\n"
+        "tag:TAG parent:RUN since:TIME until:TIME flagged   narrow it down."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "find", "find", key_display="/"),
+        Binding("space", "mark", "mark"),
+        Binding("c", "compare", "compare"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wanted = ""
+        self._parents: dict[str, str] = {}
+
+    @property
+    def name_shown(self) -> str:
+        """With what is looked for."""
+        return f"Runs  {self._wanted}".rstrip()
+
+    def compose_answer(self) -> ComposeResult:
+        """A table."""
+        yield Rows([
+            DeckColumn("", 3), DeckColumn("run", 24), DeckColumn("title"), DeckColumn("agent", 14, 1),
+            DeckColumn("started (UTC)", 20), DeckColumn("took", 9, 2), DeckColumn("steps", 6),
+        ])  # fmt: skip
+
+    async def load(self) -> str:
+        """`refold runs`."""
+        at, wanted = self.deck.at, wanted_runs(self._wanted)
+        self.is_live = not at
+
+        def asked(log: Any) -> tuple[RunsQuery, RunList]:
+            query = RunsQuery(**wanted, limit=LISTED, at=str(log.point(at or None).cut))
+            return query, query.find(log)
+
+        query, found = await self.ask(asked)
+        self.queries, self.cut_text = [query], query.at or ""
+        self._parents = {row.run: row.parent for row in found.rows}
+        self.query_one(Rows).show([
+            (row.run, [
+                outcome_text(row.outcome).append("*" if row.run == self.deck.marked else " "),
+                "└ " * min(depth, 3) + row.run, ("! " if row.flagged else "") + (row.title or ""), row.agent,
+                utc(_time(row.started_at))[:19], took(_time(row.started_at), _time(row.ended_at)), f"{row.steps:,}",
+            ])
+            for row, depth in as_tree(found.rows, with_forks=True)
+        ])  # fmt: skip
+        if found.rows:
+            return ""
+        return "no run matches" if self._wanted else "no run is recorded here"
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Open a run."""
+        self.deck.open_run(str(event.row_key.value), at=self.cut_text, is_live=self.is_live)
+
+    def action_find(self) -> None:
+        """Ask what to look for."""
+        self.app.push_screen(
+            Prompt("words, agent:NAME outcome:failed tool:NAME error:TEXT tag:T since:TIME flagged", self._wanted),
+            self._find,
+        )
+
+    def _find(self, given: str | None) -> None:
+        if given is None:
+            return
+        try:
+            wanted_runs(given)
+        except (InputError, ValueError) as error:
+            self.say_problem(str(error))
+            return
+        self._wanted = given
+        self.action_again()
+
+    def action_mark(self) -> None:
+        """Mark the run, or take the mark away."""
+        run = self.query_one(Rows).key
+        self.deck.marked = "" if run == self.deck.marked else run
+        self.action_again()
+
+    def action_compare(self) -> None:
+        """Compare with the marked run, or else with the run that this is a fork of."""
+        run = self.query_one(Rows).key
+        other = self.deck.marked or self._parents.get(run, "")
+        if not run or not other or run == other:
+            self.say_problem("mark a run with space, then press c on another; or press c on a fork")
+            return
+        self.deck.open_compare(other, run, self.cut_text)
+
+
+def wanted_runs(text: str) -> dict[str, Any]:
+    """The parts of a RunsQuery that a text names: `outcome:failed agent:support kettle`. InputError, ValueError."""
+    wanted: dict[str, Any] = {}
+    words = []
+    for word in shlex.split(text):
+        name, colon, value = word.partition(":")
+        if word == "flagged":
+            wanted["flagged"] = True
+        elif colon and name in FILTERS:
+            wanted[name] = value
+        else:
+            words.append(word)
+    RunsQuery(**wanted)
+    return {**wanted, "text": " ".join(words)}
+
+
+def _time(micros: int | None) -> str | None:
+    return time_text(micros) if micros else None

@@ -1,0 +1,251 @@
+"""The deck by keys alone: an incident is solved, a stale read is traced, and each screen shows its command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.explorer.demo.desk import RUN
+from refold_tests.command import refold_command
+from refold_tests.decked import Decked, masked, on_deck
+from refold_tests.explored import CONFIG, FORK, READER
+
+SCREENS = Path(__file__).parent / "screens"
+
+
+def test_the_incident_is_solved_by_keys(incident_url: str) -> None:
+    async def solve(deck: Decked) -> None:
+        await deck.shows("A leaking kettle", "Reads a limit", "$ refold runs")
+        await deck.press("/")
+        await deck.type("outcome:failed kettle")
+        await deck.shows("Runs outcome:failed kettle", RUN)
+        assert READER not in deck.text
+        await deck.press("enter")
+        await deck.shows("Step 4 pay: failed", "PaymentRefused", "cents = 1998")
+        await deck.press("k", "2")
+        await deck.shows("cents", "+ 1998")
+        await deck.press("k", "1")
+        await deck.shows("Step 2 decide", "refund the kettle", "because the customer says that it leaks")
+        await deck.press("f")
+        await deck.shows("Step 4 pay: failed")
+        await deck.press("c")
+        await deck.shows("first divergence at step 4", "kwargs.cents", "- 1998", "+ 1999")
+        await deck.press("b")
+        await deck.shows("Step 4 pay: succeeded", "cents = 1999")
+        await deck.press("escape", "escape", "escape")
+        await deck.shows("Runs outcome:failed kettle")
+
+    on_deck(incident_url, solve)
+
+
+def test_the_overwrite_is_found_from_the_run_that_read_it(incident_url: str) -> None:
+    async def find(deck: Decked) -> None:
+        await deck.press(":")
+        await deck.type(f"run {READER} 2")
+        await deck.shows("Run Reads a limit")
+        await deck.press("4")
+        await deck.shows("stale", "rate_limit: it knew 50, the log had 500")
+        await deck.press("e")
+        await deck.shows(f"{CONFIG} v1", "1 of 2", "50 → 500")
+        await deck.press("right")
+        await deck.shows(f"{CONFIG} v2", "v2: rate_limit, timeout_ms, by deployer")
+        await deck.press("w")
+        await deck.shows(f"Why {CONFIG}.rate_limit", "by deployer", "rate_limit = 500")
+        await deck.press("e")
+        await deck.shows(f"{CONFIG} v2")
+
+    on_deck(incident_url, find)
+
+
+def test_the_slider_moves_over_three_clocks(incident_url: str) -> None:
+    async def move(deck: Decked) -> None:
+        await deck.press(":")
+        await deck.type(f"entity {CONFIG}")
+        await deck.shows(f"{CONFIG} v2", "2 of 2")
+        await deck.press("home")
+        await deck.shows(f"{CONFIG} v1", "1 of 2", "v1: rate_limit, timeout_ms, by deployer")
+        await deck.press("c")
+        await deck.shows("true: when it happened", "1 of 2")
+        await deck.press("l")
+        await deck.shows(f"{CONFIG} v2", "2 of 2")
+        await deck.press("c")
+        await deck.shows("read: when an agent read it", "at none of its 1 moments")
+        await deck.press("l")
+        await deck.shows(f"{CONFIG} v1", "v1, read by reader in step 1 of reader-1")
+
+    on_deck(incident_url, move)
+
+
+def test_the_state_of_a_moment_that_was_asked_for(incident_url: str) -> None:
+    async def ask(deck: Decked) -> None:
+        await deck.press("@")
+        await deck.type("@deploy-1")
+        await deck.shows("no run is recorded here")
+        await deck.press(":")
+        await deck.type("entities tool_config")
+        await deck.shows(CONFIG, "v1")
+        await deck.press("enter")
+        await deck.shows(f"{CONFIG} v1")
+        await deck.press("@")
+        await deck.type("@nobody")
+        await deck.shows("nobody")
+        await deck.press("escape", ":")
+        await deck.type("now")
+        await deck.shows(CONFIG, "v2")
+
+    on_deck(incident_url, ask)
+
+
+def test_two_marked_runs_are_compared(incident_url: str) -> None:
+    async def compare(deck: Decked) -> None:
+        await deck.press(" ", "j")
+        await deck.shows("✗* incident-1")
+        await deck.press("c")
+        await deck.shows(f"Compare A {RUN} B {FORK}", "first divergence at step 4")
+        await deck.press("escape", "j", "c")
+        await deck.shows(f"Compare A {RUN} B {READER}")
+
+    on_deck(incident_url, compare)
+
+
+def test_runs_that_belong_together_are_one_key_away(incident_url: str) -> None:
+    async def walk(deck: Decked) -> None:
+        await deck.press(":")
+        await deck.type(f"run {READER}")
+        await deck.shows("Run Reads a limit")
+        await deck.press("x", "enter")
+        await deck.shows("Run helper-1", "Step 1 look")
+        await deck.press("x")
+        await deck.shows("this run began in its step 2")
+        await deck.press("escape")
+        await deck.shows("Run helper-1")
+
+    on_deck(incident_url, walk)
+
+
+def test_each_shown_command_gives_the_values_of_its_screen(incident_url: str) -> None:
+    seen: dict[str, str] = {}
+
+    async def walk(deck: Decked) -> None:
+        seen["runs"] = deck.command
+        for name, words in {
+            "entities": "entities tool_config", "entity": f"entity {CONFIG}", "run": f"run {RUN} 4",
+            "compare": f"compare {RUN} {FORK}", "changes": "changes",
+        }.items():  # fmt: skip
+            await deck.press(":")
+            await deck.type(words)
+            seen[name] = deck.command
+        await deck.press(":")
+        await deck.type(f"entity {CONFIG}")
+        await deck.press("w")
+        await deck.shows("Why")
+        seen["why"] = deck.command
+
+    on_deck(incident_url, walk)
+
+    def answer(name: str) -> str:
+        asked = refold_command(*shlex.split(seen[name])[1:], *([] if name == "changes" else ["--json"]))
+        assert asked.status in (0, 1), (seen[name], asked)
+        return asked.out
+
+    assert {row["run"] for row in json.loads(answer("runs"))} == {RUN, FORK, READER, "helper-1"}
+    assert [each["entity"] for each in json.loads(answer("entities"))] == [CONFIG]
+    state = json.loads(answer("entity"))
+    assert (state["version"], state["fields"]["rate_limit"]["value"]) == (2, 500)
+    assert (
+        json.loads(answer("run"))[0]["failure"]["message"] == "order 1042: 1998 cents is not what was captured "
+        "for the kettle"
+    )
+    assert json.loads(answer("compare"))["divergence"]["step"] == 4
+    assert json.loads(answer("why"))[0]["patch"] == {"rate_limit": 500, "timeout_ms": 30000}
+    assert "rate_limit" in answer("changes")
+
+
+def test_a_run_that_goes_on_is_shown_as_it_goes(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as log:
+        log.observe(CONFIG, {"rate_limit": 1})
+        log.flush()
+
+        async def watch(deck: Decked) -> None:
+            await deck.shows("no run is recorded here")
+            with log.run("worker", id="live-1", title="Works") as run:
+                with run.step("first"):
+                    run.state["count"] = 1
+                await deck.shows("Works")
+                await deck.press("enter")
+                await deck.shows("Step 1 first", "● live")
+                with run.step("second"):
+                    run.state["count"] = 2
+                await deck.shows("▶ 2 second")
+            await deck.shows("Run Works", "cut ")
+
+        on_deck(url, watch, live_s=0.05)
+
+
+def test_what_cannot_be_answered_is_said(incident_url: str) -> None:
+    async def ask(deck: Decked) -> None:
+        for words, said in {
+            "run nobody": "no run nobody is in this log", "entity tool_config/none": "tool_config/none",
+            "compare a b": "no run a is in this log", "nonsense": "go to one of runs",
+            "run 'open quote": "No closing quotation",
+        }.items():  # fmt: skip
+            await deck.press(":")
+            await deck.type(words)
+            await deck.shows("!", said)
+        await deck.press("escape", "escape", "escape", "escape", "escape")
+        await deck.press("/")
+        await deck.type("outcome:rich")
+        await deck.shows("outcome: one of succeeded")
+        await deck.press("c")
+        await deck.shows("mark a run with space")
+
+    on_deck(incident_url, ask)
+
+
+HELP = {
+    "runs": "agent:NAME", "entity x/y": "three clocks", "run x": "opens at the failure", "changes": "holds the list",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", HELP, ids=["runs", "entity", "run", "changes"])
+def test_the_question_mark_teaches_the_keys(incident_url: str, words: str) -> None:
+    async def ask(deck: Decked) -> None:
+        await deck.press(":")
+        await deck.type(words)
+        await deck.press("?")
+        await deck.shows(HELP[words])
+        await deck.press("G")
+        await deck.shows("leave the deck")
+        await deck.press("escape")
+        await deck.press("q")
+        await deck.until(lambda: not deck.app.is_running, "the end")
+
+    on_deck(incident_url, ask)
+
+
+PICTURED = {
+    "runs": "runs", "run": f"run {RUN}", "entities": "entities", "entity": f"entity {CONFIG}",
+    "compare": f"compare {RUN} {FORK}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURED, ids=list(PICTURED))
+def test_the_screens_look_as_they_did(incident_url: str, name: str) -> None:
+    """At 80x24; where a change is meant, delete the file and run the test twice."""
+    path = SCREENS / f"{name}.txt"
+
+    async def look(deck: Decked) -> None:
+        await deck.press(":")
+        await deck.type(PICTURED[name])
+        shown = masked(deck.lines)
+        if not path.exists():
+            path.write_text(shown, encoding="utf-8")
+            pytest.fail(f"{path.name} was written: look at it, and run the test again")
+        assert shown == path.read_text(encoding="utf-8")
+
+    on_deck(incident_url, look)
