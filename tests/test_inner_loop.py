@@ -46,6 +46,8 @@ LONG = {
     "tests/agents/redaction/test_linear.py": "redacts texts of megabytes, to compare how the time grows",
     "tests/agents/test_importers_contract.py": "imports the samples of every format, by every importer",
     "tests/agents/test_typed.py": "runs mypy and pyright on an example agent",
+    "tests/explorer/deck/test_deck.py": "opens the deck for each test, and presses its keys one by one",
+    "tests/explorer/deck/test_hostile.py": "shows values of megabytes in the deck",
     "tests/explorer/mcp/test_hostile.py": "sends damaged messages to MCP servers, in processes of their own",
     "tests/explorer/mcp/test_tools.py": "serves MCP, and runs a command for each of its answers",
     "tests/explorer/test_acceptance.py": "imports all recorded conversations",

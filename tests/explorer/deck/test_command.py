@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from refold_tests.command import refold_command
 
 PATIENCE_S = 120
@@ -20,6 +22,7 @@ def test_without_a_terminal_it_says_so(incident_url: str) -> None:
     assert refused.startswith("the deck needs a terminal (over ssh: ssh -t)")
 
 
+@pytest.mark.outside
 def test_in_a_terminal_it_shows_the_runs_and_q_leaves(incident_url: str) -> None:
     owner, terminal = pty.openpty()
     deck = subprocess.Popen(

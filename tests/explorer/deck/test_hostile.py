@@ -11,7 +11,10 @@ from refold.explorer.deck.frame import REST_MIN, DeckColumn, column_widths
 from refold.explorer.deck.texts import value_text
 from refold_tests.decked import Decked, on_deck
 
+pytestmark = pytest.mark.outside
+
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold red]markup[/] [@click=app.quit]x[/] \u202egnol\u202c \x00\x9b31m"
+NAME = "[bold red]markup[/] [@click=app.quit]x[/]"
 ACTED_ON = ("\x1b", "\x07", "\x00", "\x9b", "\u202e")
 
 
@@ -20,11 +23,11 @@ def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A log in which every text is hostile."""
     url = f"file:{tmp_path_factory.mktemp('hostile') / 'log'}"
     with refold.open(url) as log:
-        log.observe("tool_config/acme", {"tool": HOSTILE, "description": HOSTILE}, source=HOSTILE)
+        log.observe("tool_config/acme", {"tool": HOSTILE, "description": HOSTILE}, source=NAME)
         log.flush()
 
         def work(run: refold.Run) -> None:
-            with run.step(HOSTILE):
+            with run.step(NAME):
                 run.read("tool_config/acme")
                 run.state["text"] = HOSTILE
                 run.state["large"] = "x" * 5_000_000
@@ -33,7 +36,7 @@ def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> str:
             raise RuntimeError(HOSTILE)
 
         with pytest.raises(RuntimeError):
-            log.run(HOSTILE, id="hostile-1", title=HOSTILE).drive(work)
+            log.run(NAME, id="hostile-1", title=NAME).drive(work)
     return url
 
 
@@ -46,13 +49,13 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_url: str) -> None:
             screens.append(deck.text)
         await deck.press(":")
         await deck.type("run hostile-1")
-        for pane in "234r1?":
-            await deck.press(pane)
+        for key in (*"234r1", "2", "tab", "G"):
+            await deck.press(key)
             screens.append(deck.text)
         assert not [each for text in screens for each in ACTED_ON if each in text]
         assert sum(r"\x1b[2J" in text for text in screens) >= 5
         assert any("[bold red]markup[/]" in " ".join(text.split()) for text in screens)
-        assert any("more characters" in text or "more changes" in text for text in screens)
+        assert "more characters" in screens[-1]
 
     on_deck(hostile_url, look, size=(120, 60))
 
