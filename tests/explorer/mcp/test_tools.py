@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 import refold
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
-from refold.explorer.mcp.bounded import ANSWER_CHARS_MAX
+from refold.explorer.mcp.bounded import ANSWER_CHARS_MAX, fitted
 from refold.explorer.mcp.server import INSTRUCTIONS, HistoryServer
 from refold.explorer.mcp.tools import TOOLS
 from refold.explorer.queries.log_target import LogTarget
@@ -77,8 +77,8 @@ def test_a_tool_answers_what_the_command_prints(
 
     async def work(client: Client) -> None:
         found = await call(client, name.partition("-")[0], **given)
-        assert "more" not in found
-        assert found["answer"] == printed
+        # It may be cut: a slow recorder writes a call apart from its step, which makes the provenance longer.
+        assert found == json.loads(fitted({"again": found["again"]}, printed, ANSWER_CHARS_MAX))
         again = await call(client, name.partition("-")[0], **found["again"])
         assert again == found
 
