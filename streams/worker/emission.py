@@ -178,19 +178,15 @@ class Emitter:
         """
         if not self._is_begun:
             return True
-        topic = self._topics.observations
-        outside = self._clients.reader(**{"group.id": self._topics.group})
+        offsets = [TopicPartition(self._topics.observations, 0, 0)]
+        nobody = metadata_of_none(self._topics.group)
         try:
             self._producer.begin_transaction()
-            nobody = outside.consumer_group_metadata()
-            offsets = [TopicPartition(topic, 0, 0)]
             within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, nobody, _SEND_S))
             self._producer.abort_transaction(_ABORT_S)
         except (KafkaException, TimeoutError) as failed:
             self._begin_anew("look whether it is fenced", failed)
             return True
-        finally:
-            outside.close()
         return False
 
     def emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
@@ -351,6 +347,16 @@ class Emitter:
 def is_fenced(failed: Exception) -> bool:
     """Whether a producer was refused because another one began under its id, or its own transaction was ended."""
     return isinstance(failed, KafkaException) and (error := error_of(failed)) is not None and error.code() in _FENCED
+
+
+def metadata_of_none(group: str) -> bytes:
+    """The metadata of a consumer that is in no generation of a group.
+
+    Made without a consumer: a client that is closed before it is connected may end the process by an assertion of
+    librdkafka, and this is asked when brokers restart (confluentinc/librdkafka#3608).
+    """
+    has_no_instance = b"\1"
+    return _METADATA + _GENERATION.pack(-1) + group.encode() + b"\0" + b"\0" + has_no_instance
 
 
 def is_member(metadata: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import sys
@@ -192,6 +193,9 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
     from refold.streams.worker.host.process import run_process
     from refold.streams.worker.service import FoldService
 
+    # Where a library in C aborts the process, its own line does not say which call led there.
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
     runtime.keep_little()
     registered.require()
     found = load_agents(agents) if agents else []

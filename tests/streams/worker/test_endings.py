@@ -1,11 +1,17 @@
-"""What ends a worker is said truly: a folder that was removed, a disk that is full, a table that cannot be closed."""
+"""What ends a worker is said truly: a folder that was removed, a disk that is full, a table that cannot be closed, a
+library that aborts the process."""
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import shutil
+import signal
+import time
 from functools import partial
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -17,10 +23,11 @@ from refold.streams.worker.close_all import close_all
 from refold.streams.worker.table import PartitionTable
 from refold_tests.brokers import SharedKafka
 from refold_tests.devices import fill, small_device
-from refold_tests.folding import REFUSED, running, url_of
+from refold_tests.folding import REFUSED, await_folded, check_changes, history, running, url_of
+from refold_tests.load import Feeding
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
-from refold_tests.worker_process import Worker, starting
+from refold_tests.worker_process import Worker, page, starting
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -99,6 +106,42 @@ def test_a_full_disk_shows_before_it_ends_the_worker_as_documented(url: str, tmp
         again = start("one")
         await_true(lambda: again.is_ready)
         assert again.stop() == (0, "")
+
+
+def test_a_process_that_aborts_is_named_and_the_next_start_goes_on(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+    """As an assertion of Kafka's client ends it: by SIGABRT, in the midst of transactions."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    feeding = Feeding(log.url, history(rng, 150), rng)
+    with starting(log.url, tmp_path) as start:
+        try:
+            both = start("both", "--processes", 2, "--instance", "w")
+            urls = [both.url, both.line().rpartition("pages on ")[2]]
+            await_true(lambda: all(page(f"{url}/status")[1]["partitions"] for url in urls))
+            feeding.await_more()
+            time.sleep(rng.random())  # whenever it is
+            parent = both.process.pid
+            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+            assert len(children) == 2
+            os.kill(int(rng.choice(children)), signal.SIGABRT)
+            status, said = both.ended()
+            (ended,) = both.events("worker_ended")
+            assert 'how="was killed by SIGABRT"' in ended
+            assert status == 128 + signal.SIGABRT
+            assert "Fatal Python error: Aborted" in said
+            assert "most recent call first" in said
+            for url in urls:
+                with pytest.raises(URLError):
+                    page(f"{url}/metrics")
+            again = start("both", "--processes", 2, "--instance", "w")
+            feeding.await_more()
+        finally:
+            feeding.stop()
+        acknowledged = feeding.finish()
+        await_folded(log)
+        assert again.line().rpartition("pages on ")[2]
+        assert again.stop() == (0, "")
+    check_changes(log, acknowledged)
 
 
 def test_everything_is_closed_whatever_fails_and_the_first_failure_is_told(

@@ -79,7 +79,7 @@ def test_junk_in_every_topic_ends_no_reader_and_no_worker_and_is_counted(
         assert refold_command("export", export, log=url).status == 0
         assert len(export.read_text(encoding="utf-8").splitlines()) >= len(acknowledged)
         assert refold_command("observe", A, "last=7", log=url).status == 0
-        assert not refold_command("verify", log=url).err
+        assert refold_command("verify", log=url).status == 0
         acknowledged |= append(log, history(rng, 20))
         fold_all(log, tables)
         check_whole(log, tables, acknowledged)

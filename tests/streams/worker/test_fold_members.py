@@ -20,7 +20,7 @@ from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.commit import PendingChange, PendingCommit, StoredPosition
 from refold.streams.worker.config import FoldConfig
-from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member
+from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member, metadata_of_none
 from refold.streams.worker.membership import ANEW_MAX, GroupMember, Membership
 from refold.streams.worker.table import PartitionTable, open_database
 from refold_tests.child import Child
@@ -183,6 +183,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     outside = log.clients.reader(**{"group.id": log.topics.group, "enable.partition.eof": False})
     nobody = outside.consumer_group_metadata()
     assert not is_member(nobody)
+    assert nobody == metadata_of_none(log.topics.group)
     members: list[int] = []
     member = Membership(log.clients, GroupMember.of_fold(log.topics, config), members.extend, lambda _: None)
     deadline = time.monotonic() + 60

@@ -234,17 +234,25 @@ def tables(folder: Path, partitions: int) -> dict[int, Database]:
     return {each: Database.open(folder / str(each), kind="table") for each in range(partitions)}
 
 
-def check_whole(log: KafkaLog, folder: Path, acknowledged: set[bytes], definition: TypeDefinition = THING) -> None:
-    """Every acknowledged observation is folded once, the tables are a full replay's, the changes an unbroken chain."""
+def check_changes(
+    log: KafkaLog, acknowledged: set[bytes], definition: TypeDefinition = THING
+) -> dict[str, tuple[int, bytes]]:
+    """Every acknowledged observation is folded once, and the changes are an unbroken chain; each entity's last one."""
     log.refresh()
-    ends = log.ends()
-    read = {p: list(log.read(p, 0, end)) for p, end in ends.items()}
+    read = {p: list(log.read(p, 0, end)) for p, end in log.ends().items()}
     ids = {each.id for records in read.values() for each in records}
     assert acknowledged <= ids
     places = [(each.offset, log.registry.decode(each.data)) for records in read.values() for each in records]
     states = reference_states(reference_definition(definition), places)
     hashes = {name: (state["version"], reference_hash(state)) for name, state in states.items()}
     assert last_changes(log) == hashes
+    return hashes
+
+
+def check_whole(log: KafkaLog, folder: Path, acknowledged: set[bytes], definition: TypeDefinition = THING) -> None:
+    """Every acknowledged observation is folded once, the tables are a full replay's, the changes an unbroken chain."""
+    hashes = check_changes(log, acknowledged, definition)
+    ends = log.ends()
     assert stored_states(folder, log.partitions) == hashes
     for partition, database in tables(folder, log.partitions).items():
         with database:
