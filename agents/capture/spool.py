@@ -28,7 +28,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,6 +40,12 @@ from refold.streams.client import RuntimeContext
 BYTES_MAX = 1 << 30
 _MISSED_BYTES = 512
 _LENGTH = struct.Struct(">I")
+# The frames of a file, in their order.
+_Pairs: TypeAlias = list[list[str]]
+_REQUEST = tuple[Literal["request"], int, str, Any]
+_HEAD = tuple[str, _Pairs, str, int, _Pairs, int | float]
+_PIECE = tuple[str, int | float, bytes]
+_END = tuple[str, Literal["whole", "broken", "left", "none"], int | float, Broken | None, Any]
 
 
 class Missed(msgspec.Struct):
@@ -120,8 +126,13 @@ class Spool:
         yield from sorted(self._files("whole"))
 
     def read(self, path: Path) -> SpooledExchange | None:
-        """Return one of them; None if not even its request is complete."""
-        return _read(path)
+        """Return one of them; None if not even its request is complete. InputError if the file is damaged."""
+        return read_exchange(path)
+
+    def set_aside(self, path: Path, why: str) -> None:
+        """Keep the file of an exchange that cannot be stored, as `<AT>.refused`, and count it as missed."""
+        path.rename(path.with_suffix(".refused"))
+        self.miss(why)
 
     def stored(self, path: Path) -> None:
         """The log has it."""
@@ -162,7 +173,7 @@ class Spool:
         os.close(self._lock)
 
     def _files(self, *kinds: str) -> list[Path]:
-        return [each for each in self.folder.iterdir() if each.suffix[1:] in kinds and each.stem.isdigit()]
+        return [each for each in self.folder.iterdir() if each.suffix[1:] in kinds and each.stem.isdecimal()]
 
     def _grew(self, size: int) -> None:
         with self._turn:
@@ -191,7 +202,7 @@ class Spool:
     def _read_missed(self) -> Missed:
         try:
             return msgspec.json.decode(os.pread(self._missed_file, _MISSED_BYTES, 0), type=Missed)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, ValueError):
             os.pwrite(self._missed_file, msgspec.json.encode(Missed()).ljust(_MISSED_BYTES), 0)
             return Missed()
 
@@ -275,14 +286,31 @@ def free_folders(root: Path, own: Path) -> Iterator[Path]:
         yield folder
 
 
+def read_exchange(path: Path) -> SpooledExchange | None:
+    """Read an exchange's file.
+
+    Returns:
+        The exchange; None if not even its request is complete.
+
+    Raises:
+        InputError: the file is damaged, as after a power cut.
+    """
+    try:
+        return _read(path)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: the file is damaged: {error}") from None
+
+
 def _frames(path: Path) -> Iterator[list[Any]]:
     """The frames of a file; the last one may have been cut off with its process."""
     with path.open("rb") as file:
-        while len(length := file.read(_LENGTH.size)) == _LENGTH.size:
-            data = file.read(_LENGTH.unpack(length)[0])
-            if len(data) < _LENGTH.unpack(length)[0]:
+        left = os.fstat(file.fileno()).st_size
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            (length,) = _LENGTH.unpack(head)
+            left -= _LENGTH.size + length
+            if left < 0:
                 return
-            yield msgspec.msgpack.decode(data)
+            yield msgspec.msgpack.decode(file.read(length), type=list[Any])
 
 
 def _read(path: Path) -> SpooledExchange | None:
@@ -290,20 +318,20 @@ def _read(path: Path) -> SpooledExchange | None:
     first = next(frames, None)
     if first is None:
         return None
-    _, at, name, request = first
+    _, at, name, request = msgspec.convert(first, _REQUEST)
     response: Response | None = None
     end, duration_ms, encoding = "broken", 0.0, None
     error: Broken | None = Broken("ProxyEnded", "the proxy was killed while the response came")
-    for kind, *rest in frames:
+    for frame in frames:
+        kind = frame[0] if frame else ""
         if kind == "head":
-            sent, http, status, headers, at_ms = rest
+            _, sent, http, status, headers, at_ms = msgspec.convert(frame, _HEAD)
             response, duration_ms = Response(sent, http, status, headers, at_ms), at_ms
         elif kind == "piece" and response is not None:
-            response.add(rest[1], rest[0])
-            duration_ms = rest[0]
+            _, duration_ms, data = msgspec.convert(frame, _PIECE)
+            response.add(data, duration_ms)
         elif kind == "end":
-            end, duration_ms, found, encoding = rest
-            error = None if found is None else Broken(*found)
+            _, end, duration_ms, error, encoding = msgspec.convert(frame, _END)
     if response is None:
         failure = error or Broken("NoResponse", "there was no response")
         return SpooledExchange(path, at, name, request, None, failure, duration_ms)

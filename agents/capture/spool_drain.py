@@ -6,7 +6,7 @@
 3. If the log is unavailable, or refuses, that is reported once; its state in memory is dropped, and it is opened again,
    at first after RETRY_S, at last after RETRY_MAX_S. The runs continue from the log.
 4. An exchange that the log refuses, although it accepts others, is set aside after ATTEMPTS_MAX attempts, as
-   `<AT>.refused`, and is counted as missed.
+   `<AT>.refused`, and is counted as missed. So is one whose file is damaged, at once.
 5. Exchanges that were not stored are recorded as a run that failed, and reported.
 6. At the end the rest is stored, for at most `closing_s`; then the runs end. A remaining rest stays in the spool for
    the next process that captures into the same log, and that is reported.
@@ -125,7 +125,11 @@ class Storing:
                 self._say(f"{missed.count} exchanges were not kept: {missed.why}")
 
     def _store(self, spool: Spool, path: Path) -> None:
-        exchange = spool.read(path)
+        try:
+            exchange = spool.read(path)
+        except InputError as error:
+            spool.set_aside(path, f"an exchange of the spool was set aside: {error}")
+            return
         if exchange is not None:
             sessions = self._at_hand()
             try:
@@ -138,8 +142,7 @@ class Storing:
                 if self._tried[path] < ATTEMPTS_MAX:
                     raise StorageError(f"an exchange cannot be stored: {error}") from error
                 del self._tried[path]
-                path.rename(path.with_suffix(".refused"))
-                spool.miss(f"the log refused an exchange: {error}")
+                spool.set_aside(path, f"the log refused an exchange: {error}")
                 raise StorageError(f"an exchange was set aside: {error}") from error
             self._exchanges += 1
         self._tried.pop(path, None)

@@ -153,12 +153,14 @@ class FileKeyRing:
                 f"{path}: the key cannot be read ({error.strerror}); give this user the right to, or restore it from a "
                 "copy"
             ) from error
+        key_id, key, is_its_own = "", b"", False
         try:
             found = json.loads(text)
             key_id, key = str(found["key_id"]), bytes.fromhex(found["key"])
-        except (ValueError, KeyError, TypeError):
-            key_id, key = "", b""
-        if path != self._path(key_id) or len(key) != KEY_BYTES:
+            is_its_own = path == self._path(key_id)
+        except (ValueError, KeyError, TypeError, RecursionError):  # the last one where it is nested too deeply
+            pass
+        if not is_its_own or len(key) != KEY_BYTES:
             raise KeyUnreadable(
                 f"{path}: not a key of this ring: the file is damaged; restore it from a copy to read what it sealed, "
                 "or remove it, and what it sealed is expired"

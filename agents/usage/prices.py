@@ -12,10 +12,12 @@ from typing import Any
 
 from refold.agents.usage.tokens import TokenUsage
 from refold.avro.errors import InputError
+from refold.avro.files import read_bounded
 
 PRICES_ENVIRONMENT = "REFOLD_PRICES"
 SHIPPED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000
+_NUMBER_MAX = 1e12
 _KINDS = frozenset({"input", "output", "cached", "written", "written_hour"})
 _LONG = frozenset({*_KINDS, "above"})
 # us.anthropic.NAME of Bedrock, models/NAME of Gemini, openai/NAME of those who pass on.
@@ -78,8 +80,8 @@ def _prices(own: str) -> Prices:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(read_bounded(path).decode())
+    except (OSError, ValueError, RecursionError) as error:  # the last one where it is nested too deeply
         raise InputError(f"{PRICES_ENVIRONMENT}: {path} is no table of prices: {error}") from None
 
 
@@ -101,6 +103,6 @@ def _models(table: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
 
 def _are_prices(given: Mapping[str, Any], names: frozenset[str]) -> bool:
     return given.keys() <= names and all(
-        name == "long" or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+        name == "long" or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _NUMBER_MAX)
         for name, value in given.items()
     )

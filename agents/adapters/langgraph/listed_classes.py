@@ -49,11 +49,17 @@ class ListedClassesSerializer(JsonPlusSerializer):
         return data
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Return the value of serialized data. InputError if it names an unlisted class; that class is not imported."""
+        """Return the value of serialized data.
+
+        Raises:
+            InputError: it names an unlisted class, which is then not imported; or it cannot be read.
+        """
         blocked: list[SerdeEvent] = []
         _reading.blocked = blocked
         try:
             value = super().loads_typed(data)
+        except Exception as error:  # whatever its decoders, and constructors of listed classes, raise at such data
+            raise InputError(f"a value of a checkpoint cannot be read: {' '.join(str(error).split()):.500}") from error
         finally:
             _reading.blocked = None
         if blocked:

@@ -25,7 +25,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from refold.agents.capture.exchange import request_of
+from refold.agents.capture.spool import Spool
 from refold.agents.log import AgentLog
+from refold.streams.open import process_surroundings
 from refold_tests.captures import capturing, log_of
 from refold_tests.command import COMMAND
 from refold_tests.model_server import WORDS, ModelServer, Reply, model_server
@@ -250,6 +253,40 @@ def test_what_the_spool_has_no_room_for_is_passed_on_and_counted(server: ModelSe
         assert failure is not None
         assert failure.message.startswith(f"{stored.missed} exchanges were not kept: the spool")
         assert len(log.runs()) == stored.exchanges + 1
+
+
+def zeros(data: bytes) -> bytes:
+    """As a power cut leaves a file whose length was synced and whose content was not."""
+    return bytes(len(data))
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [zeros, lambda data: data[:-20] + bytes(20), lambda data: bytes(4) + data, lambda data: b"\xff\xff\xff\xf0" + data],
+    ids=["zeros", "zeros at its end", "an empty frame", "a frame without an end"],
+)
+def test_a_damaged_file_of_a_spool_is_set_aside_and_stops_no_other(
+    damaged: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    gone = Spool(tmp_path / "spool", process_surroundings())
+    for number in (1, 2, 3):
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"question {number}"}]})
+        request = request_of("POST", "https://provider.example/v1/chat/completions", "application/json", body.encode())
+        spooling = gone.begin("chat", request, number)
+        assert spooling is not None
+        spooling.head([], "HTTP/1.1", 200, [["content-type", "application/json"]], 1)
+        spooling.add(b'{"choices":[{"message":{"role":"assistant","content":"yes"}}]}', 2)
+        spooling.end("whole", 3)
+    gone.close()
+    second = gone.folder / "2.whole"
+    second.write_bytes(damaged(second.read_bytes()))
+    with capturing(tmp_path, "http://127.0.0.1:9") as captured:
+        stored = captured.close()
+    is_cut = damaged(b"")[:1] == b"\xff"  # as by a kill: nothing of it came to its end
+    assert (stored.exchanges, stored.missed, stored.waiting) == (2, 0 if is_cut else 1, 0)
+    assert (gone.folder / "2.refused").exists() is not is_cut
+    with log_of(tmp_path) as log:
+        assert {row.title for row in log.runs()} >= {"question 1", "question 3"}
 
 
 def test_an_upstream_that_is_not_there_is_a_502_and_a_step_that_failed(tmp_path: Path) -> None:

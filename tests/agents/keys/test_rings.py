@@ -76,7 +76,14 @@ def test_a_damaged_key_file_is_named_and_no_other_key_is_made(tmp_path: Path) ->
     ring.create("run:a")
     (path,) = folder.iterdir()
     whole = path.read_text()
-    for odd in ("", "{}", whole[:-9], whole.replace("run:a", "run:b"), whole.replace('"key": "', '"key": "00')):
+    for odd in (
+        "",
+        "{}",
+        whole[:-9],
+        whole.replace("run:a", "run:b"),
+        whole.replace('"key": "', '"key": "00'),
+        "[" * 9_999,
+    ):
         path.write_text(odd)
         for ask in (ring.get, ring.create):
             with pytest.raises(CorruptionError, match=path.name):

@@ -18,7 +18,9 @@ from refold.agents.retention.sweep import Swept, sweep
 from refold.avro.errors import Expired, KeyUnreadable
 from refold.explorer.cli.main import run
 
-DAMAGE = ["", "{}", '{"key": "00", "key_id": "run:b"}', "\0\0\0", "a folder"]
+DAMAGE = ["", "{}", '{"key": "00", "key_id": "run:b"}', "\0\0\0", "[" * 9_999,
+          '{"key": "00", "key_id": "\\udfff"}', "a folder"]  # fmt: skip
+DAMAGE_IDS = ["empty", "no members", "another run's", "zeros", "deep", "half a character", "a folder"]
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def swept(log: AgentLog, days: float) -> Swept:
     return sweep(log, log.vault.ring, days_of([]), now)
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("how", DAMAGE, ids=DAMAGE_IDS)
 def test_a_damaged_key_of_a_kept_run_is_named_and_all_others_are_done(
     url: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +103,7 @@ def test_a_damaged_key_of_a_kept_run_is_named_and_all_others_are_done(
         assert refold("retain", "--class", "success=0", "--apply")[0] == 0
 
 
-@pytest.mark.parametrize("how", DAMAGE[:-1])
+@pytest.mark.parametrize("how", DAMAGE[:-1], ids=DAMAGE_IDS[:-1])
 def test_a_damaged_key_of_an_expired_run_is_destroyed_with_it(url: str, how: str, tmp_path: Path) -> None:
     damage(key_file(tmp_path, "b"), how)
     with open_log(url) as log:

@@ -123,7 +123,10 @@ def test_people_put_their_own_prices_before_those(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [
     "[models", '[models]\n"x" = 3', '[models]\n"x" = { inputs = 3 }', '[models]\n"x" = { input = "3" }',
     '[models]\n"x" = { input = -1 }', '[models]\n"x" = { input = 1, long = { input = 2 } }', "models = 3",
-])  # fmt: skip
+    '[models]\n"x" = { input = inf }', '[models]\n"x" = { input = 1' + "0" * 400 + " }", "x = " + "[" * 3_000,
+    "#" * 2_000_000,
+], ids=["cut", "no table", "another kind", "text", "negative", "no limit", "no tables", "infinite", "huge", "deep",
+        "long"])  # fmt: skip
 def test_a_table_that_is_none_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
     own = tmp_path / "own.toml"
     own.write_text(text)

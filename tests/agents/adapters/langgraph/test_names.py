@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
+from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 from refold.avro.errors import InputError
 from refold.langgraph import RefoldSaver
 
@@ -58,6 +60,9 @@ class State:
     colour: Colour | None = None
 
 
+CONSTRUCTOR = b'{"lc":2,"type":"constructor","id":["os","system"],"args":["true"]}'
+
+
 def put(saver: RefoldSaver, value: Any) -> None:
     """Write a checkpoint with one channel."""
     checkpoint: Any = empty_checkpoint()
@@ -87,6 +92,21 @@ def test_a_class_that_is_not_listed_is_not_imported(tmp_path: Path, monkeypatch:
         assert type(got(saver)).__name__ == "Value"
     with RefoldSaver(url, serde=JsonPlusSerializer(allowed_msgpack_modules=None)) as saver:
         assert "Value" not in type(got(saver)).__name__
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [("json", b"\x82"), ("json", b"[" * 9_999), ("msgpack", b""), ("msgpack", b"\x91" * 9_999),
+     ("pickle", b"x"), ("other", b"x")],
+    ids=["no text", "deep JSON", "empty", "deep msgpack", "pickle", "another kind"],
+)  # fmt: skip
+def test_a_value_that_cannot_be_read_is_an_error_of_refolds(kind: str, data: bytes) -> None:
+    with pytest.raises(InputError, match="a value of a checkpoint cannot be read"):
+        ListedClassesSerializer().loads_typed((kind, data))
+
+
+def test_a_constructor_in_json_is_not_called() -> None:
+    assert ListedClassesSerializer().loads_typed(("json", CONSTRUCTOR)) == json.loads(CONSTRUCTOR)
 
 
 @pytest.mark.parametrize(
