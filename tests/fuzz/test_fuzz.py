@@ -31,7 +31,11 @@ from refold_tests.fuzz.world import World, made
 
 SEED = 23
 # A case that opens a log takes a hundred times as long as one that does not; a conversation waits for deadlines.
-CASES = {"golden": 300, "cut": 300, **{each.__name__: 300 for each in RECORDS}, "owner": 30, "pages": 30}
+CASES = {
+    "golden": 300, "cut": 300, **{each.__name__: 300 for each in RECORDS}, "owner": 30, "pages": 30,
+    **dict.fromkeys(("prices", "kafka_settings", "key_file", "master_key", "spool", "checkpoint"), 60),
+    **dict.fromkeys(("policy", "mapped", "search_index", "edits", "explorer"), 5),
+}  # fmt: skip
 CASES_WITH_A_LOG = 12
 
 

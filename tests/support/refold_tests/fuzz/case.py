@@ -28,3 +28,10 @@ Make: TypeAlias = Callable[[random.Random, World], Case]
 def read_by(name: str, data: bytes) -> Case:
     """Bytes for one of refold_tests.fuzz.readers."""
     return Case([f"@{name}", "record"], {"record": data}, log="none")
+
+
+def as_given(words: list[str]) -> list[str]:
+    """As a command line can be: its words hold no zero byte, and what is not UTF-8 in it are bytes."""
+    return [
+        word.replace("\x00", "").encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for word in words
+    ]

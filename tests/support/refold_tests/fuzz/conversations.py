@@ -105,7 +105,10 @@ def http_parts(chance: random.Random, world: World) -> list[Any]:
 
 
 def _request(chance: random.Random, world: World) -> bytes:
-    path, body = _page(chance, world)
+    return _request_of(chance, *_page(chance, world))
+
+
+def _request_of(chance: random.Random, path: str, body: bytes | None) -> bytes:
     method = "POST" if body is not None else "GET"
     if chance.random() < 0.15:
         method = chance.choice(METHODS)
@@ -197,4 +200,63 @@ def _chunked(chance: random.Random, content: bytes) -> bytes:
     )
 
 
-CONVERSATIONS = (owner, pages)
+VIEWS = (
+    "/", "/run/r-1", "/story/r-1", "/entities", "/entity/tool_config/acme", "/entity/document/9", "/changes",
+    "/operate", "/compare", "/diff", "/live", "/static/site.css", "/sign-in", "/do/mark", "/nothing", "/run/r-1/2",
+    "/entity/run/r-1",
+)  # fmt: skip
+API = (
+    "runs", "run/r-1", "steps/r-1", "state/tool_config/acme", "history/document/7", "why/tool_config/acme.rate_limit",
+    "diff", "find", "markers", "effects", "approvals", "compare", "deadletters", "search", "costs", "openapi.json",
+    "doctor", "verify", "entity/document/9", "blob/" + "0" * 64,
+)  # fmt: skip
+QUERY = ("at", "to", "a", "b", "since", "until", "clock", "text", "type", "limit", "step", "depth", "cursor", "agent",
+         "run", "tool", "outcome", "exact", "full", "user", "tag", "min_cost")  # fmt: skip
+FORMS: dict[str, dict[str, tuple[str, ...]]] = {
+    "mark": {"name": ("new", "deploy")},
+    "flag": {"run": ("r-1", "nope"), "reason": ("why", "password=hunter2"), "take_back": ("1", "")},
+    "pin": {"run": ("r-1",), "take_back": ("1", "")},
+    "settle": {"effect": ("x", "look@r-1#2"), "fate": ("done", "not_done"), "result": ('{"a":1}', "["), "note": ("n",)},
+    "approve": {"question": ("q", "r-1#2/1"), "reason": ("why",)},
+    "deny": {"question": ("q",), "reason": ("why",)},
+}
+
+
+def explorer(chance: random.Random, world: World) -> Case:
+    """A conversation with the explorer's pages, which have actions."""
+    parts: list[Any] = []
+    for _ in range(chance.choice((1, 1, 2))):
+        data = _request_of(chance, *_view(chance, world))
+        parts += _sent(chance, mutate.damaged(chance, data) if chance.random() < 0.1 else data)
+    return read_by("explorer", cbor2.dumps(parts))
+
+
+def _view(chance: random.Random, world: World) -> tuple[str, bytes | None]:
+    """A page or an answer of the API, with a query; or a form that is posted."""
+    what = chance.random()
+    if what < 0.35:
+        name = chance.choice(list(FORMS))
+        given = [(key, chance.choice(values)) for key, values in FORMS[name].items() if chance.random() < 0.9]
+        given.append(
+            ("back", chance.choice(("/", "/run/r-1?at=now&x=1", "//evil.example", "http://evil.example", "\\x")))
+        )
+        given = [(key, mutate.text(chance, value) if chance.random() < 0.3 else value) for key, value in given]
+        form = "&".join(f"{key}={_quoted(value).replace('&', '%26')}" for key, value in given)
+        form += "&pad=" + "x" * 70_000 if chance.random() < 0.03 else ""
+        return f"/do/{name}", form.encode("utf-8", "surrogatepass")
+    path = chance.choice(VIEWS) if what < 0.65 else f"/api/{chance.choice(API)}"
+    if chance.random() < 0.2:
+        path += "/" + _quoted(chance.choice(mutate.TEXTS))
+    query = []
+    for name in QUERY:
+        if chance.random() < 0.12:
+            value = (
+                _when(chance, world)
+                if name in ("at", "to", "a", "b", "since")
+                else str(chance.choice((*mutate.TEXTS, *mutate.NUMBERS, "r-1", "1", "document")))
+            )
+            query.append(f"{name}={_quoted(value).replace('&', '%26')}")
+    return path + ("?" + "&".join(query) if query else ""), None
+
+
+CONVERSATIONS = (owner, pages, explorer)

@@ -15,8 +15,9 @@ import cbor2
 import click
 
 from refold_tests.fuzz import containers, mutate
-from refold_tests.fuzz.case import Case, Log, Make, read_by
+from refold_tests.fuzz.case import Case, Log, Make, as_given, read_by
 from refold_tests.fuzz.conversations import CONVERSATIONS
+from refold_tests.fuzz.named_files import NAMED_FILES
 from refold_tests.fuzz.records import RECORDS
 from refold_tests.fuzz.world import CHATS, TAU, World
 from refold_tests.tree import ROOT
@@ -34,6 +35,10 @@ SESSIONS = (
     ("codex.jsonl", "codex"), ("codex_old.jsonl", "codex"), ("anthropic.jsonl", "chat"), ("pairs.jsonl", "chat"),
     ("sharegpt.jsonl", "chat"), ("otlp_gen_ai.jsonl", "otlp"), ("otlp_openinference.jsonl", "otlp"),
     ("otlp_traceloop.json", "otlp"),
+)  # fmt: skip
+POSITIONS = (
+    "0/1", "observations/0/5", "changes/0=3", "0=1", "1:2", "contents/1/" + "9" * 30, "-1/-1", "x/y/z", "0/1/2/3",
+    "keys/0/0", "observations/0/5-9", "schemas/0/\u0663", "look@r-1#2", "r-1#2/1", "3=done", "NAME=0", "k=v=w",
 )  # fmt: skip
 ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
 
@@ -296,7 +301,7 @@ def observe(chance: random.Random, world: World) -> Case:
     for option in ("--at", "--source", "--cause", "--clear", "--retract", "--link", "--priority", "--subject"):
         if chance.random() < 0.15:
             more += [option, chance.choice((*mutate.TEXTS, *world.ids, "of=run/r", str(2**70)))]
-    return Case(_as_given(["observe", entity, f"{name}={said}", *more]))
+    return Case(as_given(["observe", entity, f"{name}={said}", *more]))
 
 
 LEFT_OUT = {"demo", "explore", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
@@ -324,7 +329,7 @@ def arguments(chance: random.Random, world: World) -> Case:
             words += [name] if each.is_flag else [name, _word(chance, world, each)]
         elif each.required or chance.random() < 0.5:
             words += [_word(chance, world, each) for _ in range(1 if each.nargs == 1 else chance.randrange(3))]
-    return Case(_as_given(words))
+    return Case(as_given(words))
 
 
 def _word(chance: random.Random, world: World, of: click.Parameter) -> str:
@@ -337,16 +342,9 @@ def _word(chance: random.Random, world: World, of: click.Parameter) -> str:
     if chance.random() < 0.4:
         return chance.choice((*ENTITIES, "r-1", "deploy", "new", *world.ids, "tool_config/acme.rate_limit"))
     pool = chance.choice(
-        (mutate.TEXTS, tuple(map(str, mutate.NUMBERS)), world.whens, ("x.avro", "x.jsonl", "log", "."))
+        (mutate.TEXTS, tuple(map(str, mutate.NUMBERS)), world.whens, POSITIONS, ("x.avro", "x.jsonl", "log", "."))
     )
     return str(chance.choice(pool))
-
-
-def _as_given(words: list[str]) -> list[str]:
-    """As a command line can be: its words hold no zero byte, and what is not UTF-8 in it are bytes."""
-    return [
-        word.replace("\x00", "").encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for word in words
-    ]
 
 
 def cut(chance: random.Random, world: World) -> Case:
@@ -358,6 +356,6 @@ ENTRANCES: dict[str, Make] = {
     each.__name__: each
     for each in (
         lines, chat, tau_bench, sessions, recorded, container, log_files, archive, closed_archive, when, types, golden,
-        observe, arguments, cut, *RECORDS, *CONVERSATIONS,
+        observe, arguments, cut, *NAMED_FILES, *RECORDS, *CONVERSATIONS,
     )
 }  # fmt: skip

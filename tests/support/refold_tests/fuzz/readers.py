@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import shutil
 import sys
 from collections.abc import Callable
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import cbor2
 
+from refold.agents.capture.spool import read_exchange
+from refold.agents.keys.files import FileKeyRing
 from refold.agents.keys.kafka import KafkaKeyRing
+from refold.agents.keys.master import read_masters
 from refold.avro.codec import framed_id
-from refold.avro.errors import InputError, RefoldError, SchemaError, UndecodableError
+from refold.avro.errors import InputError, KeyUnreadable, RefoldError, SchemaError, UndecodableError
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
 from refold.streams.change_codec import ChangeCodec
@@ -33,6 +39,8 @@ from refold.streams.log.kafka.lookups import (
 from refold.streams.log.kafka.manifests import is_entry
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.kafka.schemas import readable_definition
+from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
+from refold.streams.registry.settings import registry_settings
 from refold.streams.snapshots.manifest import PREFIX, epoch_of, read_manifest
 from refold_tests.fuzz.trees import unpacked
 
@@ -147,6 +155,13 @@ def answer(data: bytes) -> None:
     result_of(said)
 
 
+def explorer(data: bytes) -> None:
+    """A conversation with the explorer's pages."""
+    from refold_tests.fuzz import served
+
+    served.explorer(data)
+
+
 def log_files(data: bytes) -> int:
     """A command on a log of which one file is not as it was left."""
     from refold.explorer.cli.main import run
@@ -172,11 +187,75 @@ def pages(data: bytes) -> None:
     served.pages(data)
 
 
+def prices(data: bytes) -> None:
+    """A table of prices."""
+    from refold.agents.usage import prices as reading
+    from refold.agents.usage.tokens import TokenUsage
+
+    reading._prices.cache_clear()
+    found = reading.prices({reading.PRICES_ENVIRONMENT: "record"})
+    usage = TokenUsage(input=300_000, output=7, cached=3, written=2, written_hour=1)
+    for name in found.models:
+        cost = found.cost(name, usage)
+        assert cost is None or (cost >= 0 and isfinite(cost)), (name, cost)
+
+
+def kafka_settings(data: bytes) -> None:
+    """A file of settings for Kafka's clients and the Schema Registry; no message shows a secret of it."""
+    environment = {CONFIG_ENVIRONMENT: "record"}
+    try:
+        repr(read_settings(environment))
+        repr(registry_settings(environment))
+    except InputError as error:
+        if "secret" in str(error):
+            raise AssertionError(error) from error
+        raise
+
+
+def key_file(data: bytes) -> None:
+    """A file of a key ring: one that cannot be read is named, and stops nothing else."""
+    folder = Path("ring")
+    shutil.rmtree(folder, ignore_errors=True)
+    ring = FileKeyRing(folder)
+    ring.create("run/r-2")
+    (folder / hashlib.sha256(b"run/r-1").hexdigest()).write_bytes(data)
+    assert "run/r-2" in ring.ids()
+    try:
+        ring.get("run/r-1")
+    except KeyUnreadable:
+        assert [each.key_id for each in ring.damaged(["run/r-1"])] == ["run/r-1"]
+        raise
+
+
+def master_key(data: bytes) -> None:
+    """A file with master keys."""
+    read_masters("file:record")
+
+
+def spool(data: bytes) -> None:
+    """A file of a spool."""
+    read_exchange(Path("record"))
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint of LangGraph's: nothing that it names is imported or called."""
+    from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
+
+    logging.getLogger("langgraph").addHandler(logging.NullHandler())
+    kind, packed = cbor2.loads(data)
+    before = set(sys.modules)
+    try:
+        ListedClassesSerializer().loads_typed((kind, packed))
+    finally:
+        assert not Path("hacked").exists()
+        assert "refold_tests.fuzz.hostile" not in set(sys.modules) - before
+
+
 READERS: dict[str, Callable[[bytes], int | None]] = {
     each.__name__: each
     for each in (
         observation, definition, deadletter, manifest, change, key, lookup, look_up_answer, cut, answer, owner, pages,
-        log_files,
+        log_files, prices, kafka_settings, key_file, master_key, spool, checkpoint, explorer,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What serves others, in the process that is fuzzed: a log's owner on its socket, and a worker's pages over HTTP.
+"""What serves others, in the process that is fuzzed: a log's owner on its socket, a worker's pages, the explorer's.
 
 A conversation is CBOR: a list of bytes to be sent and of numbers, seconds to wait. Then the sending side is closed, and
 everything that is answered is read. It is a defect where
@@ -30,7 +30,9 @@ import refold
 from refold.agents.log import open_log
 from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
+from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import row_json, state_json
+from refold.explorer.web.site import explorer as site_of
 from refold.streams.cut import parse_cut
 from refold.streams.log.file import framing, server
 from refold.streams.log.file.client import Client, locate
@@ -272,8 +274,62 @@ def pages(data: bytes) -> None:
         assert not noted.notes, noted.notes[0]
 
 
-def converse(url: str, parts: list[Any], *, has_token: bool = False, is_checked: bool = True) -> None:
-    """Send bytes to a server of pages, and judge what it answers. is_checked: whether it has to be healthy then."""
+# The explorer
+
+
+class _Explored(NamedTuple):
+    """An explorer of a log. log: its folder. is_known: whether callers need no token."""
+
+    web: WebServer
+    log: Path
+    is_known: bool
+
+
+@cache
+def _explorers() -> list[_Explored]:
+    found = []
+    for number, token in enumerate((None, Token(TOKEN))):
+        folder = Path.cwd() / f"explored-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(Path.cwd() / "kept", folder)
+        bounds = Bounds(head_s=SHORT_S, content_s=SHORT_S)
+        web = WebServer("127.0.0.1", 0, Access(token=token, allowed_hosts=["worker"]), bounds)
+        web.serve(site_of(LogTarget(f"file:{folder}"), token, is_secure=False, can_write=True))
+        found.append(_Explored(web, folder, token is None))
+    return found
+
+
+def explorer(data: bytes) -> None:
+    """A conversation with the explorer, with a token and without; it writes by its actions alone."""
+    noted = noting()
+    for web, log, is_known in _explorers():
+        noted.notes.clear()
+        before = _stored(log)
+        statuses, answer = converse(web.url, cbor2.loads(data), is_checked=False)
+        assert not noted.notes, noted.notes[0]
+        if not is_known:
+            assert b"y" * 40 not in answer, bytes(answer[:2000])
+            assert b'rate_limit"' not in answer, bytes(answer[:2000])
+        if not is_known or 303 not in statuses:
+            assert _stored(log) == before, "nothing was done, and the log is changed"
+
+
+def _stored(log: Path) -> object:
+    with refold.open(f"file:{log}", read_only=True) as opened:
+        port = opened.port
+        for part, end in port.ends().items():
+            for each in port.read(part, 0, end):
+                assert identify(port.registry.decode(each.data)) == each.id, f"{part}={each.offset}"
+        return port.ends(), [*port.markers()]
+
+
+def converse(
+    url: str, parts: list[Any], *, has_token: bool = False, is_checked: bool = True
+) -> tuple[list[int], bytearray]:
+    """Send bytes to a server of pages, and judge what it answers: which is returned, after the statuses in it.
+
+    is_checked: whether it has to be healthy then.
+    """
     place = ("127.0.0.1", int(url.rpartition(":")[2]))
     answer = bytearray()
     with socket.create_connection(place) as connection:
@@ -295,3 +351,4 @@ def converse(url: str, parts: list[Any], *, has_token: bool = False, is_checked:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         with connection.makefile("rb") as file:
             assert file.readline().startswith(b"HTTP/1.1 200" if is_checked else b"HTTP/1.1 ")
+    return statuses, answer

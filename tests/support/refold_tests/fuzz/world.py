@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import runpy
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,25 @@ TAU: list[Any] = [
         "info": {"task": {"user_id": "mia", "instruction": "buy", "actions": [{"name": "x"}], "outputs": ["5"]}},
     }
 ]  # fmt: skip
+DESK = """
+import refold
+
+
+@refold.tool
+def look(order, to=None):
+    return {"order": order, "state": "paid"}
+
+
+def answer(run):
+    with run.step("one"):
+        run.state["seen"] = [1, {"a": 2}]
+        run.decide("pay", why="asked")
+    with run.step("two"):
+        look(order="7", to={"lines": [{"a": [1]}]})
+        run.observe("document/8", {"fields": {"n": 1}})
+    return "done"
+"""
+"""An agent, as a file that commands can name."""
 WHENS = ("now", "@deploy", "offset:0=1,1=2", "v1", "v2", "run:r-1#1", "2026-01-01T00:00:00Z", "2031-01-01T00:00:00Z")
 
 
@@ -51,8 +71,9 @@ class World:
     """What cases are made of.
 
     folder: where they run, with the golden example's agents beside them. records: entity, id and bytes of the log's
-    observations. changes: the bytes of its changes. log_files: of the log, relative to its folder. sessions: real runs
-    and their form, where REFOLD_SHARED_DATA names the folder with them.
+    observations. changes: the bytes of its changes. log_files: of the log, relative to its folder. search_index: the
+    file of an index of its runs. sessions: real runs and their form, where REFOLD_SHARED_DATA names the folder with
+    them.
     """
 
     folder: Path
@@ -66,6 +87,7 @@ class World:
     records: tuple[tuple[str, bytes, bytes], ...]
     changes: tuple[bytes, ...]
     log_files: tuple[str, ...]
+    search_index: bytes
     sessions: tuple[tuple[str, Any], ...]
 
     @property
@@ -94,8 +116,9 @@ def made(folder: Path) -> World:
         log.observe("document/7", {"fields": {"n": 2}}, causes=[first], source="shop", observed_at=at)
         log.link("tool_config/acme", "of", "document/7", source="a", observed_at=at)
         log.retract("document/7", first, source="a", observed_at=at)
+        (folder / "desk.py").write_text(DESK)
         run = log.run("desk", id="r-1", input={"order": "7"}, seed=7)
-        run.drive(_agent)
+        run.drive(runpy.run_path(str(folder / "desk.py"))["answer"])
         log.flush()
         log.mark("deploy")
         log.observe("document/9", {"fields": {"text": CONTENT.decode()}}, source="a", observed_at=at)
@@ -108,6 +131,8 @@ def made(folder: Path) -> World:
     for name, more in (("x.jsonl", ()), ("x.avro", ()), ("archive.avro", ("--archive",))):
         done = refold_command("export", folder / name, *more, log=kept)
         assert done.status == 0, done.err
+    done = refold_command("run", "search", "--index", folder / "search.db", "order", log=kept)
+    assert done.status == 0, done.err
     for each in GOLDEN.glob("*agent.py"):
         shutil.copy(each, folder)
     shutil.copy(GOLDEN / "shop.py", folder)
@@ -118,7 +143,7 @@ def made(folder: Path) -> World:
         tuple(json.loads(each.read_text()) for each in sorted(FOLDER.glob("*.avsc"))), (*WHENS, cut, cut),
         tuple(line["id"] for line in lines if "id" in line), records, changes,
         tuple(sorted(str(each.relative_to(stored)) for each in stored.rglob("*") if each.is_file())),
-        tuple(_sessions()),
+        (folder / "search.db").read_bytes(), tuple(_sessions()),
     )  # fmt: skip
     world.renewed()
     return world
@@ -132,12 +157,3 @@ def _sessions() -> Iterator[tuple[str, Any]]:
     if runs.exists():
         with gzip.open(runs) as lines:
             yield from (("tau-bench", json.loads(line)) for line in islice(lines, 3))
-
-
-def _agent(run: refold.Run) -> str:
-    with run.step("one"):
-        run.state["seen"] = [1, {"a": 2}]
-        run.decide("pay", why="asked")
-    with run.step("two"):
-        run.observe("document/8", {"fields": {"n": 1}})
-    return "done"
