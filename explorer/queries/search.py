@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -43,12 +44,19 @@ def search_index(
     Args:
         path: of the file; None: the usual one.
         has_sealed: whether sealed content is in it; None: as it was made.
+
+    Raises:
+        SinkRefused: the file is damaged, or no such index; also where that shows when the index is read.
+        SinkBusy: another process keeps it locked.
     """
     with closing(SearchSink(path, has_sealed=has_sealed)) as sink:
-        sink.attach(log.port)
-        if updates and sink.is_mine():
-            keep_up(log.port, sink, follow=False, stop=Event(), watch=watch)
-        yield sink.database
+        try:
+            sink.attach(log.port)
+            if updates and sink.is_mine():
+                keep_up(log.port, sink, follow=False, stop=Event(), watch=watch)
+            yield sink.database
+        except sqlite3.DatabaseError as error:
+            raise sink.database.failure(error) from None
 
 
 def searched(database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int) -> SearchAnswer:

@@ -88,6 +88,12 @@ class SearchDatabase:
         if self.meta("format") != FORMAT:
             raise SinkRefused(f"{path} is no search index of this refold; remove it, and it is made again")
 
+    def failure(self, error: sqlite3.DatabaseError) -> SinkBusy | SinkRefused:
+        """What an error of SQLite means for who reads."""
+        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return SinkBusy(f"{self.path}: {error}")
+        return _damaged(self.path, error)
+
     def meta(self, name: str) -> str | None:
         """A setting."""
         try:

@@ -243,6 +243,17 @@ def test_a_file_that_is_no_index_is_refused_by_its_path(tmp_path: Path) -> None:
             open_sink("search", url)
 
 
+def test_an_index_whose_damage_shows_when_it_is_read_is_refused_by_its_path(tmp_path: Path) -> None:
+    url, path = f"file:{tmp_path / 'log'}", tmp_path / "index"
+    with refold.open(url) as log:
+        run_that_says(log, "the zanzibar one")
+    asking = ("run", "search", "zanzibar", "--index", path, "--no-update")
+    refold_command("run", "search", "zanzibar", "--index", path, log=url)
+    with contextlib.closing(sqlite3.connect(path)) as index, index:
+        index.execute("DELETE FROM said_config")
+    assert f"{path} is no search index, or is damaged" in refold_command(*asking, log=url).refused()
+
+
 @pytest.mark.parametrize(("given", "words", "phrases"), [
     ("Order o-7", ["order", "o", "7"], [("o", "7")]),
     ('"was paid" was', ["was", "paid"], [("was", "paid")]),
