@@ -304,7 +304,7 @@ def observe(chance: random.Random, world: World) -> Case:
     return Case(as_given(["observe", entity, f"{name}={said}", *more]))
 
 
-LEFT_OUT = {"demo", "explore", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
+LEFT_OUT = {"demo", "deck", "explore", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
 """Commands that serve, ask others, or have an entrance of their own."""
 
 
