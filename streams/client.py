@@ -36,8 +36,8 @@ from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed
 from refold.streams.table.folds import Folds
+from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
-from refold.streams.verify.verdict import VerifyReport
 from refold.streams.view import EntityView, StateView
 
 

@@ -34,7 +34,7 @@ OTHERWISE = {
     "testing/fetching.py": "within the cache of fetched servers",
     "testing/kafka/cluster.py": "refold-kafka-*: the supervisor of its first node removes it",
     "testing/postgres.py": "refold-postgres-*: its supervisor removes it",
-    "testing/registry/server.py": "refold-registry-*: its supervisor removes it",
+    "testing/registry.py": "refold-registry-*: its supervisor removes it",
 }
 
 

@@ -48,8 +48,7 @@ from refold.avro.observation import Source
 from refold.explorer.mcp.bounded import answer, compact
 from refold.explorer.mcp.tools import TOOLS
 from refold.explorer.queries.find import FindQuery
-from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.web.handles import Handles
+from refold.explorer.queries.log_target import Handles, LogTarget
 from refold.streams.web.server import Busy, Lane
 
 OBSERVE = "observe"

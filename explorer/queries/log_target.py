@@ -1,21 +1,26 @@
-"""The log that a question or a command is about, and how it is opened."""
+"""The log that a question or a command is about, and how it is opened.
+
+A log is for one thread. `Handles` gives each thread that answers questions its own, opened when it is first needed.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, StorageError
 from refold.streams.defaults import OWNER_TIMEOUT_S
 
-# Logs are imported where one is opened: --help and --version need none.
 if TYPE_CHECKING:
     from refold.agents.log import AgentLog
     from refold.avro.definition import TypeDefinition
+
 
 TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
@@ -79,3 +84,28 @@ class LogTarget:
         from refold.reducers.custom import code_of
 
         return load_types(self.type_paths(), code_of)
+
+
+class Handles:
+    """Opens the log of a place to read, once a thread."""
+
+    def __init__(self, place: LogTarget) -> None:
+        self._place = place
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[AgentLog] = []
+
+    def log(self) -> AgentLog:
+        """This thread's log. RefoldError where it cannot be opened; the next call tries again."""
+        found: AgentLog | None = getattr(self._own, "log", None)
+        if found is None:
+            found = self._own.log = self._place.read()
+            with self._lock:
+                self._opened.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close all of them; the threads have ended, or ask no more."""
+        with self._lock:
+            while self._opened:
+                self._opened.pop().close()

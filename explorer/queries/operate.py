@@ -1,6 +1,8 @@
 """How a log stands: what `refold doctor`, `verify` and `markers` answer.
 
 Every entity at a point: the answer of `refold rebuild`.
+
+The calls that policies ask people about: the answer of `refold approvals`.
 """
 
 from __future__ import annotations
@@ -9,12 +11,34 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from refold.agents.log import AgentLog
+from refold.agents.policy.decision_log import ApprovalQuestion
 from refold.explorer.doctor.examine import examine
 from refold.explorer.doctor.findings import Looking
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.shapes import marker_json, rebuild_json, verdict_json
 from refold.streams.point import Point
+
+
+def question_json(question: ApprovalQuestion) -> dict[str, Any]:
+    """A question, and its answer where there is one."""
+    return {**question._asdict(), "approval": question.approval._asdict()}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalsQuery:
+    """The calls that wait for a person. all_too: also those that have an answer."""
+
+    all_too: bool = False
+
+    @property
+    def arguments(self) -> list[str]:
+        """`refold approvals`."""
+        return ["approvals", *options_of({"all": self.all_too})]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """Each question, the oldest first."""
+        return [question_json(each) for each in log.questions(all_too=self.all_too)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 synthetic_time is there, and true, where the run's source left out times: null is then a time that nobody recorded.
 caller and caller_step are there where a run began within another, children where others began within it. In a list
 usage is there where it was asked for and model calls say it.
+
+`usage_text` and `cost_text` say in words what model calls took and cost.
 """
 
 from __future__ import annotations
@@ -14,6 +16,26 @@ from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run, usage_of_step
 from refold.avro.times import time_text
+
+
+def usage_text(usage: UsageSum) -> str:
+    """`1,234 tokens read, 1,000 of them from a cache, 56 written; $0.0123`"""
+    tokens = usage.tokens
+    cached = f", {tokens.cached:,} of them from a cache" if tokens.cached else ""
+    return f"{tokens.read:,} tokens read{cached}, {tokens.output:,} written; {cost_text(usage)}"
+
+
+def cost_text(usage: UsageSum) -> str:
+    """`$0.0123`, and which models have no price."""
+    unknown = f"no price is known of {', '.join(usage.unpriced)}" if usage.unpriced else ""
+    if usage.cost_usd is None:
+        return unknown
+    return dollars(usage.cost_usd) + (f" without some: {unknown}" if unknown else "")
+
+
+def dollars(amount: float) -> str:
+    """With as many digits as say something."""
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}" if amount >= 0.01 else f"${amount:.6f}"
 
 
 def row_json(row: RunRow) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from refold.streams.log.port import Foreign, Marked, Position, SetAside
 from refold.streams.point import Point
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.store import Snapshot
-from refold.streams.verify.verdict import VerifyReport
+from refold.streams.verify.report import VerifyReport
 from refold.streams.view import EntityView, Holder, StateView, TraceLink
 
 

@@ -17,10 +17,9 @@ from refold.agents.redaction.redactor import Redact
 from refold.agents.usage.of_runs import usage_of_call
 from refold.agents.usage.prices import prices
 from refold.avro.errors import RefoldError
-from refold.explorer.queries.costs import dollars
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery
-from refold.explorer.queries.run_shapes import call_json, step_json, title_of
+from refold.explorer.queries.run_shapes import call_json, dollars, step_json, title_of
 from refold.explorer.views.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
 from refold.streams.cut import Cut
 

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import refold
 from refold.avro.errors import InputError
-from refold.explorer.queries.approvals import ApprovalsQuery
 from refold.explorer.queries.compare import CompareQuery
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, WhyQuery
 from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.operate import DoctorQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
 from refold.explorer.queries.query import AT, CLOCK, Parameter, Query
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from refold.avro.errors import RefoldError
-from refold.explorer.queries.approvals import ApprovalsQuery
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
-from refold.explorer.queries.operate import DoctorQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
 from refold.explorer.queries.query import Query
 from refold.explorer.web.view import PageView
 

@@ -8,11 +8,10 @@ from typing import Any
 from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import InputError, NotAnswerable
-from refold.explorer.queries.costs import cost_text
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
-from refold.explorer.queries.run_shapes import run_json
+from refold.explorer.queries.run_shapes import cost_text, run_json
 from refold.explorer.views.step_view import opening_step, step_rows, step_shown
 from refold.explorer.web.timeline import timeline
 from refold.explorer.web.view import PageMoved, PageView

@@ -36,8 +36,7 @@ from urllib.parse import parse_qs, unquote
 
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
-from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.web.handles import Handles
+from refold.explorer.queries.log_target import Handles, LogTarget
 from refold.explorer.web.rendering import Renderer, assets
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.web.guard import Token

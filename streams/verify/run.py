@@ -41,9 +41,9 @@ from refold.streams.rebuild.result import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.verify.changes import check_changes
 from refold.streams.verify.refold import Refold, some_entities
+from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.snapshots import check_epochs, check_removed
 from refold.streams.verify.table import RecordSpool, check_table
-from refold.streams.verify.verdict import VerifyReport
 
 
 def check_records(

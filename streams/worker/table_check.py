@@ -27,9 +27,9 @@ from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
 from refold.streams.table.index_gaps import read_gaps
 from refold.streams.verify.refold import Refold, some_entities
+from refold.streams.verify.report import MISMATCHES_MAX
 from refold.streams.verify.run import check_totals
 from refold.streams.verify.table import RecordSpool, check_table
-from refold.streams.verify.verdict import MISMATCHES_MAX
 from refold.streams.worker.commit import StoredPosition, read_stored
 
 WAIT_S = 60.0

@@ -25,7 +25,7 @@ from refold.streams.log.stored_markers import marker_key
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
-from refold.streams.verify.verdict import VerifyReport
+from refold.streams.verify.report import VerifyReport
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.damaged import Damaged
 from refold_tests.histories import random_history

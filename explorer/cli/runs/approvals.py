@@ -9,8 +9,8 @@ import click
 
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, moment
-from refold.explorer.queries.approvals import question_json
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.operate import question_json
 
 _by = click.option("--by", default="", metavar="NAME", help="Who answers [the user].")
 _reason = click.option("--reason", default="", metavar="TEXT", help="Why; the agent gets the reason of a rejection.")

@@ -14,9 +14,8 @@ from refold.avro.times import parse_time
 from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
-from refold.explorer.queries.costs import dollars
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.run_shapes import row_json
+from refold.explorer.queries.run_shapes import dollars, row_json
 from refold.explorer.queries.runs import RunsQuery, as_tree
 
 LISTED = 50

@@ -10,8 +10,8 @@ import click
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
-from refold.explorer.queries.costs import dollars
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.run_shapes import dollars
 from refold.sinks.search.find import SearchHit
 
 LISTED = 20

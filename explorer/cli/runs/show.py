@@ -16,11 +16,10 @@ from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment
 from refold.explorer.cli.runs.clear import show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
-from refold.explorer.queries.costs import usage_text
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run import clear_json, steps_json, whole_json
 from refold.explorer.queries.run_names import known_run, recorded_run
-from refold.explorer.queries.run_shapes import status_of
+from refold.explorer.queries.run_shapes import status_of, usage_text
 from refold.streams.point import Point
 
 STEPS = (

