@@ -15,14 +15,15 @@ Only workers decide (streams/worker/verdicts.py); archives keep what they decide
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import cbor2
 
 from refold.avro.canonical import encode
 from refold.avro.codec import framed_id
-from refold.avro.errors import CorruptionError, UndecodableError
+from refold.avro.errors import CorruptionError, InputError, UndecodableError
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.avro.times import TIME_MAX
@@ -31,6 +32,8 @@ from refold.streams.log.port import LogPort, Position
 FORMAT = 1
 END_MS = TIME_MAX // 1000 + 1
 REASONS = ("misplaced", "misidentified", "undecodable", "no_such_id", "foreign_schema", "held")
+NAMED_MAX = 5
+"""How many missing dead letters an error names."""
 
 
 class Verdict(NamedTuple):
@@ -156,6 +159,16 @@ def letters(log: LogPort) -> Iterator[Letter]:
     """Yield every dead letter of a log, by the position of its record. Raises CorruptionError if one cannot be read."""
     for each in log.deadletters():
         yield letter_of(log.registry, each.offset, read_verdict(each.partition, each.data))
+
+
+def letters_at(log: LogPort, positions: Sequence[Position]) -> list[Letter]:
+    """Return the dead letters on these records, in this order. InputError if a record has none."""
+    there = {each.position: each for each in letters(log) if each.position in positions}
+    missing = [each for each in dict.fromkeys(positions) if each not in there]
+    if missing:
+        named = ", ".join(map(str, islice(missing, NAMED_MAX))) + (", ..." if len(missing) > NAMED_MAX else "")
+        raise InputError(f"{named}: there is no dead letter on it; `refold deadletters list` shows those there are")
+    return [there[each] for each in dict.fromkeys(positions)]
 
 
 def letter_of(registry: Registry, number: int, verdict: Verdict) -> Letter:

@@ -15,13 +15,13 @@ from refold.avro.ids import identify
 from refold.avro.json_line import to_line
 from refold.avro.registry import Registry
 from refold.avro.times import millis_text
-from refold.explorer.cli.operate.retry import at_positions, chosen_by, never_retried, positions_of, retry, told_of
+from refold.explorer.cli.operate.retry import chosen_by, never_retried, positions_of, report_json, retry, told_of
 from refold.explorer.cli.options import WHEN, InOrder, as_json, merged, on_log, place_options
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.queries.deadletters import DeadLetterFilter, letter_json, letters_json, newest_of
 from refold.explorer.queries.log_target import LogTarget
-from refold.streams.deadletters import Letter
+from refold.streams.deadletters import Letter, letters_at
 from refold.streams.open import is_kafka
 
 SHOWN_BYTES = 512
@@ -210,10 +210,10 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
     """
     screen = Screen()
     with place.read() as log:
-        (letter,) = at_positions(log, positions_of([position]))
+        (letter,) = letters_at(log.port, positions_of([position]))
         told = told_of(log, letter) if is_kafka(place.url) else None
         if as_json:
-            screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else told.json()})
+            screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else report_json(told)})
             return 0
         show_letter(screen, letter, log.port.registry)
         if told is not None:

@@ -6,11 +6,9 @@ A command selects dead letters by position, or by reason, type and point.
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,18 +20,16 @@ from refold.explorer.queries.deadletters import DeadLetterFilter
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
-from refold.streams.deadletters import REASONS, Letter, letters
-from refold.streams.deadline import Deadline
+from refold.streams.deadletters import REASONS, Letter, letters_at
 from refold.streams.log.port import Position
 from refold.streams.open import is_kafka
 
 if TYPE_CHECKING:
-    from refold.streams.log.kafka.deadletter_retry import Ready
+    from refold.streams.log.kafka.deadletter_retry import Ready, RetryReport
     from refold.streams.log.kafka.log import KafkaLog
 
 
 POSITION = re.compile(r"(\d{1,5})=(\d{1,18})\Z", re.ASCII)
-NAMED_MAX = 5
 
 
 def chosen_by(command: Command) -> Command:
@@ -61,40 +57,8 @@ def positions_of(given: Sequence[str]) -> list[Position]:
     return [Position(int(match[1]), int(match[2])) for _, match in found if match is not None]
 
 
-def at_positions(log: Log, positions: Sequence[Position]) -> list[Letter]:
-    """Return the dead letters on these records, in this order. InputError if a record has none."""
-    there = {each.position: each for each in letters(log.port) if each.position in positions}
-    missing = [each for each in dict.fromkeys(positions) if each not in there]
-    if missing:
-        named = ", ".join(map(str, islice(missing, NAMED_MAX))) + (", ..." if len(missing) > NAMED_MAX else "")
-        raise InputError(f"{named}: there is no dead letter on it; `refold deadletters list` shows those there are")
-    return [there[each] for each in dict.fromkeys(positions)]
-
-
 COLUMNS = (TableColumn("position", "cyan", is_fixed=True), TableColumn("entity"), TableColumn("retry"))
 WAIT_S = 30.0
-POLL_S = 0.2
-FATES = {
-    "folded": "it is an observation now",
-    "refused": "it got a verdict again",
-    "waiting": "no worker has decided it yet",
-}
-
-
-class RetryReport(NamedTuple):
-    """The report on one dead letter. outcome: ready, refused, retried (before) or appended. at: its retry."""
-
-    letter: Letter
-    outcome: str
-    text: str
-    at: Position | None = None
-    fate: str | None = None
-
-    def json(self) -> dict[str, Any]:
-        """Return the report for `--json`."""
-        at = None if self.at is None else position_json(self.at)
-        return {"position": position_json(self.letter.position), "entity": self.letter.entity or None,
-                "outcome": self.outcome, "at": at, "fate": self.fate, "text": self.text}  # fmt: skip
 
 
 @click.command(epilog=WHEN)
@@ -142,15 +106,15 @@ def retry(
     screen = Screen()
     if is_dry or not is_kafka(place.url):
         with place.read() as log:
-            found = at_positions(log, named) if named else list(chosen.among(log))
-            told, _ = _judged(log, found, again=again)
+            found = letters_at(log.port, named) if named else list(chosen.among(log))
+            told, _ = _plan(log, found, again=again)
     else:
         with place.write(make=False) as log:
-            found = at_positions(log, named) if named else list(chosen.among(log))
-            told, ready = _judged(log, found, again=again)
-            told = _appended(kafka_port(log), told, ready, wait_s)
+            found = letters_at(log.port, named) if named else list(chosen.among(log))
+            told, ready = _plan(log, found, again=again)
+            told = _carried_out(log, told, ready, wait_s)
     if as_json:
-        screen.json({"applied": not is_dry, "deadletters": [each.json() for each in told]})
+        screen.json({"applied": not is_dry, "deadletters": [report_json(each) for each in told]})
     else:
         _show(screen, told, is_dry=is_dry)
     return int(any("refused" in (each.outcome, each.fate) for each in told))
@@ -171,62 +135,36 @@ def kafka_port(log: Log) -> KafkaLog:
 
 def never_retried(log: Log, found: Iterable[Letter]) -> list[Letter]:
     """Return those that were not retried yet."""
-    told, _ = _judged(log, list(found), again=False)
+    told, _ = _plan(log, list(found), again=False)
     return [each.letter for each in told if each.outcome != "retried"]
 
 
 def told_of(log: Log, letter: Letter) -> RetryReport:
     """Report whether a dead letter was retried, and the result, or else what a retry would do."""
-    (told,), _ = _judged(log, [letter], again=False)
+    (told,), _ = _plan(log, [letter], again=False)
     return told
 
 
-def _judged(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[RetryReport], dict[Position, Ready]]:
-    """Return what would be done for each, and the records to append."""
-    from refold.streams.log.kafka.deadletter_retry import Refused, fates, judge, retried
-
+def _plan(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[RetryReport], dict[Position, Ready]]:
     port = kafka_port(log)
-    judged = {each.position: judge(port.registry, port.partitions, each.verdict) for each in found}
-    ready = {at: each for at, each in judged.items() if not isinstance(each, Refused)}
-    before = retried(port, ready.values())
-    became = fates(port, before.values())
-    told = []
-    for letter in found:
-        each, at = judged[letter.position], before.get(letter.position)
-        if isinstance(each, Refused):
-            told.append(RetryReport(letter, "refused", f"would be refused again, {each.reason}: {each.detail}"))
-        elif at is not None and not again:
-            told.append(RetryReport(letter, "retried", f"was retried at {at}; {FATES[became[at]]}", at, became[at]))
-            del ready[letter.position]
-        else:
-            moved = "" if each.entity.encode() == letter.verdict.key else f" under the key {each.entity}"
-            told.append(RetryReport(letter, "ready", f"would be appended to partition {each.partition}{moved}"))
-    return told, ready
+    from refold.streams.log.kafka.deadletter_retry import retry_plan  # Kafka's client takes long to import
+
+    return retry_plan(port, found, again=again)
 
 
-def _appended(
-    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
+def _carried_out(
+    log: Log, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
-    """Append the ready records, and wait for the decision on each."""
-    from refold.streams.log.kafka.deadletter_retry import fates, retry
+    from refold.streams.log.kafka.deadletter_retry import carry_out
 
-    stands = retry(port, list(ready.values()))
-    deadline = Deadline(wait_s)
-    became = fates(port, stands.values())
-    while "waiting" in became.values() and not deadline.is_past:
-        time.sleep(POLL_S)
-        port.refresh()
-        became = fates(port, stands.values())
-    done = []
-    for each in told:
-        if each.outcome != "ready":
-            done.append(each)
-            continue
-        at = stands.get(each.letter.position)
-        fate = "waiting" if at is None else became[at]
-        place = "" if at is None else f" at {at}"
-        done.append(RetryReport(each.letter, "appended", f"appended{place}; {FATES[fate]}", at, fate))
-    return done
+    return carry_out(kafka_port(log), told, ready, wait_s)
+
+
+def report_json(report: RetryReport) -> dict[str, Any]:
+    """Return the report for `--json`."""
+    at = None if report.at is None else position_json(report.at)
+    return {"position": position_json(report.letter.position), "entity": report.letter.entity or None,
+            "outcome": report.outcome, "at": at, "fate": report.fate, "text": report.text}  # fmt: skip
 
 
 def _show(screen: Screen, told: Sequence[RetryReport], *, is_dry: bool) -> None:

@@ -16,12 +16,14 @@ this changes any state: equal records are one observation, by its id.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from refold.avro.errors import UndecodableError, UnknownWireId
 from refold.avro.registry import Registry
-from refold.streams.deadletters import RETRY_OF, Verdict, position_in, retry_header
+from refold.streams.deadletters import RETRY_OF, Letter, Verdict, position_in, retry_header
+from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.producer import Sent
@@ -32,6 +34,12 @@ from refold.streams.partition import partition_of
 
 # The maximum difference of the brokers' clocks, and the maximum step back of append times.
 CLOCKS_APART_MS = 3_600_000
+POLL_S = 0.2
+FATES = {
+    "folded": "it is an observation now",
+    "refused": "it got a verdict again",
+    "waiting": "no worker has decided it yet",
+}
 
 Fate = Literal["folded", "refused", "waiting"]
 
@@ -130,3 +138,67 @@ def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Positio
             if of is not None:
                 found[of] = Position(partition, raw.offset)
     return found
+
+
+class RetryReport(NamedTuple):
+    """The report on one dead letter. outcome: ready, refused, retried (before) or appended. at: its retry."""
+
+    letter: Letter
+    outcome: str
+    text: str
+    at: Position | None = None
+    fate: str | None = None
+
+
+def retry_plan(
+    port: KafkaLog, found: Sequence[Letter], *, again: bool
+) -> tuple[list[RetryReport], dict[Position, Ready]]:  # fmt: skip
+    """Steps 1 and 2, for some dead letters.
+
+    Args:
+        port: The log, as of its last `refresh`.
+        found: The dead letters.
+        again: Whether those that were retried before are to be retried again.
+
+    Returns:
+        What would be done with each, and the records to append, by the positions that they repeat.
+    """
+    judged = {each.position: judge(port.registry, port.partitions, each.verdict) for each in found}
+    ready = {at: each for at, each in judged.items() if not isinstance(each, Refused)}
+    before = retried(port, ready.values())
+    became = fates(port, before.values())
+    told = []
+    for letter in found:
+        each, at = judged[letter.position], before.get(letter.position)
+        if isinstance(each, Refused):
+            told.append(RetryReport(letter, "refused", f"would be refused again, {each.reason}: {each.detail}"))
+        elif at is not None and not again:
+            told.append(RetryReport(letter, "retried", f"was retried at {at}; {FATES[became[at]]}", at, became[at]))
+            del ready[letter.position]
+        else:
+            moved = "" if each.entity.encode() == letter.verdict.key else f" under the key {each.entity}"
+            told.append(RetryReport(letter, "ready", f"would be appended to partition {each.partition}{moved}"))
+    return told, ready
+
+
+def carry_out(
+    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
+) -> list[RetryReport]:  # fmt: skip
+    """Steps 3 to 5: append the records of a plan, and wait up to `wait_s` for the decision on each."""
+    stands = retry(port, list(ready.values()))
+    deadline = Deadline(wait_s)
+    became = fates(port, stands.values())
+    while "waiting" in became.values() and not deadline.is_past:
+        time.sleep(POLL_S)
+        port.refresh()
+        became = fates(port, stands.values())
+    done = []
+    for each in told:
+        if each.outcome != "ready":
+            done.append(each)
+            continue
+        at = stands.get(each.letter.position)
+        fate = "waiting" if at is None else became[at]
+        place = "" if at is None else f" at {at}"
+        done.append(RetryReport(each.letter, "appended", f"appended{place}; {FATES[fate]}", at, fate))
+    return done
