@@ -66,7 +66,7 @@ class Decoder:
         for begin in range(0, len(data), _PIECE_BYTES):
             try:
                 piece = layer.feed(data[begin : begin + _PIECE_BYTES])
-            except Exception as error:
+            except Exception as error:  # each decoder raises errors of its own
                 raise Undecodable("undecodable", f"the body is not valid {name}: {error}") from None
             self._given[index] += len(piece)
             if self._given[index] > OUTPUT_BYTES_MAX:

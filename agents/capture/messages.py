@@ -68,7 +68,7 @@ def _read(value: Any) -> object:
     """Return the part of a body that was read; None if nothing was."""
     try:
         return value.content
-    except Exception:
+    except Exception:  # httpx has several errors for a body that was not read, or not wholly
         return None
 
 

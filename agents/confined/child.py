@@ -103,7 +103,7 @@ def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
         done = _replayed(question, agent, redact)
     except Departure as departure:
         return ChildReply(left=DepartureReply.of(departure))
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         return ChildReply(error=ErrorReply.of(error))
     return ChildReply(now=done.now, unused=done.unused, escapes=tuple(done.escapes), unheld=unheld)
 

@@ -77,7 +77,7 @@ def shipped(redact: Redact | None) -> tuple[str, bytes]:
         return entry_for(redact, "redactor"), b""
     try:
         return "", pickle.dumps(redact)
-    except Exception as error:
+    except Exception as error:  # pickle raises whatever the object does
         raise InputError(
             f"the redactor cannot be passed to the confined process ({error}): give a function of a module that makes "
             "it, or rules that are functions of a module"

@@ -105,7 +105,7 @@ def run(steps: Steps, sleep: Callable[[float], None] = time.sleep) -> Any:
         while True:
             try:
                 answer = done(command)
-            except BaseException as error:
+            except BaseException as error:  # passed on to the protocol, which decides
                 command = steps.throw(error)
             else:
                 command = steps.send(answer)
@@ -130,7 +130,7 @@ async def run_async(steps: Steps) -> Any:
         while True:
             try:
                 answer = await done(command)
-            except BaseException as error:
+            except BaseException as error:  # passed on to the protocol, which decides
                 command = steps.throw(error)
             else:
                 command = steps.send(answer)

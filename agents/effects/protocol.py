@@ -149,7 +149,7 @@ class Protocol:
             found = yield CallRequest(terms.probe, (order.key, order.arguments))
         except NotDone as error:
             found = error
-        except Exception as error:
+        except Exception as error:  # the user's probe may raise anything
             raise EffectUnknown(
                 order.key, f"{_sent(claim, cause)}, and its probe failed with {_named(error)}"
             ) from error
@@ -232,7 +232,7 @@ class Protocol:
             if is_last or not isinstance(error, Exception):
                 raise
             return Outcome(error=error)
-        except BaseException as error:
+        except BaseException as error:  # whatever ended the call, it may have taken place
             yield from self._say_unknown(order, token, _said_of(error), sent_at)
             if not isinstance(error, Exception):
                 raise
@@ -265,7 +265,7 @@ class Protocol:
         try:
             said = {"claims": {token: "released"}, **more}
             yield Logged(partial(self._book.say, order, said, is_durable=False))
-        except Exception:
+        except Exception:  # the caller's own error must not be hidden
             return
 
     def _say_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:

@@ -200,7 +200,7 @@ class Calling:
                 if comes_later(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
                 return self._answered(made, answer, shape.recorded(answer))
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(made, error, trying)
                 if wait_ms is None:
                     raise
@@ -223,7 +223,7 @@ class Calling:
                     return self._later(made, answer, shape, block)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(made, error, trying)
                 if wait_ms is None:
                     raise

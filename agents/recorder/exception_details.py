@@ -79,7 +79,7 @@ def said(error: BaseException) -> str:
     """The text of an exception, as a log can hold it."""
     try:
         return text_of(str(error))
-    except Exception as problem:
+    except Exception as problem:  # __str__ may raise anything
         return f"(no text: its __str__ raised {type(problem).__qualname__})"
 
 
@@ -329,7 +329,7 @@ class Making:
             return self._of(name.removeprefix(_PREFIX), form[name])
         except NoForm:
             raise
-        except Exception as error:
+        except Exception as error:  # constructors of exceptions may raise anything
             raise NoForm(f"{name.removeprefix(_PREFIX)}: {type(error).__name__}: {error}") from None
 
     def _of(self, name: str, form: Plain) -> Any:

@@ -64,7 +64,7 @@ def _again(name: str, message: str, details: Plain, failure: Failure | None = No
             for error in making.made(found, message, told):
                 if said(error) == message and type(error).__qualname__ == found.__qualname__:
                     return error
-        except Exception as problem:
+        except Exception as problem:  # constructors of exceptions may raise anything
             why += f" ({type(problem).__name__}: {problem})"
     module, _, own = name.rpartition(".")
     named: Any = type(own or "RecordedFailure", (RecordedFailure,), {"__module__": module, "__qualname__": own})

@@ -116,7 +116,7 @@ class PartOfFunction:
                     result = function()
                     self._shape.recorded(result)
                     return result
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(error)
                 if wait_ms is None:
                     raise
@@ -130,7 +130,7 @@ class PartOfFunction:
                     result = await function()
                     self._shape.recorded(result)
                     return result
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(error)
                 if wait_ms is None:
                     raise

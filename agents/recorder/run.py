@@ -265,7 +265,7 @@ class Run(Asks):
             try:
                 result = call()
                 data = shape.recorded(result)
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(error, trying)
                 if wait_ms is None:
                     raise
@@ -289,7 +289,7 @@ class Run(Asks):
             try:
                 result = await call()
                 data = shape.recorded(result)
-            except BaseException as error:
+            except BaseException as error:  # recorded, then raised again or tried again
                 wait_ms = self._again(error, trying)
                 if wait_ms is None:
                     raise

@@ -176,5 +176,5 @@ class Writer:
         if self._problem is None:
             try:
                 work()
-            except BaseException as problem:
+            except BaseException as problem:  # raised where the run waits for the writer
                 self._problem = problem

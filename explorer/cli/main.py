@@ -165,7 +165,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _refuse(f"{place}{error.strerror or error}")
-    except Exception as error:
+    except Exception as error:  # the last resort: anything else is a defect of refold
         _say(f"a defect: {type(error).__name__}: {error}; please report it, with what {DEBUG}=1 shows")
         return DEFECT
     return int(status or 0)

@@ -240,7 +240,7 @@ class HistoryServer:
             return found
         except (RefoldError, OSError, Busy):
             raise
-        except Exception as error:
+        except Exception as error:  # a defect: the client gets an answer, and the log says where
             frames = traceback.extract_tb(error.__traceback__)
             where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
             _log.error("a question failed: %s: %.300s (%s)", type(error).__name__, error, where)

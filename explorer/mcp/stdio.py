@@ -18,7 +18,7 @@ def serve(history: HistoryServer) -> None:
     def run() -> None:
         try:
             asyncio.run(_serve(history))
-        except BaseException as error:
+        except BaseException as error:  # raised again in the main thread
             failures.append(error)
         finally:
             ended.set()

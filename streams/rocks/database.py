@@ -175,7 +175,7 @@ class Database:
         try:
             options, families = owner_options(create=create, memory=memory)
             raw = Rdict(str(path / "db"), options=options, column_families=families)
-        except Exception as error:
+        except Exception as error:  # rocksdict raises plain Exception
             raise_fault(error, path, "opening the log" if kind == "file" else "opening the table", kind)
         found = raw.latest_sequence_number()
         if found < synced:
@@ -196,7 +196,7 @@ class Database:
             return cast("bytes | None", self._columns[family].get(key))
         except KeyError:
             raise_key_error(self.path, self._columns, family, key)
-        except Exception as error:
+        except Exception as error:  # rocksdict raises plain Exception
             raise_fault(error, self.path, f"reading {family} key {key!r:.80}", self._kind)
 
     def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -208,7 +208,7 @@ class Database:
                 return cast("list[bytes | None]", self._columns[family].get(list(keys)))
             except KeyError:
                 raise_key_error(self.path, self._columns, family, keys)
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 raise_fault(
                     error,
                     self.path,
@@ -283,7 +283,7 @@ class Database:
             contents = batch.take()
             try:
                 self._raw.write(contents)
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 self._fail(error)
             if sync:
                 self._sync()
@@ -308,7 +308,7 @@ class Database:
             self._require_writable()
             try:
                 self._columns[family].delete_range(b"", _ABOVE_ALL)
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 self._fail(error)
 
     def compact(self, family: Family, start: bytes | None = None, stop: bytes | None = None) -> None:
@@ -317,7 +317,7 @@ class Database:
             self._require_writable()
             try:
                 self._columns[family].compact_range(start, stop)
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 raise_fault(error, self.path, f"compacting {family}", self._kind)
 
     # Closing
@@ -338,7 +338,7 @@ class Database:
         for database in (*self._columns.values(), self._raw):
             try:
                 database.close()
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 problem = problem or error
         self._columns.clear()
         if self._note is not None:
@@ -360,7 +360,7 @@ class Database:
             for column in self._columns.values():
                 column.flush(wait=True)
             self._write_note(number)
-        except Exception as error:
+        except Exception as error:  # rocksdict raises plain Exception
             return error
         return None
 
@@ -373,7 +373,7 @@ class Database:
         with self._gate:
             try:
                 return cursor.step(rows_max)
-            except Exception as error:
+            except Exception as error:  # rocksdict raises plain Exception
                 raise_fault(error, self.path, f"scanning {family} {cursor}", self._kind)
 
     def _sync(self, through: int | None = None) -> None:
@@ -390,7 +390,7 @@ class Database:
         try:
             # Not WriteOptions.sync: rocksdict would block every thread during the fsync.
             self._raw.flush_wal(sync=True)
-        except Exception as error:
+        except Exception as error:  # rocksdict raises plain Exception
             self._fail(error)
 
     def _fail(self, error: Exception) -> NoReturn:

@@ -46,7 +46,7 @@ def open_reader(path: Path, folder: str, kind: Kind = "file") -> Rdict:
         before = _manifest(path)
         try:
             raw = _open(path, folder)
-        except Exception as error:
+        except Exception as error:  # rocksdict raises plain Exception
             failures = failures + 1 if before == _manifest(path) else 0
             if isinstance(error, PermissionError) and error.filename:
                 raise unreadable(path, Path(error.filename)) from error

@@ -132,7 +132,7 @@ class Aside(Generic[Answer]):
     def _run(self) -> None:
         try:
             self._answers.append(self._ask())
-        except Exception as problem:
+        except Exception as problem:  # raised again by `answer`
             self._problem = problem
 
 

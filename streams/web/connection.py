@@ -133,7 +133,7 @@ class Connection(RequestHandler):
         """Parse; what the parser itself fails on ends the connection."""
         try:
             super().data_received(data)
-        except Exception as error:
+        except Exception as error:  # hostile input: the parser may raise anything
             _log.warning("a request could not be parsed (%s); the connection was closed", type(error).__name__)
             self._slot.close()
 

@@ -85,7 +85,7 @@ class Lane:
             try:
                 if future.set_running_or_notify_cancel():
                     future.set_result(work())
-            except BaseException as error:
+            except BaseException as error:  # raised again where the answer is awaited
                 future.set_exception(error)
             finally:
                 with self._lock:
@@ -312,7 +312,7 @@ def _answered(site: Site, asked: Request) -> PageResponse:
     """The site's answer. What it fails on is a defect: one line in the log says where, none in the answer."""
     try:
         return site.answer(asked)
-    except Exception as error:
+    except Exception as error:  # a defect: the client gets an answer, and the log says where
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
         _log.error("the page %.100s failed: %s: %.300s (%s)", asked.path, type(error).__name__, error, where)

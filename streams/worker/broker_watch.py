@@ -93,7 +93,7 @@ class BrokerWatch:
         while not self._stopping.is_set():
             try:
                 brokers, why = self._asked()
-            except Exception as error:
+            except Exception as error:  # watching goes on whatever the client raises
                 self._tell_failure("brokers", error)
                 brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
             if self._stopping.is_set():
@@ -105,7 +105,7 @@ class BrokerWatch:
             if brokers:
                 try:
                     self._look_further(time.monotonic())
-                except Exception as error:
+                except Exception as error:  # watching goes on whatever the client raises
                     if self._stopping.is_set():
                         return
                     self._tell_failure("group_and_settings", error)

@@ -23,7 +23,7 @@ def close_all(closings: Iterable[Callable[[], object]]) -> None:
     for close in closings:
         try:
             close()
-        except Exception as problem:
+        except Exception as problem:  # everything is closed; the first error is raised afterwards
             if first is None:
                 first = problem
             else:

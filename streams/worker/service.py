@@ -207,7 +207,7 @@ class FoldService:
                 self._turn(self._membership)
             tell(_log, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
-        except BaseException as problem:
+        except BaseException as problem:  # whatever it is, the partitions are given up in order
             reason = self._reason(problem, folder)
             # Said by the pages at once: giving everything up takes a while.
             self._failure = str(reason) or type(reason).__name__

@@ -106,7 +106,7 @@ def driven(run: Run, agent: Agent) -> Exception | None:
         return error
     except RefoldError:
         raise
-    except Exception as error:
+    except Exception as error:  # the agent's own: it may raise anything
         return error
     return None
 

@@ -370,7 +370,7 @@ class Follower:
             except SinkBusy as error:
                 self.report.busy += 1
                 self.report.last_busy = str(error)
-            except Exception as error:
+            except Exception as error:  # raised by the test: a user's sink may raise anything
                 self.problem = error
                 return
 

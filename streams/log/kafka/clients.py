@@ -33,7 +33,7 @@ def within(timeout_s: float, call: Callable[[], None]) -> None:
     def run() -> None:
         try:
             call()
-        except BaseException as problem:
+        except BaseException as problem:  # raised again in the thread that waits
             answer.set_exception(problem)
         else:
             answer.set_result(None)

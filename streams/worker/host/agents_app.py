@@ -74,7 +74,7 @@ class AgentThread:
                 name = agent.name
                 agent(change, self._log)
             self._log.flush()
-        except Exception as error:
+        except Exception as error:  # the user's agent may raise anything
             raise AgentFailed(f"the agent {name} failed at the change of {change.entity} to v{change.to_version} "
                               f"({place}): {type(error).__name__}: {error}; it is delivered again at the next start"
                               ) from error  # fmt: skip

@@ -68,7 +68,7 @@ class ThreadHost(mode.Service):
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self._service.run()
-        except BaseException as error:
+        except BaseException as error:  # raised again when the worker has ended
             self.failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self._note_end)
