@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -46,15 +47,35 @@ def run_process(service: HostedService, make_agents: Callable[[], AgentsApp] | N
     said = [each for each in failures if isinstance(each, Exception)]
     if said:
         raise said[0]
-    if worker._signal_stop_future is None or any(isinstance(each, asyncio.CancelledError) for each in failures):
+    if not worker.has_signal or any(isinstance(each, asyncio.CancelledError) for each in failures):
         raise StorageError("the worker was cancelled by its own code, without a reason; start it again")
 
 
-def _worker(fold: ThreadHost, agents: AgentsApp | None, loop: asyncio.AbstractEventLoop) -> mode.Worker:
+def _worker(fold: ThreadHost, agents: AgentsApp | None, loop: asyncio.AbstractEventLoop) -> _SignalledWorker:
     quiet: dict[str, Any] = {
         "loop": loop, "quiet": True, "override_logging": False, "redirect_stdouts": False, "stdout": io.StringIO(),
         "stderr": io.StringIO(), "daemon": True,
     }  # fmt: skip
     if agents is None:
-        return mode.Worker(fold, **quiet)
-    return faust.Worker(agents.app, fold, **quiet)
+        return _SignalledWorker(fold, **quiet)
+    return _FaustWorker(agents.app, fold, **quiet)
+
+
+class _SignalledWorker(mode.Worker):
+    """Mode's worker. has_signal: SIGINT or SIGTERM has arrived."""
+
+    has_signal = False
+
+    def install_signal_handlers(self) -> None:
+        super().install_signal_handlers()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # asyncio is informed by its wakeup descriptor, whichever Python function handles the signal.
+            signal.signal(number, self._note)
+            signal.siginterrupt(number, False)
+
+    def _note(self, *_: object) -> None:
+        self.has_signal = True
+
+
+class _FaustWorker(_SignalledWorker, faust.Worker):
+    """Faust's worker, with the same."""
