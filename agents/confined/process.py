@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import msgspec
 from refold.agents.confined.protocol import ChildReply, Question
 from refold.agents.replay.watch import LIBRARIES, NetworkDenied
 from refold.avro.errors import InputError, NotConfinable
-from refold.streams.runtime import command, environment
+from refold.streams import child_process
 from refold.streams.temporary import TemporaryFolder
 
 FOLDER = "refold-confined-"
@@ -57,9 +56,9 @@ def ended(question: Question) -> ProcessEnd:
         question = msgspec.structs.replace(question, folder=folder)
         with os.fdopen(os.dup(asked), "wb") as file:
             file.write(msgspec.json.encode(question))
-        process = subprocess.Popen(
-            command("refold.agents.confined.child", str(asked), str(said), str(trace)),
-            env=environment(TMPDIR=folder), stdin=subprocess.DEVNULL, stdout=2, pass_fds=[asked, said, trace, lock],
+        process = child_process.start(
+            "refold.agents.confined.child", asked, said, trace, stdout=2, pass_fds=[asked, said, trace, lock],
+            TMPDIR=folder,
         )  # fmt: skip
         try:
             status = process.wait()
@@ -77,8 +76,8 @@ def ended(question: Question) -> ProcessEnd:
 
 def without_answer(found: ProcessEnd, run: str) -> InputError:
     """Return the error for a process that ended without an answer."""
-    how = f"by signal {-found.status}" if found.status < 0 else f"with status {found.status}"
-    return InputError(f"the confined process of run {run} ended {how}, before it had an answer")
+    how = child_process.ending(found.status)
+    return InputError(f"the confined process of run {run} {how}, before it had an answer")
 
 
 def not_confinable(why: str) -> NotConfinable:

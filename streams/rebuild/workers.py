@@ -2,7 +2,7 @@
 
 Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
-1. Make a temporary folder for the children, and start them: separate interpreters (streams/runtime.py) that run
+1. Make a temporary folder for the children, and start them: separate interpreters (streams/child_process.py) that run
    streams/rebuild/child.py.
 2. Send each, as JSON lines on its standard input, the plan and then one partition after another: the next one when
    it has answered. It opens the log to read, by its URL.
@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from refold.avro.errors import StorageError
-from refold.streams import runtime
+from refold.streams import child_process, runtime
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.rebuild.partition import BaseEpoch, Progress, RecordsToRead, folded_instead, rebuild_partition
@@ -50,7 +50,7 @@ _READ_BYTES = 65_536
 
 def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
     """Return the number of processes to start; 0 if this one rebuilds alone."""
-    if parallel is False or not runtime.is_there():
+    if parallel is False or not child_process.can_start():
         return 0
     processes = min(runtime.cores(), len(plan.ranges), PROCESSES_MAX)
     if parallel:
@@ -119,15 +119,10 @@ class _Child:
         self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
         store.keep(self._entities)
         self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
-        self._process = subprocess.Popen(
-            runtime.command(_MODULE),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            pass_fds=[self._entities.fileno()],
-            env=runtime.environment(TMPDIR=folder),
-            bufsize=0,
-        )
+        self._process = child_process.start(
+            _MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            pass_fds=[self._entities.fileno()], TMPDIR=folder,
+        )  # fmt: skip
         ending.callback(self.end)
         self._tell({**setup, "file": self._entities.fileno(), "folder": folder})
 
@@ -179,7 +174,7 @@ class _Child:
         return StorageError(why)
 
     def _why_it_ended(self) -> str:
-        how = f"the process for it {runtime.how_it_ended(self._process)}"
+        how = f"the process for it {child_process.how_it_ended(self._process)}"
         if self._process.returncode is None or self._process.returncode < 0:
             return how
         self._errors.seek(0)

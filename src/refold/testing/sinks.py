@@ -38,7 +38,7 @@ import pytest
 from refold.sinks.feed import Feed
 from refold.sinks.port import Batch, Load, Sink, SinkBusy, SinkRefused
 from refold.sinks.run import Report, SinkWatch, keep_up
-from refold.streams import runtime
+from refold.streams import child_process
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import log_on, process_surroundings
@@ -151,7 +151,7 @@ def lives(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The process that runs LIVES."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", LIVES, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=runtime.environment(),
+        env=child_process.environment(),
     )  # fmt: skip
     try:
         yield process

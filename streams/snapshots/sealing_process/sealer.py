@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import logging
 import socket
-import subprocess
 from collections.abc import Callable
 
 from refold.avro.errors import StorageError
-from refold.streams import runtime
+from refold.streams import child_process, runtime
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.sealing_process.channel import (
@@ -54,21 +53,12 @@ class SealingProcess:
         with other, shared_memory() as memory:
             self._channel = Channel(own, memory.fileno(), silent_s=_SILENT_S)
             try:
-                self._process = self._started(other.fileno(), memory.fileno())
+                given = other.fileno(), memory.fileno()
+                self._process = child_process.start(_MODULE, *given, pass_fds=given)
             except OSError:
                 self._channel.close()
                 raise
         self._tell((log_id, partitions))
-
-    @staticmethod
-    def _started(*given: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            runtime.command(_MODULE, *map(str, given)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=given,
-            env=runtime.environment(),
-        )
 
     def seal(self, desk: Desk, meanwhile: Callable[[], object]) -> Manifest:
         """Seal an epoch. Raises the error of the store or view that it failed with, or SealingFailed if the process
@@ -99,7 +89,7 @@ class SealingProcess:
         except TimeoutError:
             raise SealingFailed(f"it said nothing for {_SILENT_S} s") from None
         except (EOFError, OSError) as error:
-            raise SealingFailed(f"it {runtime.how_it_ended(self._process)}") from error
+            raise SealingFailed(f"it {child_process.how_it_ended(self._process)}") from error
         return asked
 
     def _tell(self, told: object) -> None:
@@ -140,7 +130,7 @@ class ApartSealer:
         self._partitions = partitions
         self._here: Sealer | None = Sealer(store, log_id, partitions)
         self._child: SealingProcess | None = None
-        self._may_start = runtime.is_there() and runtime.cores() > 1
+        self._may_start = child_process.can_start() and runtime.cores() > 1
         self._is_stopped = False
         self._entities: dict[int, int] = {}
 
