@@ -32,7 +32,7 @@ from refold.sinks.states import advance, begun, follows, is_exact, packed, unpac
 from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader, first_past
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.rebuild.partition import Progress
 from refold.streams.table.folds import Folds
 
@@ -99,7 +99,7 @@ class _Taken:
 class Feed:
     """The batches of one log for one sink. `held` reads the sink's states. history: whether the sink takes history."""
 
-    def __init__(self, log: LogPort, held: Held, *, history: bool = True, changes_max: int = CHANGES_MAX) -> None:
+    def __init__(self, log: LogReader, held: Held, *, history: bool = True, changes_max: int = CHANGES_MAX) -> None:
         self._log = log
         self._held = held
         self._history = history

@@ -24,7 +24,7 @@ from refold.streams.changes import Change, Shown
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader
 from refold.streams.history import Observed, moments, seen_in
-from refold.streams.log.port import LogPort, firsts
+from refold.streams.log.port import LogReader, firsts
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
 from refold.streams.rebuild.result import Rebuilt
@@ -37,7 +37,7 @@ AT_ONCE = 500
 class RecomputedEntity:
     """One entity at a cut: its state, and the rows of its history on request."""
 
-    def __init__(self, log: LogPort, type_fold: TypeFold, entity: str, observed: Sequence[Observed]) -> None:
+    def __init__(self, log: LogReader, type_fold: TypeFold, entity: str, observed: Sequence[Observed]) -> None:
         self._log = log
         self._fold = type_fold
         self.entity = entity
@@ -68,7 +68,7 @@ class RecomputedEntity:
                 )  # fmt: skip
 
 
-def told(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
+def told(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
     """The entities that exist at a cut, of the given names, read in groups."""
     waiting = iter(sorted(names, key=log.partition_of))
     while some := list(islice(waiting, AT_ONCE)):
@@ -94,7 +94,7 @@ def definitions_at(registry: Registry, schemas: int) -> dict[str, TypeDefinition
 
 
 def load_of(
-    log: LogPort, before: Cut | None, cut: Cut, types: frozenset[str] | None, *, history: bool,
+    log: LogReader, before: Cut | None, cut: Cut, types: frozenset[str] | None, *, history: bool,
     progress: Progress = lambda more, total: None,
 ) -> Load:  # fmt: skip
     """Return all entities at a cut, or those of some types; the rebuild is done on return. history: whether rows are
@@ -111,7 +111,7 @@ def load_of(
 class _Loading:
     """One load's entities and history."""
 
-    def __init__(self, log: LogPort, cut: Cut, rebuilt: Rebuilt, types: frozenset[str] | None) -> None:
+    def __init__(self, log: LogReader, cut: Cut, rebuilt: Rebuilt, types: frozenset[str] | None) -> None:
         self._log = log
         self._cut = cut
         self._rebuilt = rebuilt

@@ -28,11 +28,11 @@ from refold.reducers.order import SIGN, order_bound
 from refold.reducers.state import hash_state
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below, seen_in, unknown
-from refold.streams.log.port import Checkpoint, IndexedObservation, LogPort, Record, firsts
+from refold.streams.log.port import Checkpoint, IndexedObservation, LogReader, Record, firsts
 from refold.streams.table.folds import Folds, TypeFold
 
 
-def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
+def entity_at(log: LogReader, folds: Folds, entity: str, cut: Cut) -> Entity:
     """Return the entity as of a cut, with its hash; its residue is not valid.
 
     Its version is 0 if none of its observations was made by then. Raises UnknownEntity if it has no record below the
@@ -52,7 +52,7 @@ def entity_at(log: LogPort, folds: Folds, entity: str, cut: Cut) -> Entity:
     return found
 
 
-def entities_at(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> dict[str, Entity]:
+def entities_at(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> dict[str, Entity]:
     """Return the entities with a record below a cut, by name, in the given order; without hashes."""
     asked = list(dict.fromkeys(names))
     by_partition: dict[int, list[str]] = {}
@@ -74,7 +74,7 @@ def entities_at(log: LogPort, folds: Folds, names: Iterable[str], cut: Cut) -> d
     return found
 
 
-def _known(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
+def _known(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
     end = cut.offsets[log.partition_of(entity)]
     begin = _checkpoint(log, type_fold, entity, end)
     if begin is not None:
@@ -84,7 +84,7 @@ def _known(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
     return fold_observed(type_fold.fold, entity, observed_below(log, entity, cut), None)
 
 
-def _true(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut, until: int) -> Entity:
+def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int) -> Entity:
     end = cut.offsets[log.partition_of(entity)]
     arrivals = list(log.arrivals(entity, end))
     if not arrivals:
@@ -106,7 +106,7 @@ def _true(log: LogPort, type_fold: TypeFold, entity: str, cut: Cut, until: int) 
     return type_fold.fold.from_nothing(entity, _seen(log, entity, live))
 
 
-def _retracted(log: LogPort, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
+def _retracted(log: LogReader, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
     """Every id that an arrival retracts, with the offset of the first such arrival."""
     found: dict[bytes, int] = {}
     for seen in _seen(log, entity, (each for each in arrivals if each.retracts)):
@@ -124,7 +124,7 @@ def _withdrawals(arrivals: Sequence[IndexedObservation], retracted: dict[bytes, 
 
 
 def _checkpoint_without(
-    log: LogPort, type_fold: TypeFold, entity: str, end: int, withdrawals: Sequence[tuple[int, int]]
+    log: LogReader, type_fold: TypeFold, entity: str, end: int, withdrawals: Sequence[tuple[int, int]]
 ) -> Checkpoint | None:
     """The last checkpoint below an offset without an observation that is retracted only after it."""
     while (found := _checkpoint(log, type_fold, entity, end)) is not None:
@@ -135,7 +135,7 @@ def _checkpoint_without(
     return None
 
 
-def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Checkpoint | None:
+def _checkpoint(log: LogReader, type_fold: TypeFold, entity: str, end: int) -> Checkpoint | None:
     """The checkpoint, or None if it is damaged: verify reports it, and the log still has its observations."""
     try:
         return log.checkpoint(entity, end, type_fold.version.offset)
@@ -143,7 +143,7 @@ def _checkpoint(log: LogPort, type_fold: TypeFold, entity: str, end: int) -> Che
         return None
 
 
-def _seen(log: LogPort, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
+def _seen(log: LogReader, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
     """The observations of some arrivals, in order."""
     some = list(arrivals)
     records = log.records_of(entity, [each.q for each in some])

@@ -27,7 +27,7 @@ from refold.avro.errors import CorruptionError, InputError, UndecodableError
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.avro.times import TIME_MAX
-from refold.streams.log.port import LogPort, Position
+from refold.streams.log.port import LogReader, Position
 
 FORMAT = 1
 END_MS = TIME_MAX // 1000 + 1
@@ -155,13 +155,13 @@ def position_in(given: str | bytes | None) -> Position | None:
     return Position(*_POSITION.unpack(given))
 
 
-def letters(log: LogPort) -> Iterator[Letter]:
+def letters(log: LogReader) -> Iterator[Letter]:
     """Yield every dead letter of a log, by the position of its record. Raises CorruptionError if one cannot be read."""
     for each in log.deadletters():
         yield letter_of(log.registry, each.offset, read_verdict(each.partition, each.data))
 
 
-def letters_at(log: LogPort, positions: Sequence[Position]) -> list[Letter]:
+def letters_at(log: LogReader, positions: Sequence[Position]) -> list[Letter]:
     """Return the dead letters on these records, in this order. InputError if a record has none."""
     there = {each.position: each for each in letters(log) if each.position in positions}
     missing = [each for each in dict.fromkeys(positions) if each not in there]

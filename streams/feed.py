@@ -18,14 +18,14 @@ from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
 from refold.streams.cut import Cut
 from refold.streams.history import fold_observed, observed_below
-from refold.streams.log.port import ChangeRecord, LogPort
+from refold.streams.log.port import ChangeRecord, LogReader
 from refold.streams.table.folds import Folds
 
 
 class ChangeReader:
     """Decodes changes of every type version of a log."""
 
-    def __init__(self, log: LogPort) -> None:
+    def __init__(self, log: LogReader) -> None:
         self._log = log
         self._codecs: dict[int, ChangeCodec] = {}
         self._known = 0
@@ -55,7 +55,7 @@ class ChangeReader:
         return self._codecs[schema].decode(data)
 
 
-def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) -> Iterator[Change]:
+def changes_from(log: LogReader, cut: Cut | None, *, live: bool, poll_s: float) -> Iterator[Change]:
     """Yield the changes after a cut, in order within each partition."""
     reader = ChangeReader(log)
     log.refresh()
@@ -80,7 +80,7 @@ def changes_from(log: LogPort, cut: Cut | None, *, live: bool, poll_s: float) ->
             log.refresh()
 
 
-def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) -> int:
+def first_past(log: LogReader, reader: ChangeReader, partition: int, offset: int) -> int:
     """The first change whose `through` is at or above the offset: one with an equal `through` may be a later
     redefinition.
     """
@@ -95,7 +95,7 @@ def first_past(log: LogPort, reader: ChangeReader, partition: int, offset: int) 
     return low
 
 
-def _trimmed(log: LogPort, change: Change, partition: int, cut: Cut | None) -> Change | None:
+def _trimmed(log: LogReader, change: Change, partition: int, cut: Cut | None) -> Change | None:
     """The part of a change after the cut, if any."""
     if cut is None:
         return change

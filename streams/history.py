@@ -24,7 +24,7 @@ from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Row, Shown, rows
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort, Record, firsts, observation_in
+from refold.streams.log.port import LogReader, Record, firsts, observation_in
 from refold.streams.table.folds import Folds
 
 
@@ -49,7 +49,7 @@ def seen_in(record: Record, registry: Registry) -> Seen:
     return Seen(record.offset, order_key(observation, record.id), observation)
 
 
-def observed_below(log: LogPort, entity: str, cut: Cut) -> list[Observed]:
+def observed_below(log: LogReader, entity: str, cut: Cut) -> list[Observed]:
     """Return an entity's distinct observations below a cut, in log order. Raises UnknownEntity if there is none."""
     records = firsts(log.entity_records(entity, cut.offsets[log.partition_of(entity)]))
     found = [Observed(seen_in(record, log.registry), record.recorded_at) for record in records]
@@ -81,7 +81,7 @@ def moments(fold: Fold, entity: str, observed: Sequence[Observed]) -> Iterator[M
 AT_ONCE = 2_000
 
 
-def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool) -> list[Row]:
+def difference(log: LogReader, a: Cut, b: Cut, entity: str | None, *, python: bool) -> list[Row]:
     """Return the rows that lead from `a` to `b`, by entity. Raises UnknownEntity if the given entity exists at neither
     point.
     """
@@ -100,7 +100,7 @@ def difference(log: LogPort, a: Cut, b: Cut, entity: str | None, *, python: bool
     return found
 
 
-def _candidates(log: LogPort, a: Cut, b: Cut) -> set[str]:
+def _candidates(log: LogReader, a: Cut, b: Cut) -> set[str]:
     by_recorded = a.observed_until is None and b.observed_until is None
     names: set[str] = set()
     for partition in a.offsets:
@@ -109,7 +109,7 @@ def _candidates(log: LogPort, a: Cut, b: Cut) -> set[str]:
     return names
 
 
-def _observed(log: LogPort, a: Cut, b: Cut, names: list[str]) -> dict[str, list[Observed]]:
+def _observed(log: LogReader, a: Cut, b: Cut, names: list[str]) -> dict[str, list[Observed]]:
     """The distinct observations of some entities below the later point, in log order for each entity."""
     by_partition: dict[int, set[str]] = {}
     for name in names:
@@ -123,7 +123,7 @@ def _observed(log: LogPort, a: Cut, b: Cut, names: list[str]) -> dict[str, list[
 
 
 def _of_entity(
-    log: LogPort, folds: Folds, a: Cut, b: Cut, name: str, observed: list[Observed], python: bool
+    log: LogReader, folds: Folds, a: Cut, b: Cut, name: str, observed: list[Observed], python: bool
 ) -> list[Row]:
     partition = log.partition_of(name)
     type_fold = folds.of_entity(name)

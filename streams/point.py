@@ -17,7 +17,7 @@ from refold.avro.errors import InputError, NotAnswerable, ValidationError
 from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
 from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, of_this_fold, parse_cut, read_cut
 from refold.streams.defaults import CLOCKS
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 
 CLOCK_SLACK_MS = 5000
 FORMS = "a time (2026-11-21T03:12:00Z), @marker, cut:TEXT, offset:0=41,1=17, vN with one entity, run:ID#STEP, or now"
@@ -44,7 +44,7 @@ class Point:
 class Points:
     """Resolves WHEN on one log."""
 
-    def __init__(self, log: LogPort, now_ms: int) -> None:
+    def __init__(self, log: LogReader, now_ms: int) -> None:
         self._log = log
         # An archive does not have what its origin recorded after the archiving.
         self._now_ms = now_ms if log.archived_at is None else min(now_ms, log.archived_at)

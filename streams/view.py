@@ -23,7 +23,7 @@ from refold.reducers.order import place_of
 from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.history import Observed, observed_below
-from refold.streams.log.port import LogPort, Position, observation_in
+from refold.streams.log.port import LogReader, Position, observation_in
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.table.folds import Folds
 
@@ -42,7 +42,7 @@ class TraceLink(NamedTuple):
     statement: Observation | None
 
 
-def trace(log: LogPort, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
+def trace(log: LogReader, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
     """Return the chain of causes of some observations, each once, nearest first."""
     waiting = deque((observation_id, 0) for observation_id in ids)
     reached: set[bytes] = set()
@@ -77,7 +77,7 @@ class Holder:
 class EntityView:
     """One entity at a cut. `fields` holds plain Python values by first name; `state_hash` is hexadecimal."""
 
-    def __init__(self, log: LogPort, folds: Folds, cut: Cut, entity: Entity) -> None:
+    def __init__(self, log: LogReader, folds: Folds, cut: Cut, entity: Entity) -> None:
         self._log = log
         self._fold = folds.of_entity(entity.name)
         self._cut = cut
@@ -210,7 +210,7 @@ class StateView:
     `source` says how it was rebuilt; see Rebuilt.source.
     """
 
-    def __init__(self, log: LogPort, cut: Cut, rebuilt: Rebuilt) -> None:
+    def __init__(self, log: LogReader, cut: Cut, rebuilt: Rebuilt) -> None:
         self._log = log
         self._folds = Folds(log.registry, cut.schemas)
         self._rebuilt = rebuilt

@@ -34,7 +34,7 @@ from refold.avro.errors import InputError, UndecodableError
 from refold.avro.observation import Observation, type_of
 from refold.streams.client import Log
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 
 _BY_SOURCE = frozenset({"action", "effect", "agent_session"})
 
@@ -64,7 +64,7 @@ class Survey:
         return found
 
 
-def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
+def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> Survey:
     """The pass, up to a cut. runs: whether each was imported."""
     found = Survey()
     for partition, end in cut.offsets.items():
@@ -82,7 +82,7 @@ def survey(log: LogPort, cut: Cut, runs: Mapping[str, bool]) -> Survey:
     return found
 
 
-def _take(log: LogPort, found: Survey, run: str | None, blob: Blob) -> None:
+def _take(log: LogReader, found: Survey, run: str | None, blob: Blob) -> None:
     if run is None:
         found.held.add(blob.hash)
     elif (size := log.blobs.size(blob.hash)) is not None:

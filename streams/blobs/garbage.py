@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from refold.avro.blob import CBOR, references
 from refold.avro.errors import CorruptionError, UndecodableError
 from refold.avro.observation import ID_BYTES
-from refold.streams.log.port import LogPort, Record
+from refold.streams.log.port import LogReader, Record
 
 GRACE_S = 24 * 3600
 CANDIDATES_MAX = 1_000_000
@@ -49,7 +49,7 @@ class Garbage:
 
 
 def collect(
-    log: LogPort, now_ms: int, *, grace_s: float = GRACE_S, dry_run: bool = True, progress: Progress | None = None,
+    log: LogReader, now_ms: int, *, grace_s: float = GRACE_S, dry_run: bool = True, progress: Progress | None = None,
     candidates_max: int = CANDIDATES_MAX,
 ) -> Garbage:  # fmt: skip
     """Find the contents that nothing names, and remove them unless it is a dry run; durable on return.
@@ -75,7 +75,7 @@ def collect(
     return found
 
 
-def _lots(log: LogPort, before_ms: int, found: Garbage, candidates_max: int) -> Iterator[dict[bytes, int]]:
+def _lots(log: LogReader, before_ms: int, found: Garbage, candidates_max: int) -> Iterator[dict[bytes, int]]:
     """Step 1: bytes by name."""
     lot: dict[bytes, int] = {}
     for each in log.blobs.stored():
@@ -93,7 +93,7 @@ def _lots(log: LogPort, before_ms: int, found: Garbage, candidates_max: int) -> 
 
 
 def _strike_out(
-    log: LogPort, ends: dict[int, int], candidates: dict[bytes, int], looked_at: Callable[[int, int], None]
+    log: LogReader, ends: dict[int, int], candidates: dict[bytes, int], looked_at: Callable[[int, int], None]
 ) -> None:
     """Step 3."""
     for letter in log.deadletters():
@@ -105,7 +105,7 @@ def _strike_out(
             looked_at(1, 0)
 
 
-def _strike_out_of(log: LogPort, record: Record, candidates: dict[bytes, int]) -> None:
+def _strike_out_of(log: LogReader, record: Record, candidates: dict[bytes, int]) -> None:
     try:
         observation = log.registry.decode(record.data)
     except UndecodableError:

@@ -22,7 +22,7 @@ from refold.streams.cut import Cut
 from refold.streams.exchange.archive_check import Check
 from refold.streams.exchange.archive_form import FORMAT, SYNC_BYTES, Content, Definition, End, Header, Item, write_items
 from refold.streams.exchange.contents import content_or_expired
-from refold.streams.log.port import LogPort, Record, is_hole
+from refold.streams.log.port import LogReader, Record, is_hole
 
 RECORDS_HELD = 2048
 CONTENTS_REMEMBERED = 100_000
@@ -31,8 +31,10 @@ Progress = Callable[[int], None]
 """Told how many more records were read."""
 
 
-def write_archive(file: IO[bytes], log: LogPort, cut: Cut, now_ms: int, progress: Progress = lambda read: None) -> End:
-    """Archive a log that stands still (`LogPort.still`), at its end `cut`; what is in it, counted.
+def write_archive(
+    file: IO[bytes], log: LogReader, cut: Cut, now_ms: int, progress: Progress = lambda read: None
+) -> End:
+    """Archive a log that stands still (`LogReader.still`), at its end `cut`; what is in it, counted.
 
     now_ms: the time, in milliseconds: the archive answers no later one. CorruptionError where the log is damaged.
     """
@@ -45,7 +47,7 @@ def write_archive(file: IO[bytes], log: LogPort, cut: Cut, now_ms: int, progress
 class _Outgoing:
     """The items of one archive."""
 
-    def __init__(self, log: LogPort, cut: Cut, progress: Progress) -> None:
+    def __init__(self, log: LogReader, cut: Cut, progress: Progress) -> None:
         self._log = log
         self._cut = cut
         self._progress = progress

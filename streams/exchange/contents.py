@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from refold.avro.blob import EXPIRED, references
 from refold.avro.errors import CorruptionError, InputError
 from refold.avro.observation import Observation
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 
 
-def carried(observation: Observation, log: LogPort, place: str) -> dict[str, str]:
+def carried(observation: Observation, log: LogReader, place: str) -> dict[str, str]:
     """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
     for blob in references(observation.patch.values(), log.blobs.get):
@@ -25,7 +25,7 @@ def carried(observation: Observation, log: LogPort, place: str) -> dict[str, str
     return found
 
 
-def content_or_expired(log: LogPort, digest: bytes) -> bytes | None:
+def content_or_expired(log: LogReader, digest: bytes) -> bytes | None:
     """A content of a log, EXPIRED where it was removed because it had, None where it is missing."""
     content = log.blobs.get(digest)
     return EXPIRED if content is None and log.blobs.has_expired(digest) else content

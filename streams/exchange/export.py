@@ -20,13 +20,13 @@ from refold.avro.times import millis_text
 from refold.streams.cut import Cut
 from refold.streams.exchange.contents import carried
 from refold.streams.exchange.files import DEFINITION
-from refold.streams.log.port import LogPort, Record
+from refold.streams.log.port import LogReader, Record
 
 
 class RunningExport:
     """One export. `exported` counts the observations given so far."""
 
-    def __init__(self, log: LogPort, cut: Cut) -> None:
+    def __init__(self, log: LogReader, cut: Cut) -> None:
         if cut.observed_until is not None:
             raise InputError(
                 "an export holds what was recorded by a point; give a cut without an observed time, "

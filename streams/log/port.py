@@ -181,8 +181,8 @@ def firsts(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
-class LogPort(ABC):
-    """A log that is open in one process. Reads see at least everything that this process flushed.
+class LogReader(ABC):
+    """The reads of a log. They see at least everything that this process flushed.
 
     archived_at: in milliseconds, if this is the archive of another log: it has that log's id, takes no appends, and
     answers for no later time. forked_from: the id of the log whose archive this one continues. blobs: the contents that
@@ -208,88 +208,16 @@ class LogPort(ABC):
     keeps_order: bool = True
     config: Mapping[str, str] = MappingProxyType({})
 
-    # Writing
-
-    @abstractmethod
-    def register(self, definition: TypeDefinition) -> None:
-        """Register a definition, durable on return. Raises SchemaError if it is incompatible with earlier ones."""
-
-    @abstractmethod
-    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        """Append an observation's framed bytes; durable after `flush`. May write earlier appended ones."""
-
-    def make_store(self) -> bool:
-        """Create the log's own content store if it has none and can have one. Returns whether it was created."""
-        return False
-
-    @abstractmethod
-    def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
-        """Open another store that could hold the log's contents, to copy them there.
-
-        url: in the form of blobs/url.py; None for the log's own store, if it was not created yet.
-        """
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Return when everything appended is durable and folded."""
-
-    def flush_begun(self) -> Callable[[], None]:
-        """Begin a flush, and return a function that waits for its end. It may be called while other threads use the
-        log.
-        """
-        self.flush()
-        return _nothing
-
-    def hand_over(self) -> None:
-        """Return when everything appended is folded and visible to readers on this machine. `flush` makes it
-        durable.
-        """
-        self.flush()
-
-    @abstractmethod
-    def mark(self, marked: Marked, *, replace: bool) -> None:
-        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
-
-    @abstractmethod
-    def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
-        """Seal an epoch of every partition that has records, durable on return.
-
-        pinned_at: in milliseconds since 1970, to pin these epochs.
-        """
-
-    @abstractmethod
-    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
-        """Pin sealed epochs at pinned_at (milliseconds since 1970), or unpin them if it is None. Durable on return.
-
-        Raises InputError, and pins none, if one of them does not exist.
-        """
-
-    @abstractmethod
-    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
-        """Remove the epochs that the retention policy does not keep. Returns the result by partition.
-
-        dry_run: remove nothing. damaged: also remove manifests that cannot be read.
-        """
-
-    @abstractmethod
-    def recover(self, *, wait: bool) -> Mapping[str, object]:
-        """Delete the entity tables and make them again; durable on return. Returns how (`Rebuilt.source`).
-
-        wait: also wait for their indexes, which are otherwise filled in the background.
-        """
-
     @abstractmethod
     def close(self) -> None:
         """Flush and close the log. Idempotent."""
-
-    # Reading
 
     @abstractmethod
     def refresh(self) -> None:
         """Make everything that other processes have written by now visible."""
 
     @abstractmethod
-    def still(self, *, is_verified: bool = False) -> AbstractContextManager[LogPort]:
+    def still(self, *, is_verified: bool = False) -> AbstractContextManager[LogReader]:
         """A consistent view of the log as it is now, until the end of the block: later writes are not visible.
 
         is_verified: changes and epochs are also of one point (`folded`).
@@ -435,3 +363,83 @@ class LogPort(ABC):
     @abstractmethod
     def partition_of(self, entity: str) -> int:
         """The partition of an entity's records."""
+
+
+class LogWriter(ABC):
+    """The writes of a log: definitions, observations and markers."""
+
+    @abstractmethod
+    def register(self, definition: TypeDefinition) -> None:
+        """Register a definition, durable on return. Raises SchemaError if it is incompatible with earlier ones."""
+
+    @abstractmethod
+    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
+        """Append an observation's framed bytes; durable after `flush`. May write earlier appended ones."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Return when everything appended is durable and folded."""
+
+    def flush_begun(self) -> Callable[[], None]:
+        """Begin a flush, and return a function that waits for its end. It may be called while other threads use the
+        log.
+        """
+        self.flush()
+        return _nothing
+
+    def hand_over(self) -> None:
+        """Return when everything appended is folded and visible to readers on this machine. `flush` makes it
+        durable.
+        """
+        self.flush()
+
+    @abstractmethod
+    def mark(self, marked: Marked, *, replace: bool) -> None:
+        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
+
+
+class LogAdmin(ABC):
+    """The administration of a log: its snapshots, its tables and its store of contents."""
+
+    @abstractmethod
+    def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
+        """Seal an epoch of every partition that has records, durable on return.
+
+        pinned_at: in milliseconds since 1970, to pin these epochs.
+        """
+
+    @abstractmethod
+    def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
+        """Pin sealed epochs at pinned_at (milliseconds since 1970), or unpin them if it is None. Durable on return.
+
+        Raises InputError, and pins none, if one of them does not exist.
+        """
+
+    @abstractmethod
+    def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
+        """Remove the epochs that the retention policy does not keep. Returns the result by partition.
+
+        dry_run: remove nothing. damaged: also remove manifests that cannot be read.
+        """
+
+    @abstractmethod
+    def recover(self, *, wait: bool) -> Mapping[str, object]:
+        """Delete the entity tables and make them again; durable on return. Returns how (`Rebuilt.source`).
+
+        wait: also wait for their indexes, which are otherwise filled in the background.
+        """
+
+    def make_store(self) -> bool:
+        """Create the log's own content store if it has none and can have one. Returns whether it was created."""
+        return False
+
+    @abstractmethod
+    def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
+        """Open another store that could hold the log's contents, to copy them there.
+
+        url: in the form of blobs/url.py; None for the log's own store, if it was not created yet.
+        """
+
+
+class LogPort(LogReader, LogWriter, LogAdmin):
+    """A log that is open in one process: on a file, on Kafka, or an archive."""

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from refold.avro.errors import RefoldError, StorageError
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.open import open_port
 from refold.streams.partition import slots_of
 from refold.streams.rebuild.partition import BaseEpoch, RecordsToRead, rebuild_partition
@@ -100,7 +100,7 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
             )
 
 
-def _require_reached(log: LogPort, cut: Cut) -> None:
+def _require_reached(log: LogReader, cut: Cut) -> None:
     """Check that the log reaches the cut: the URL may lead to another log by now, or to a log that is not as far
     yet.
     """

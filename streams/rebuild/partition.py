@@ -20,7 +20,7 @@ from refold.avro.observation import type_of
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION, Cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.partition import slot_of, slots_of
 from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
 from refold.streams.rebuild.replay import Replay
@@ -59,7 +59,7 @@ class BaseEpoch:
     """
 
     def __init__(
-        self, log: LogPort, plan: RebuildPlan, partition: int, folds: Folds, store: ChunkStore, hashes: RunningHashes
+        self, log: LogReader, plan: RebuildPlan, partition: int, folds: Folds, store: ChunkStore, hashes: RunningHashes
     ) -> None:
         self.partition = partition
         self.fallbacks: list[str] = []
@@ -109,7 +109,7 @@ class BaseEpoch:
 
 
 def folded_instead(
-    log: LogPort, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
+    log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
 ) -> Instead:  # fmt: skip
     """Return the function that folds an epoch's closed entities from the log if their records are damaged, and adds
     that to `fallbacks`.
@@ -127,7 +127,7 @@ def folded_instead(
     return fold
 
 
-def _usable(manifest: Manifest, log: LogPort) -> Manifest:
+def _usable(manifest: Manifest, log: LogReader) -> Manifest:
     if manifest.log_id != log.log_id:
         raise StorageError(f"it belongs to the log {manifest.log_id.hex()}")
     if manifest.fold_version != FOLD_VERSION:
@@ -140,7 +140,7 @@ def _usable(manifest: Manifest, log: LogPort) -> Manifest:
 
 
 def rebuild_partition(
-    log: LogPort, plan: RebuildPlan, base: BaseEpoch, folds: Folds, known: RecordsToRead
+    log: LogReader, plan: RebuildPlan, base: BaseEpoch, folds: Folds, known: RecordsToRead
 ) -> RebuiltPartition:
     """Rebuild one partition at the plan's cut."""
     cut, limits, partition = plan.cut, plan.limits, base.partition

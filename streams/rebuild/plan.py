@@ -21,7 +21,7 @@ from refold.avro.errors import InputError, SchemaError
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry
 from refold.streams.cut import Cut, parse_cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.partition import partition_of
 from refold.streams.snapshots.closed_entities import Closing, closed_at, closings, month_of
 from refold.streams.snapshots.manifest import OFFSET_MAX, Epoch
@@ -161,7 +161,7 @@ def plan_of_json(tree: Mapping[str, Any]) -> RebuildPlan:
     return RebuildPlan(parse_cut(tree["cut"]), {each.partition: each for each in ranges}, limits)
 
 
-def plan_rebuild(log: LogPort, cut: Cut, limits: RebuildLimits | None, *, full: bool) -> RebuildPlan:
+def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full: bool) -> RebuildPlan:
     """Choose the partitions that can hold wanted entities, and the nearest epoch of each.
 
     full: begin at the first record and use no epochs, as is always done for an observed-clock cut.

@@ -4,7 +4,7 @@
 2. For other entities, a record that is certainly new is folded directly onto its entity; one that is certainly a repeat
    is skipped. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of
    its records are folded.
-3. At the end the records of the entities that were set aside are read (`LogPort.records_among`), for as many entities
+3. At the end the records of the entities that were set aside are read (`LogReader.records_among`), for as many entities
    at a time as fit in memory, and each entity is folded from nothing.
 An observed-clock fold sets every entity aside, because all its retractions decide which observations count.
 
@@ -25,7 +25,7 @@ from refold.avro.registry import Registry
 from refold.reducers.entity import Entity, pack, stored_hash, stored_version, unpack
 from refold.reducers.state import hash_state
 from refold.streams.history import seen_in
-from refold.streams.log.port import LogPort, Record, firsts
+from refold.streams.log.port import LogReader, Record, firsts
 from refold.streams.snapshots.layers import Layers
 from refold.streams.table import native
 from refold.streams.table.folds import Folds
@@ -50,7 +50,7 @@ class Replay:
     """
 
     def __init__(
-        self, log: LogPort, partition: int, layers: Layers, folds: Folds, read: Read,
+        self, log: LogReader, partition: int, layers: Layers, folds: Folds, read: Read,
         wants: Choose | None = None, checks: Choose | None = None,
     ) -> None:  # fmt: skip
         self._log = log

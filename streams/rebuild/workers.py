@@ -29,7 +29,7 @@ from typing import Any
 from refold.avro.errors import StorageError
 from refold.streams import child_process, runtime
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.rebuild.partition import BaseEpoch, Progress, RecordsToRead, folded_instead, rebuild_partition
 from refold.streams.rebuild.plan import PartitionRange, RebuildLimits, RebuildPlan, plan_rebuild
 from refold.streams.rebuild.result import Rebuilt, RebuiltPartition, read_entities
@@ -59,7 +59,7 @@ def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
 
 
 def rebuild_apart(
-    log: LogPort, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
+    log: LogReader, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
 ) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:
     """Return the partitions that child processes rebuilt, and the reason for each that failed. The children share
     memory_bytes.
@@ -108,8 +108,8 @@ class _Child:
     """One child process, and the partition that it rebuilds now."""
 
     def __init__(
-        self, folder: str, setup: Mapping[str, object], log: LogPort, cut: Cut, store: ChunkStore, known: RecordsToRead,
-        ending: ExitStack,
+        self, folder: str, setup: Mapping[str, object], log: LogReader, cut: Cut, store: ChunkStore,
+        known: RecordsToRead, ending: ExitStack,
     ) -> None:  # fmt: skip
         self._log = log
         self._cut = cut
@@ -213,7 +213,7 @@ class _Child:
 
 
 def rebuild(
-    log: LogPort, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
+    log: LogReader, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
     limits: RebuildLimits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
 ) -> Rebuilt:  # fmt: skip
     """Return the entities at the cut, with their hashes; with `limits`, at least the wanted ones.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from refold.streams.cut import Cut
-from refold.streams.log.port import LogPort
+from refold.streams.log.port import LogReader
 from refold.streams.partition import placed
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.result import Rebuilt
@@ -30,7 +30,7 @@ PUT_AT_ONCE = 500
 
 
 def recover(
-    database: Database, log: LogPort, cut: Cut, put_totals: Callable[[Rebuilt, WriteSet], None],
+    database: Database, log: LogReader, cut: Cut, put_totals: Callable[[Rebuilt, WriteSet], None],
     progress: Progress = lambda more, total: None,
 ) -> Rebuilt:  # fmt: skip
     """Make the table at a log's end again, for the cut's partitions. put_totals adds the counts to the write of step 4.

@@ -27,7 +27,7 @@ from refold.reducers.state import hash_state
 from refold.streams.changes import Change, ChangeStep
 from refold.streams.feed import ChangeReader
 from refold.streams.history import seen_in
-from refold.streams.log.port import ChangeRecord, LogPort, Mismatch, Record
+from refold.streams.log.port import ChangeRecord, LogReader, Mismatch, Record
 from refold.streams.log.port import firsts as firsts_of
 from refold.streams.table.folds import TypeFold
 
@@ -47,7 +47,7 @@ class _Reached(NamedTuple):
 _BEGIN = _Reached(0, None, b"", None)
 
 
-def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
+def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
                   record_at: Callable[[int, int], Record | None]) -> Iterator[Mismatch]:  # fmt: skip
     """Check the changes of one partition against the records below `end`. hashes: of the states there, if known.
 
@@ -68,7 +68,7 @@ def check_changes(log: LogPort, partition: int, end: int, firsts: Firsts, hashes
             yield Mismatch("changes", "the chain does not end at the entity's state", name)
 
 
-def check_change(log: LogPort, partition: int, offset: int) -> list[Mismatch]:
+def check_change(log: LogReader, partition: int, offset: int) -> list[Mismatch]:
     """Return the mismatches of the change at an offset, by its entity's observations and the earlier changes.
 
     Raises LookupError if there is no change at the offset.
@@ -99,7 +99,7 @@ class _Chains:
     """The chains of one partition, up to the last checked change."""
 
     def __init__(
-        self, log: LogPort, partition: int, end: int, firsts: Firsts,
+        self, log: LogReader, partition: int, end: int, firsts: Firsts,
         record_at: Callable[[int, int], Record | None],
     ) -> None:  # fmt: skip
         self.reached: dict[str, _Reached] = {}
@@ -234,7 +234,7 @@ class _Chains:
         return seen_in(record, self._log.registry), record.recorded_at
 
 
-def _taken_back(log: LogPort, partition: int, firsts: Firsts) -> dict[str, int]:
+def _taken_back(log: LogReader, partition: int, firsts: Firsts) -> dict[str, int]:
     """Entities with observations that were set aside and count again, each with the first one's offset."""
     ruled: set[int] = set()
     for each in log.registry.rulings.between(0, len(log.registry)):

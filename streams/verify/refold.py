@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
-from refold.streams.log.port import LogPort, Mismatch
+from refold.streams.log.port import LogReader, Mismatch
 from refold.streams.rebuild.replay import Choose, Replay
 from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.layers import Layers
@@ -37,7 +37,7 @@ class Refold:
     """
 
     def __init__(
-        self, log: LogPort, partition: int, store: ChunkStore, read: Callable[[int], None], checks: Choose
+        self, log: LogReader, partition: int, store: ChunkStore, read: Callable[[int], None], checks: Choose
     ) -> None:  # fmt: skip
         self._registry = log.registry
         self._left: set[str] = set()

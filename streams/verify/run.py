@@ -35,7 +35,7 @@ from refold.avro.ids import identify
 from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash
 from refold.streams.cut import Cut, read_cut
-from refold.streams.log.port import FoldPosition, LogPort, Mismatch, Record, is_hole
+from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, is_hole
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
@@ -47,9 +47,9 @@ from refold.streams.verify.table import RecordSpool, check_table
 
 
 def check_records(
-    log: LogPort, partition: int, places: Iterable[Record], end: int, firsts: dict[str, array[int]]
+    log: LogReader, partition: int, places: Iterable[Record], end: int, firsts: dict[str, array[int]]
 ) -> Iterator[Mismatch]:
-    """Check the records of one partition (`LogPort.places` up to its end). The offset of each record that is not a
+    """Check the records of one partition (`LogReader.places` up to its end). The offset of each record that is not a
     repeat is added to its entity's list in `firsts`.
     """
     expected, last = 0, 0
@@ -71,7 +71,7 @@ def check_records(
         yield Mismatch(f"observations {partition}={expected}", f"missing; the log's next offset there is {end}")
 
 
-def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch]:
+def _check_record(log: LogReader, record: Record, place: str) -> Iterator[Mismatch]:
     command = log.registry.rulings.command(OBSERVATIONS, record.partition, record.offset)
     remedy = f"; {command}" if command else ""
     try:
@@ -91,7 +91,7 @@ def _check_record(log: LogPort, record: Record, place: str) -> Iterator[Mismatch
             yield Mismatch(f"blobs {blob.hash.hex()}", str(error), record.entity)
 
 
-def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
+def check_markers(log: LogReader, cut: Cut) -> Iterator[Mismatch]:
     for marked in log.markers():
         try:
             named = read_cut(marked.cut)
@@ -103,7 +103,7 @@ def check_markers(log: LogPort, cut: Cut) -> Iterator[Mismatch]:
             yield Mismatch(f"markers @{marked.name}", "its cut is no point of this log")
 
 
-def _content(log: LogPort, digest: bytes) -> bytes | None:
+def _content(log: LogReader, digest: bytes) -> bytes | None:
     with contextlib.suppress(StorageError):  # reported when the content itself is checked
         return log.blobs.get(digest)
     return None
@@ -136,8 +136,8 @@ class Aside(Generic[Answer]):
             self._problem = problem
 
 
-def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
-    """Check everything below a cut at the end of a consistent view of a log (`LogPort.still`)."""
+def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
+    """Check everything below a cut at the end of a consistent view of a log (`LogReader.still`)."""
     verdict = VerifyReport(cut)
     aside = Aside(log.check_elsewhere)
     verdict.add(check_markers(log, cut))
@@ -167,7 +167,7 @@ def verify(log: LogPort, cut: Cut, progress: Progress = lambda more, total: None
 
 
 def _check_partition(
-    log: LogPort, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport
+    log: LogReader, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport
 ) -> bool:
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}

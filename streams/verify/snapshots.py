@@ -35,7 +35,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.digest import Digests, root_over
-from refold.streams.log.port import LogPort, Mismatch
+from refold.streams.log.port import LogReader, Mismatch
 from refold.streams.partition import BUCKETS, place_of, slots_of
 from refold.streams.snapshots.chunk import Chunk
 from refold.streams.snapshots.closed_entities import Closing, closed_month, closings, take_buckets
@@ -53,7 +53,7 @@ Entry = tuple[str, str, bytes, bytes]
 class SpanReader:
     """Reads the spans of one partition. `problems` is what was found wrong since it was last emptied."""
 
-    def __init__(self, log: LogPort, partition: int) -> None:
+    def __init__(self, log: LogReader, partition: int) -> None:
         self._log = log
         self._partition = partition
         self._slots = frozenset(slots_of(partition, log.partitions))
@@ -114,7 +114,7 @@ def place_of_manifest(manifest: Manifest) -> str:
     return f"manifests {manifest.epoch}"
 
 
-def check_manifest(log: LogPort, manifest: Manifest, before: Manifest | None, deadletters: int) -> Iterator[Mismatch]:
+def check_manifest(log: LogReader, manifest: Manifest, before: Manifest | None, deadletters: int) -> Iterator[Mismatch]:
     """before: the readable manifest in front of it; deadletters: the partition's next offset of them."""
     problems = [*_alone(log, manifest, deadletters), *_chain(manifest, before)]
     return (Mismatch(place_of_manifest(manifest), problem) for problem in problems)
@@ -127,7 +127,7 @@ def follows(manifest: Manifest, before: Manifest | None) -> bool:
     return manifest.ranges[: len(before.ranges)] == before.ranges and len(manifest.ranges) > len(before.ranges)
 
 
-def _alone(log: LogPort, manifest: Manifest, deadletters: int) -> Iterator[str]:
+def _alone(log: LogReader, manifest: Manifest, deadletters: int) -> Iterator[str]:
     partition, offset, schemas = manifest.epoch
     if manifest.log_id != log.log_id:
         yield f"of another log, {manifest.log_id.hex()}"
@@ -182,7 +182,7 @@ class _Held:
     whole: bool = True
 
 
-def check_epochs(log: LogPort, partition: int, cut: Cut, refold: Refold) -> Iterator[Mismatch]:
+def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> Iterator[Mismatch]:
     """Every epoch of a partition below a cut at the log's end; `refold` is taken along to each."""
     deadletters = max((each.offset + 1 for each in log.deadletters() if each.partition == partition), default=0)
     spans = _Spans(log, partition, refold)
@@ -206,7 +206,7 @@ def check_epochs(log: LogPort, partition: int, cut: Cut, refold: Refold) -> Iter
         before = manifest
 
 
-def check_removed(log: LogPort) -> Iterator[Mismatch]:
+def check_removed(log: LogReader) -> Iterator[Mismatch]:
     """Pins name epochs that are there; manifests that were removed, and whose records wait, can be read."""
     kept = {epoch for partition in range(log.partitions) for epoch in log.snapshots.epochs(partition)}
     for tomb in log.snapshots.tombs():
@@ -220,7 +220,7 @@ def check_removed(log: LogPort) -> Iterator[Mismatch]:
             yield Mismatch(f"pins {pin.epoch}", "pins an epoch that is not there")
 
 
-def _check_digests(log: LogPort, manifest: Manifest, refold: Refold) -> Iterator[Mismatch]:
+def _check_digests(log: LogReader, manifest: Manifest, refold: Refold) -> Iterator[Mismatch]:
     place = place_of_manifest(manifest)
     if refold.gone:
         try:
@@ -243,7 +243,7 @@ def _check_digests(log: LogPort, manifest: Manifest, refold: Refold) -> Iterator
 class _Spans:
     """The spans that the epoch looked at last reads."""
 
-    def __init__(self, log: LogPort, partition: int, refold: Refold) -> None:
+    def __init__(self, log: LogReader, partition: int, refold: Refold) -> None:
         self._log = log
         self._partition = partition
         self._refold = refold

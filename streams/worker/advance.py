@@ -27,7 +27,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.registered import NotRegistered
 from refold.streams.held_types import held, problem_of
 from refold.streams.log.kafka.fold_position import Reached
-from refold.streams.log.port import LogPort, Record, observation_in
+from refold.streams.log.port import LogReader, Record, observation_in
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
 from refold.streams.worker.commit import Overlay
@@ -94,7 +94,7 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
         ) from error
 
 
-def follow(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[], None]) -> int:
+def follow(table: PartitionTable, log: LogReader, to: Reached, go_on: Callable[[], None]) -> int:
     """Fold the log from the table's point to a later point, emitting nothing; return how many records."""
     start = table.here.at.offset
     _take_up(table, log, Reached(to.offset, to.schemas), go_on)
@@ -106,7 +106,7 @@ def follow(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[],
     return to.offset - start
 
 
-def _take_up(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[], None]) -> None:
+def _take_up(table: PartitionTable, log: LogReader, to: Reached, go_on: Callable[[], None]) -> None:
     """Take up definitions as far as a point says."""
     while table.here.at[1:] < to[1:]:
         version = pass_over(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
@@ -120,7 +120,7 @@ def _take_up(table: PartitionTable, log: LogPort, to: Reached, go_on: Callable[[
             table.write(redefine(table, version, to.place if version.offset == to.schemas else None))
 
 
-def _fold_some(table: PartitionTable, log: LogPort, records: Iterator[Record], end: int) -> None:
+def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record], end: int) -> None:
     some = list(islice(records, RECORDS_AT_ONCE))
     arrived = [DecodedRecord(each, observation_in(log.registry, each)) for each in some]
     if len(some) == RECORDS_AT_ONCE:
