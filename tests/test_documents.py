@@ -68,6 +68,18 @@ def test_links_and_named_files_exist(page: Path) -> None:
         assert (ROOT / named).exists(), f"{page.name} names {named}"
 
 
+CODE = ("avro", "reducers", "streams", "agents", "sinks", "explorer", "tests", "docs")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "reference").glob("*.md")], ids=_path
+)
+def test_modules_that_a_page_names_without_a_folder_exist(page: Path) -> None:
+    modules = {each.name for folder in CODE for each in (ROOT / folder).rglob("*.py")}
+    named = re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8"))
+    assert [each for each in named if each not in modules] == []
+
+
 @pytest.mark.parametrize("page", ALL_PAGES, ids=_path)
 def test_no_diagram_has_a_semicolon(page: Path) -> None:
     """It ends a statement in mermaid, also within a text: the diagram is then not drawn, and nothing says so."""

@@ -6,7 +6,7 @@ thread keeps the tables of all partitions that it does not have:
 1. Before it joins the group, every table is brought to where the partition is decided, WARM_PASSES times: others fold
    its share on meanwhile, and what is left after the second time is what they folded during it. However fast they
    are, that comes to an end.
-2. Then, every EVERY_S: see what the group's committed offsets say, each with its point (reached.py) and with the
+2. Then, every EVERY_S: see what the group's committed offsets say, each with its point (fold_position.py) and with the
    verdicts below it. A transaction under way is not waited for: the offsets before it will do.
 3. The table of each partition is brought to that point, as at a start (start.py): one that is lost is made again
    there, one that is behind follows, and nothing is emitted. So it never is past what was emitted.
