@@ -45,7 +45,7 @@ from refold.streams.point import Point, When
 from refold.streams.view import EntityView
 
 
-class Heard(NamedTuple):
+class ReceivedAnswer(NamedTuple):
     """One answer. place: the position of its call in the attempt, counted from 1. at: when received, in
     microseconds."""
 
@@ -62,7 +62,7 @@ class Heard(NamedTuple):
         return self.call.asked.hash
 
 
-class Unheard(NamedTuple):
+class UnreadStep(NamedTuple):
     """A step whose answers are unknown, and why."""
 
     run: str
@@ -70,7 +70,9 @@ class Unheard(NamedTuple):
     why: str
 
 
-def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut) -> tuple[list[Heard], list[Unheard]]:
+def heard_in(
+    log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut
+) -> tuple[list[ReceivedAnswer], list[UnreadStep]]:
     """Return the answers in some steps, in the order in which they were received.
 
     Args:
@@ -82,18 +84,18 @@ def heard_in(log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut
     Returns:
         The answers, and the steps whose content cannot be read.
     """
-    found: list[Heard] = []
-    missing: list[Unheard] = []
+    found: list[ReceivedAnswer] = []
+    missing: list[UnreadStep] = []
     bodies: dict[str, BodyReader] = {}
     for run, number, fields in sorted((_placed(Fields(view, vault)) for view in steps), key=lambda each: each[:2]):
         try:
             found += _of_step(log, vault, fields, run, number, cut, bodies.setdefault(run, BodyReader()))
         except (NotAnswerable, CorruptionError) as error:
-            missing.append(Unheard(run, number, str(error)))
+            missing.append(UnreadStep(run, number, str(error)))
     return sorted(found, key=lambda each: (each.at, each.run, each.step, each.attempt, each.place)), missing
 
 
-def last_answers(found: Iterable[Heard]) -> list[Heard]:
+def last_answers(found: Iterable[ReceivedAnswer]) -> list[ReceivedAnswer]:
     """Return the last answer to each request, in the order in which they were received."""
     last = {(each.call.asked.kind, each.question): each for each in found}
     return sorted(last.values(), key=lambda each: (each.at, each.run, each.step, each.attempt, each.place))
@@ -105,7 +107,7 @@ def _placed(fields: Fields) -> tuple[str, int, Fields]:
 
 def _of_step(
     log: Log, vault: ValueCipher, fields: Fields, run: str, number: int, cut: Cut, bodies: BodyReader
-) -> Iterator[Heard]:
+) -> Iterator[ReceivedAnswer]:
     if names := [] if fields.plain("journal") else action_names(fields):
         actions = log.states(names, cut)
         calls = [action_call(Fields(actions[name], vault), synthetic=False) for name in names if name in actions]
@@ -115,10 +117,10 @@ def _of_step(
         yield from _answers(run, number, attempt.number, attempt.calls)
 
 
-def _answers(run: str, number: int, attempt: int, calls: Iterable[Call]) -> Iterator[Heard]:
+def _answers(run: str, number: int, attempt: int, calls: Iterable[Call]) -> Iterator[ReceivedAnswer]:
     for place, call in enumerate(calls, 1):
         if call.asked.kind in ("tool", "model", "run"):
-            yield Heard(run, number, attempt, place, call.started_at + round(call.duration_ms * 1000), call)
+            yield ReceivedAnswer(run, number, attempt, place, call.started_at + round(call.duration_ms * 1000), call)
 
 
 STEPS_AT_ONCE = 64
@@ -166,8 +168,8 @@ class Knowledge(NamedTuple):
 
     point: Point
     reads: tuple[KnownEntity, ...]
-    heard: tuple[Heard, ...] = ()
-    unheard: tuple[Unheard, ...] = ()
+    heard: tuple[ReceivedAnswer, ...] = ()
+    unheard: tuple[UnreadStep, ...] = ()
 
 
 def knew(

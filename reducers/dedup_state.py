@@ -17,7 +17,7 @@ PENDING_HELD = 64
 
 
 @dataclass(slots=True)
-class Residue:
+class DedupState:
     """sources: by (agent, run), as Q has them, what stands around them in its greatest Q; in log order.
 
     floor: the greatest Q of any source let go.

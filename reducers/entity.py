@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from refold.avro.errors import CorruptionError
-from refold.reducers.dedup_state import Residue
+from refold.reducers.dedup_state import DedupState
 from refold.reducers.links import Links
 
 FORMAT = 3
@@ -35,7 +35,7 @@ class Entity:
     cells: dict[str, Any] = field(default_factory=dict)
     links: Links = field(default_factory=dict)
     clears: dict[str, bytes] = field(default_factory=dict)
-    residue: Residue = field(default_factory=Residue)
+    residue: DedupState = field(default_factory=DedupState)
     state_hash: bytes = b""
 
 
@@ -82,7 +82,7 @@ def unpack(name: str, data: bytes) -> Entity:
             cells,
             {(relation, target): cell for relation, target, *cell in links},
             clears,
-            Residue(
+            DedupState(
                 greatest,
                 dict(zip(sources, around, strict=True)),
                 floor,

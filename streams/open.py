@@ -112,7 +112,7 @@ def open_kafka(
     try:
         from refold.streams.log.kafka.log import KafkaLog
         from refold.streams.log.kafka.url import parse_url
-        from refold.streams.log.kafka.worker_client import WORKER_ENVIRONMENT, AskedFolding, AskedTables, Workers
+        from refold.streams.log.kafka.worker_client import WORKER_ENVIRONMENT, WorkerFolding, Workers, WorkerTables
         from refold.streams.registry.ids import SchemaIds
         from refold.streams.registry.settings import registry_settings
     except ModuleNotFoundError as error:
@@ -122,7 +122,7 @@ def open_kafka(
     workers = Workers(address, config, worker or os.environ.get(WORKER_ENVIRONMENT))
     log = KafkaLog(
         address, config=config, read_only=read_only, timeout_s=timeout_s, schema_ids=schema_ids,
-        tables=AskedTables(workers), folding=AskedFolding(workers, timeout_s),
+        tables=WorkerTables(workers), folding=WorkerFolding(workers, timeout_s),
     )  # fmt: skip
     workers.log_id = log.log_id
     return log

@@ -62,7 +62,7 @@ VARIABLES = (
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Pointing(NamedTuple):
+class ProgramSettings(NamedTuple):
     """How a program is pointed at a proxy. variables: to set; arguments: the whole command."""
 
     variables: dict[str, str]
@@ -94,7 +94,7 @@ def _ollama_url(host: str) -> str:
 
 def pointing(
     command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str]
-) -> Pointing:
+) -> ProgramSettings:
     """The variables and switches for a command. proxy: its URL."""
     variables = {
         each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES
@@ -109,7 +109,7 @@ def pointing(
         variables |= {"ENABLE_TOOL_SEARCH": "true", "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL": "1"}
     if program == "codex":
         arguments[1:1] = _codex_switches(f"{proxy}/{OPENAI}{_VERSION}")
-    return Pointing(variables, arguments)
+    return ProgramSettings(variables, arguments)
 
 
 _OUTER_PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")

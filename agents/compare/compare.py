@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from refold.agents.compare.differences import FieldDifference, Pair, aligned, differences
-from refold.agents.compare.divergence import Divergence, Later, Side, What, why_of
+from refold.agents.compare.divergence import Divergence, LaterDifference, Side, What, why_of
 from refold.agents.compare.steps import (
     CompareRules,
     Renaming,
@@ -195,7 +195,7 @@ class _Comparison:
             return differences(self._names.of(state_a), state_b) or differences(found.a, found.b)
         return differences(self._names.of(found.a), found.b)
 
-    def _later(self, pairs: Sequence[Pair], index: int) -> Iterator[Later]:
+    def _later(self, pairs: Sequence[Pair], index: int) -> Iterator[LaterDifference]:
         for pair in pairs:
             one = None if pair.a is None else self._a.steps[index + pair.a]
             other = None if pair.b is None else self._b.steps[index + pair.b]
@@ -203,11 +203,11 @@ class _Comparison:
                 # Behind a divergence states differ by nature.
                 found = next((each for each in found_in(one, other, self._rules) if each.what != "kept"), None)
                 if found is not None:
-                    yield Later(a=one.number, b=other.number, what=found.what)
+                    yield LaterDifference(a=one.number, b=other.number, what=found.what)
             elif one is not None:
-                yield Later(a=one.number, b=None, what="step")
+                yield LaterDifference(a=one.number, b=None, what="step")
             elif other is not None:
-                yield Later(a=None, b=other.number, what="step")
+                yield LaterDifference(a=None, b=other.number, what="step")
 
 
 def step_tree(step: Step) -> Plain:
@@ -252,7 +252,7 @@ def _forked(a: Recording, b: Recording) -> Plain:
     return None
 
 
-class Itself(NamedTuple):
+class SelfCheck(NamedTuple):
     """The result of the comparison. altered: the numbers of the steps whose recorded hashes do not match their content;
     is_altered: whether the run's own hash does not."""
 
@@ -268,7 +268,7 @@ class Itself(NamedTuple):
         return self.divergence is None and not self.altered and not self.is_altered
 
 
-def against_itself(recording: Recording) -> Itself:
+def against_itself(recording: Recording) -> SelfCheck:
     """The run, stepped through and compared."""
     again = chained(recording)
     altered = tuple(
@@ -277,6 +277,6 @@ def against_itself(recording: Recording) -> Itself:
         if (one.hash, one.state_before, one.state_after) != (other.hash, other.state_before, other.state_after)
     )
     is_altered = recording.hash != again.hash
-    return Itself(
+    return SelfCheck(
         recording.run, len(recording.steps), compare(recording, again, exact=True), altered, is_altered
     )  # fmt: skip

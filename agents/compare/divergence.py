@@ -75,7 +75,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     value: Plain = None
 
 
-class Later(msgspec.Struct, frozen=True, kw_only=True):
+class LaterDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A step after the first divergence that differs too. a, b: its numbers; None if a side has no such step."""
 
     a: int | None
@@ -100,7 +100,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     only: Literal["", "a", "b"] = ""
     differences: tuple[FieldDifference, ...] = ()
     also: tuple[What, ...] = ()
-    later: tuple[Later, ...] = ()
+    later: tuple[LaterDifference, ...] = ()
     forked: Plain = None
     within: Divergence | None = None
 

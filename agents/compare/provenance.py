@@ -26,7 +26,7 @@ DEPTH = 2
 CAUSES_MAX = 3
 
 
-class Behind(NamedTuple):
+class FieldCauses(NamedTuple):
     """One field on one side, the nearest observation first. key: of a map field, else None."""
 
     side: Literal["a", "b"]
@@ -40,7 +40,7 @@ class FieldProvenance(NamedTuple):
     """The provenance of one field, as it is shown. links: the shown links of its chain; shared: how many others both
     sides depend on; more: how many causes are left out."""
 
-    behind: Behind
+    behind: FieldCauses
     links: tuple[TraceLink, ...]
     shared: int
     more: int
@@ -61,7 +61,7 @@ OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "to
                               "failure": "output"}  # fmt: skip
 
 
-def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) -> list[Behind]:
+def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) -> list[FieldCauses]:
     """Return the provenance of both sides, a's first. depth: how many causes back a chain reaches."""
     if found.within is not None:
         child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
@@ -73,7 +73,7 @@ def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) 
     return [each for name, side, known in sides for each in _of_side(name, side, known, found.what, depth)]  # type: ignore[arg-type]
 
 
-def folded(behind: Sequence[Behind]) -> list[FieldProvenance]:
+def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
     """Return the same without the common part: of each chain its beginning, and few causes.
 
     Causes that both sides depend on are left out if the sides belong together: by entity and field, or each the only
@@ -105,23 +105,23 @@ def _read(side: Side, run: Recording, what: What) -> Call | None:
     return call if call.asked.kind == "read" and isinstance(call.answer, dict) else None
 
 
-def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) -> Iterator[Behind]:
+def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) -> Iterator[FieldCauses]:
     entity = read_a.asked.name
     view_a, view_b = _as_read(read_a, a.log), _as_read(read_b, b.log)
     if view_a is None or view_b is None:
         for name, read, known in (("a", read_a, a), ("b", read_b, b)):
             ids = [bytes.fromhex(each) for each in read.answer.get("observations", ())]
             chain = _near(trace(known.log.port, known.log.point().cut, ids), depth)
-            yield Behind(name, entity, "", None, chain)  # type: ignore[arg-type]
+            yield FieldCauses(name, entity, "", None, chain)  # type: ignore[arg-type]
         return
     one, other = view_a.shown(), view_b.shown()
     for field in dict.fromkeys([*one, *other]):
         if field in one and field in other and is_same(one[field], other[field]):
             continue
         if field in one:
-            yield Behind("a", entity, field, None, _near(view_a.why(field), depth))
+            yield FieldCauses("a", entity, field, None, _near(view_a.why(field), depth))
         if field in other:
-            yield Behind("b", entity, field, None, _near(view_b.why(field), depth))
+            yield FieldCauses("b", entity, field, None, _near(view_b.why(field), depth))
 
 
 def _as_read(read: Call, log: Log) -> EntityView | None:
@@ -132,13 +132,13 @@ def _as_read(read: Call, log: Log) -> EntityView | None:
         return None
 
 
-def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, depth: int) -> Iterator[Behind]:
+def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, depth: int) -> Iterator[FieldCauses]:
     for entity, field, key in _places(side, known.run, what):
         try:
             chain = known.log.state(entity).why(field, key)
         except InputError:  # this log holds nothing of it
             continue
-        yield Behind(name, entity, field, key, _near(chain, depth))
+        yield FieldCauses(name, entity, field, key, _near(chain, depth))
         return
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from refold.agents.compare.differences import FieldDifference
-from refold.agents.compare.divergence import Divergence, Later, Side, What, Why
+from refold.agents.compare.divergence import Divergence, LaterDifference, Side, What, Why
 from refold.agents.journal.difference import shown, shown_apart
 from refold.agents.journal.record import Plain
 
@@ -120,7 +120,7 @@ def _difference(each: FieldDifference, is_short: bool) -> Iterator[str]:
         yield f"    B {b}"
 
 
-def _later(each: Later) -> str:
+def _later(each: LaterDifference) -> str:
     if each.a is None:
         return f"step {each.b} only in B"
     if each.b is None:

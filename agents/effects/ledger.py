@@ -33,7 +33,7 @@ from refold.agents.effects import listing, undo
 from refold.agents.effects.claims import Claim, EffectState, run_of
 from refold.agents.effects.errors import NotDone
 from refold.agents.effects.listing import Effect
-from refold.agents.effects.log_entries import DONE_PRIORITY, Book, NewSource, Redact, StartOf
+from refold.agents.effects.log_entries import DONE_PRIORITY, EffectLog, NewSource, Redact, StartOf
 from refold.agents.effects.order import Done, Order, Probe, Terms, Undo
 from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
 from refold.agents.effects.undo import Undone
@@ -46,7 +46,9 @@ from refold.streams.client import Log
 from refold.streams.point import When
 
 
-def settle(book: Book, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = "") -> EffectState:
+def settle(
+    book: EffectLog, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = ""
+) -> EffectState:
     """Record the result of an effect, and return its state then. by: who found out.
 
     InputError if there is nothing to settle.
@@ -162,7 +164,7 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 class Ledger:
     """The effects of a log. Several threads and tasks may use one.
 
-    log: used in its turn (`Log.turn`). now_micros, new_token, sleep: from outside. All else: see Book.
+    log: used in its turn (`Log.turn`). now_micros, new_token, sleep: from outside. All else: see EffectLog.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class Ledger:
     ) -> None:
         self._now_micros = now_micros
         self._sleep = sleep
-        self._book = Book(log, keeper=keeper, redact=redact, new_source=new_source, start_of=start_of)
+        self._book = EffectLog(log, keeper=keeper, redact=redact, new_source=new_source, start_of=start_of)
         self._protocol = Protocol(self._book, now_micros, new_token)
 
     def perform(self, order: Order, send: Callable[[str], Any], terms: Terms | None = None) -> Plain:

@@ -39,7 +39,7 @@ class OwnEntry(NamedTuple):
     cleared: tuple[str, ...]
 
 
-class Book:
+class EffectLog:
     """Reads and writes effects in a log that several threads may use in turn.
 
     keeper: seals private values, under the key of the effect's run, and opens them; without it they are in clear.

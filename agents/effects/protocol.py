@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeAlias
 from refold.agents.effects.claims import PROBE, Claim, EffectState, token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import inputs_hash
-from refold.agents.effects.log_entries import DONE_PRIORITY, Book, OwnEntry
+from refold.agents.effects.log_entries import DONE_PRIORITY, EffectLog, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError, StorageError
@@ -101,7 +101,7 @@ class Outcome(NamedTuple):
 class Protocol:
     """Performs orders on a book. now_micros: the clock; new_token: fresh texts; both from outside."""
 
-    def __init__(self, book: Book, now_micros: Callable[[], int], new_token: Callable[[], str]) -> None:
+    def __init__(self, book: EffectLog, now_micros: Callable[[], int], new_token: Callable[[], str]) -> None:
         self._book = book
         self._now_micros = now_micros
         self._new_token = new_token

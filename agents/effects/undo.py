@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from refold.agents.effects.keys import undo_key
 from refold.agents.effects.listing import Effect
-from refold.agents.effects.log_entries import Book
+from refold.agents.effects.log_entries import EffectLog
 from refold.agents.effects.order import Order, Performed, Terms, Undo
 from refold.agents.journal.record import Plain
 from refold.avro.errors import RefoldError
@@ -57,8 +57,8 @@ def to_undo(effects: Iterable[Effect], run: str) -> list[Effect]:
 
 
 def undo_each(
-    book: Book, effects: Iterable[Effect], undos: Mapping[str, Undo], perform: Perform, *, agent: str, terms: Terms,
-    is_dry: bool,
+    book: EffectLog, effects: Iterable[Effect], undos: Mapping[str, Undo], perform: Perform, *, agent: str,
+    terms: Terms, is_dry: bool,
 ) -> Iterator[Undone]:  # fmt: skip
     """Undo them in this order, and say of each what became of it, when it did."""
     for each in effects:
@@ -76,7 +76,7 @@ def undo_each(
             yield _undo(book, each, undos[each.tool], perform, agent, terms)
 
 
-def _undo(book: Book, effect: Effect, undo: Undo, perform: Perform, agent: str, terms: Terms) -> Undone:
+def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: str, terms: Terms) -> Undone:
     key = undo_key(effect.key)
     try:
         told = performed_of(book, effect)
@@ -91,7 +91,7 @@ def _undo(book: Book, effect: Effect, undo: Undo, perform: Perform, agent: str, 
     return Undone(effect.key, effect.tool, "undone")
 
 
-def performed_of(book: Book, effect: Effect) -> Performed:
+def performed_of(book: EffectLog, effect: Effect) -> Performed:
     """Return the argument of the undo function; raises if the content can no longer be read."""
     arguments = book.arguments(effect.key, effect.inputs)
     receipt = book.opened(effect.key, "receipt", effect.receipt) if effect.receipt else ""

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from refold.agents.golden.file import DefaultAnswer, Golden, Origin
-from refold.agents.golden.verdict import admitted
+from refold.agents.golden.result import admitted
 from refold.agents.journal.delta import edits
 from refold.agents.journal.record import (
     Attempt,

@@ -24,9 +24,9 @@ import pytest
 from refold.agents.confined.files import not_held
 from refold.agents.entry import Agent, agent_of, entry_for, recorded_agent_of
 from refold.agents.golden.file import SUFFIX, Golden, found, read
+from refold.agents.golden.result import CheckResult
 from refold.agents.golden.run_summary import RunSummary
 from refold.agents.golden.runner import driven, driven_confined, exercised
-from refold.agents.golden.verdict import CheckResult
 from refold.avro.errors import InputError, RefoldError
 
 MARK = "refold_golden"

@@ -21,7 +21,7 @@ import msgspec
 from refold.agents.entry import Agent, agent_of, recorded_agent_of, require_known
 from refold.agents.golden.file import Golden
 from refold.agents.golden.lenient import Lenient
-from refold.agents.golden.verdict import CheckResult, judged
+from refold.agents.golden.result import CheckResult, judged
 from refold.agents.journal.record import Recording
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import Redact, for_run

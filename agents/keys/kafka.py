@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import cbor2
 
-from refold.agents.keys.master import Masters
+from refold.agents.keys.master import MasterKeys
 from refold.agents.keys.ring import Damage, new_key
 from refold.avro.canonical import encode
 from refold.avro.errors import KeyUnreadable
@@ -72,7 +72,7 @@ class KafkaKeyRing:
     """Keys in a topic; see KeyRing. clock_s: seconds that only grow."""
 
     def __init__(
-        self, address: Address, clients: Clients, masters: Masters, timeout_s: float, *,
+        self, address: Address, clients: Clients, masters: MasterKeys, timeout_s: float, *,
         make: Callable[[], bytes] = new_key, clock_s: Callable[[], float] = time.monotonic,
         unreadable: UnreadableBatches | None = None,
     ) -> None:  # fmt: skip

@@ -27,7 +27,7 @@ TAG_BYTES = 16
 _HOW = "make one with `openssl rand -base64 48`, and keep it where backups of the log are not"
 
 
-class Masters:
+class MasterKeys:
     """Master keys by name; the first of them wraps."""
 
     def __init__(self, secrets: list[bytes]) -> None:
@@ -78,7 +78,7 @@ class Masters:
         )
 
 
-def read_masters(given: str) -> Masters:
+def read_masters(given: str) -> MasterKeys:
     """The master keys that REFOLD_MASTER_KEY names; InputError says what is wrong, and never what was given."""
     where, text = MASTER_ENVIRONMENT, given.strip()
     if text.startswith("file:"):
@@ -91,7 +91,7 @@ def read_masters(given: str) -> Masters:
     secrets = [_secret(each, where) for each in text.replace(",", " ").split()]
     if not secrets:
         raise InputError(f"{where}: it holds no key; {_HOW}")
-    return Masters(secrets)
+    return MasterKeys(secrets)
 
 
 def _secret(text: str, where: str) -> bytes:

@@ -33,19 +33,19 @@ from refold.agents.journal.volatile import WHOLE, Asking, Volatile
 from refold.agents.recorder.answers import Answers, CallSite
 from refold.agents.recorder.context import SCOPE, Order, branch_of, here, in_thread, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
-from refold.agents.recorder.open_call import BesideLoop, OpenCall, OpenRun
+from refold.agents.recorder.open_call import OffLoop, OpenCall, OpenRun
 from refold.agents.recorder.parallel_calls import step_of_call
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView, RunBackend
 from refold.agents.recorder.step_assembler import Made, MadeAttempt
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
 from refold.agents.recorder.streamed_answers import ReplayedStream, Taking, awaited, awaiting, came_later, comes_later
-from refold.agents.recorder.tools import Tool, Trying
+from refold.agents.recorder.tools import RetryPolicy, Tool
 from refold.agents.redaction.redactor import Redact, as_of_run
 from refold.avro.errors import InputError, RefoldError
 
 _JSON = Shape(None, "an answer")
-_ONCE = Trying()
+_ONCE = RetryPolicy()
 _ROUTINES = (FunctionType, MethodType, BuiltinFunctionType)
 _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
@@ -67,7 +67,7 @@ class Calling:
         self._ended = ended
         self._is_live = is_live
         self._turn = threading.Lock()
-        self._beside_loop = BesideLoop()
+        self._beside_loop = OffLoop()
 
     def close(self, attempt: MadeAttempt) -> Unfinished | None:
         """End an attempt's calls. Unfinished names those still in progress: nothing more of them is recorded."""
@@ -146,7 +146,7 @@ class Calling:
     # One call
 
     def _call(
-        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, Made], Any], *, is_async: bool = False, is_said: bool = False,
     ) -> Any:  # fmt: skip
         title = f"{kind}: {name}" if name else kind
@@ -187,7 +187,7 @@ class Calling:
             return await call(block)
 
     def _made(
-        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, Made], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
@@ -207,7 +207,7 @@ class Calling:
                 self._chance.sleep_s(wait_ms / 1000)
 
     async def _made_async(
-        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: Trying,
+        self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, Made], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
@@ -314,7 +314,7 @@ class Calling:
             self._tell(made)
         return answer
 
-    def _again(self, made: Made, error: BaseException, trying: Trying) -> int | None:
+    def _again(self, made: Made, error: BaseException, trying: RetryPolicy) -> int | None:
         """Keep a failure; the wait before the call is tried again, or None where it failed for good."""
         tool = made.name if made.kind == "tool" else ""
         failure = failure_of(error, self._chance.now_micros(), tool=tool)

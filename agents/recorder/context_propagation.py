@@ -35,7 +35,13 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from refold.agents.recorder.context import BRANCHES, OWN_THREADS, SCOPE, WORK, Scope, branch_of
-from refold.agents.recorder.other_processes import Handed, mark_forked, mark_process, marked_command, marked_environment
+from refold.agents.recorder.other_processes import (
+    WorkForProcess,
+    mark_forked,
+    mark_process,
+    marked_command,
+    marked_environment,
+)
 
 
 class KeptFunctions:
@@ -193,7 +199,7 @@ def _pooling(*callbacks: int) -> Callable[[Function], Function]:
             if isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool):
                 func = _carried(func, scope)
             else:
-                func = Handed(_run_of(scope), func)
+                func = WorkForProcess(_run_of(scope), func)
             given = [
                 _carried(each, scope) if index in callbacks and each is not None else each
                 for index, each in enumerate(args)
@@ -212,7 +218,7 @@ def _handing(submit: Function) -> Function:
     @functools.wraps(submit)
     def submitted(self: Any, fn: Function, /, *args: Any, **kwargs: Any) -> Any:
         scope = SCOPE.get()
-        return submit(self, fn if scope.run is None else Handed(scope.run.id, fn), *args, **kwargs)
+        return submit(self, fn if scope.run is None else WorkForProcess(scope.run.id, fn), *args, **kwargs)
 
     return submitted
 

@@ -25,7 +25,7 @@ from refold.agents.recorder.step_assembler import Made
 T = TypeVar("T")
 
 
-class BesideLoop:
+class OffLoop:
     """Works on the values of one run: on large ones in a thread, one at a time, so that the loop has its turn."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class OpenCall:
 
     def __init__(
         self, made: Made, block: AbstractContextManager[object] | None, *, is_recorded: bool,
-        answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: BesideLoop,
+        answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: OffLoop,
     ) -> None:  # fmt: skip
         """block: the step that is this call's own, entered. beside_loop: of the run."""
         self._made = made

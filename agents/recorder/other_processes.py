@@ -30,7 +30,7 @@ _forked_from: list[str] = []
 """The run in whose code this process was forked, if any."""
 
 
-class Handed:
+class WorkForProcess:
     """Work for another process."""
 
     def __init__(self, run: str, work: Callable[..., Any]) -> None:

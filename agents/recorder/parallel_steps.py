@@ -27,7 +27,7 @@ from refold.agents.recorder.parallel_calls import NAME, branch_beside, is_under_
 from refold.agents.recorder.plain import Shape
 from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.recorder.steps import OpenStep, Stepping
-from refold.agents.recorder.tools import Trying
+from refold.agents.recorder.tools import RetryPolicy
 from refold.avro.errors import InputError, RefoldError
 
 
@@ -98,7 +98,7 @@ class PartOfFunction:
     """A function's part: called, and called again where it may be."""
 
     def __init__(
-        self, run: Stepping, name: str, part: Part, shape: Shape, trying: Trying, chance: Nondeterminism
+        self, run: Stepping, name: str, part: Part, shape: Shape, trying: RetryPolicy, chance: Nondeterminism
     ) -> None:
         self._run = run
         self._name = name

@@ -56,7 +56,7 @@ from refold.agents.recorder.run_end import RunEnd
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import NULL, MadeAttempt, MadeStep
 from refold.agents.recorder.steps import OpenStep, StepBlock
-from refold.agents.recorder.tools import Trying, tool
+from refold.agents.recorder.tools import RetryPolicy, tool
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.redaction.redactor import Redact
 from refold.avro.errors import InputError, RefoldError
@@ -248,12 +248,12 @@ class Run(Asks):
         if function is None:
             return StepBlock(self, name)
         shape = shape_of(function, returns, f"the step {name}")
-        trying = Trying(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
+        trying = RetryPolicy(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
         if inspect.iscoroutinefunction(function):
             return self._step_async(name, lambda: function(*args, **kwargs), shape, trying, attempts_max is not None)
         return self._step(name, lambda: function(*args, **kwargs), shape, trying, attempts_max is not None)
 
-    def _step(self, name: str, call: Callable[[], Any], shape: Shape, trying: Trying, is_bounded: bool) -> Any:
+    def _step(self, name: str, call: Callable[[], Any], shape: Shape, trying: RetryPolicy, is_bounded: bool) -> Any:
         part = part_of(self, name)
         if part is not None:
             return PartOfFunction(self, name, part, shape, trying, self._chance).call(call)
@@ -276,7 +276,7 @@ class Run(Asks):
                 return result
 
     async def _step_async(
-        self, name: str, call: Callable[[], Awaitable[Any]], shape: Shape, trying: Trying, is_bounded: bool
+        self, name: str, call: Callable[[], Awaitable[Any]], shape: Shape, trying: RetryPolicy, is_bounded: bool
     ) -> Any:
         part = part_of(self, name)
         if part is not None:
@@ -382,7 +382,7 @@ class Run(Asks):
         step.attempts.append(attempt)
         SCOPE.set(Scope(self, attempt, scope.inside, attempt.branch))
 
-    def _again(self, error: BaseException, trying: Trying) -> int | None:
+    def _again(self, error: BaseException, trying: RetryPolicy) -> int | None:
         """End an attempt that failed; the wait before the next one, or None where the step ended with it."""
         attempt = self._opened.attempt
         wait_ms = trying.wait_ms(attempt.number, error)

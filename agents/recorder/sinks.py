@@ -23,7 +23,7 @@ from refold.agents.recorder.observations import (
     step_entity,
 )
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep, StepAssembler
-from refold.agents.recorder.writer import AtOnce, RecordingFailed, Writer
+from refold.agents.recorder.writer import DirectWriter, RecordingFailed, Writer
 from refold.agents.recordings.durable_calls import answered_key
 from refold.agents.redaction.redactor import Redact
 from refold.avro.observation import Source
@@ -169,7 +169,9 @@ class LogSink:
         self._answered: list[Made] = []
         self._has_answered = False
         self._is_at_once = is_at_once
-        self._writer: Writer | AtOnce = AtOnce(self._durable) if is_at_once else Writer(self._durable, head.run)
+        self._writer: Writer | DirectWriter = (
+            DirectWriter(self._durable) if is_at_once else Writer(self._durable, head.run)
+        )
         self._writer.put(lambda: self._begin(entry, attempt))
 
     @property

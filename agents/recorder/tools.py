@@ -37,7 +37,7 @@ _NAMELESS = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
 
 
 @dataclass(frozen=True)
-class Trying:
+class RetryPolicy:
     """A retry policy: the most attempts, each wait twice the one before, on these errors only."""
 
     attempts_max: int = 1
@@ -63,7 +63,7 @@ class Tool:
 
     def __init__(
         self, function: Callable[..., Any], effect: Literal["read", "write"], name: str, returns: Any,
-        trying: Trying, terms: Terms, undo: Undo | None, volatile: Volatile = WHOLE,
+        trying: RetryPolicy, terms: Terms, undo: Undo | None, volatile: Volatile = WHOLE,
     ) -> None:  # fmt: skip
         self.volatile = volatile
         self.function = function
@@ -187,7 +187,7 @@ def tool(
 
     def made(function: Callable[P, T]) -> Callable[P, T]:
         called = name or function.__name__
-        trying = Trying(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
+        trying = RetryPolicy(1 if attempts_max is None else attempts_max, backoff_ms, retry_on)
         terms = Terms(ATTEMPTS_MAX if attempts_max is None else attempts_max, backoff_ms, lease_s, safe, probe)
         found = Tool(function, effect, called, returns, trying, terms, undo, volatile)
 

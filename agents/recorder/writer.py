@@ -39,7 +39,7 @@ class RecordingFailed(RefoldError):
     """A run could not be recorded any further; the cause says why."""
 
 
-class AtOnce:
+class DirectWriter:
     """Replaces a Writer if no thread needs to be kept from waiting: the caller does each piece."""
 
     def __init__(self, durable: Callable[[], None]) -> None:

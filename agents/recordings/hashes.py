@@ -30,7 +30,7 @@ ORDER: tuple[What, ...] = ("step", "run", "state")
 OF_STEPS: tuple[tuple[What, str], ...] = (("step", "turn_hash"), ("state", "state_after"))
 
 
-class Stood(NamedTuple):
+class StateAfterStep(NamedTuple):
     """A run after one of its steps (0: before the first), and which of its hashes matched.
 
     others: how many other places have the same hash.
@@ -45,10 +45,10 @@ class Stood(NamedTuple):
 
 class _Place(NamedTuple):
     started_at: int
-    found: Stood
+    found: StateAfterStep
 
 
-def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> Stood:
+def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> StateAfterStep:
     """Return the place whose hash begins with the text. UnknownEntity if there is none, InputError for several
     hashes."""
     text = given.lower()
@@ -79,14 +79,14 @@ def _stored(view: StateView) -> Iterator[_Place]:
             fields, run = view[name].fields, name.removeprefix("run/")
             started[run] = fields.get("started_at", 0)
             if fields.get("hash"):
-                yield _Place(started[run], Stood(run, fields.get("step_count", 0), "run", fields["hash"]))
+                yield _Place(started[run], StateAfterStep(run, fields.get("step_count", 0), "run", fields["hash"]))
     for name in view:
         if name.startswith("step/"):
             fields = view[name].fields
             run, number = fields.get("run", ""), fields.get("position", 0)
             for what, field in OF_STEPS if fields.get("status") == "committed" else ():
                 if fields.get(field):
-                    yield _Place(started.get(run, 0), Stood(run, number, what, fields[field]))
+                    yield _Place(started.get(run, 0), StateAfterStep(run, number, what, fields[field]))
 
 
 def _imported(log: Log, view: StateView, vault: ValueCipher, cut: Cut) -> Iterator[_Place]:
@@ -98,8 +98,8 @@ def _imported(log: Log, view: StateView, vault: ValueCipher, cut: Cut) -> Iterat
 def _of(recording: Recording) -> Iterator[_Place]:
     run, started = recording.run, recording.started_at
     if recording.hash:
-        yield _Place(started, Stood(run, len(recording.steps), "run", recording.hash))
+        yield _Place(started, StateAfterStep(run, len(recording.steps), "run", recording.hash))
     for step in recording.steps:
         if step.hash:
-            yield _Place(started, Stood(run, step.number, "step", step.hash))
-            yield _Place(started, Stood(run, step.number, "state", step.state_after))
+            yield _Place(started, StateAfterStep(run, step.number, "step", step.hash))
+            yield _Place(started, StateAfterStep(run, step.number, "state", step.state_after))

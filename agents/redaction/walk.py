@@ -85,7 +85,7 @@ class Members(list[tuple[str, Any]]):
     """An object as it stands in a text, where a name may stand twice."""
 
 
-class Leaves(Protocol):
+class LeafRules(Protocol):
     """What becomes of the parts of a tree."""
 
     def name(self, name: str) -> str:
@@ -129,7 +129,7 @@ def read(text: str) -> list[Any] | None:
     return found
 
 
-def changed(text: str, tree: list[Any], leaves: Leaves) -> str:
+def changed(text: str, tree: list[Any], leaves: LeafRules) -> str:
     """The text of a JSON object or list with its keys and leaves changed; itself where none is. tree: as `read`."""
     pieces: list[str] = []
     done = 0
@@ -144,7 +144,7 @@ def changed(text: str, tree: list[Any], leaves: Leaves) -> str:
     return "".join([*pieces, text[done:]]) if pieces else text
 
 
-def _marks(tree: list[Any], leaves: Leaves) -> Iterator[_Part]:
+def _marks(tree: list[Any], leaves: LeafRules) -> Iterator[_Part]:
     """The keys and leaves of a tree in the order in which they stand in its text."""
     waiting = [_Part(tree)]
     while waiting:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from refold.agents.replay.watch import Under, within
+from refold.agents.replay.watch import GuardContext, within
 
 Function: TypeAlias = Callable[..., Any]
 _SLOTS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
@@ -34,7 +34,7 @@ class GuardedFunction:
 
     __slots__ = ("function", "under")
 
-    def __init__(self, function: Function, under: Under) -> None:
+    def __init__(self, function: Function, under: GuardContext) -> None:
         self.function = function
         self.under = under
 
@@ -62,7 +62,7 @@ class InterpreterCallbacks:
         self._of_gc = list(gc.callbacks)
         self._signals = _handlers()
 
-    def carry_new(self, under: Under) -> None:
+    def carry_new(self, under: GuardContext) -> None:
         """Put callbacks that were added since then under a guard."""
         for before, (getter, setter) in zip(self._slots, _SLOTS, strict=True):
             found = getter()

@@ -33,13 +33,13 @@ from typing import Self
 from refold.agents.confined.kernel import learn_processor
 from refold.agents.replay.callbacks import InterpreterCallbacks
 from refold.agents.replay.hooks import install
-from refold.agents.replay.watch import GuardWatch, Under, close_watch, open_watch, set_under, unset_under
+from refold.agents.replay.watch import GuardContext, GuardWatch, close_watch, open_watch, set_under, unset_under
 
 
 class NetworkGuard(GuardWatch):
     """Closes the network for code that runs inside it. A context manager."""
 
-    _token: contextvars.Token[Under | None]
+    _token: contextvars.Token[GuardContext | None]
     _kept: InterpreterCallbacks
 
     def __enter__(self) -> Self:
@@ -50,14 +50,14 @@ class NetworkGuard(GuardWatch):
             frame = frame.f_back
         self.frame = frame
         self._kept = InterpreterCallbacks()
-        self._token = set_under(Under(self, ""))
+        self._token = set_under(GuardContext(self, ""))
         open_watch(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._kept.carry_new(Under(self, ""))
+        self._kept.carry_new(GuardContext(self, ""))
         close_watch(self)
         unset_under(self._token)
         self.frame = None

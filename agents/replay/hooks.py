@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 from refold.agents.confined.files import is_held
 from refold.agents.recorder.context_propagation import KeptFunctions
 from refold.agents.replay.callbacks import GuardedFunction
-from refold.agents.replay.watch import Under, check, confined_to, current, is_watched, site_of, within
+from refold.agents.replay.watch import GuardContext, check, confined_to, current, is_watched, site_of, within
 
 Function: TypeAlias = Callable[..., Any]
 Wrapper: TypeAlias = Callable[[Function], Function]
@@ -260,9 +260,9 @@ def _submitting(submit: Function) -> Function:
     return guarded
 
 
-def _carried(work: Function, under: Under) -> Function:
+def _carried(work: Function, under: GuardContext) -> Function:
     """The work, under the same guard in another thread."""
-    there = Under(under.guard, site_of(under.site))
+    there = GuardContext(under.guard, site_of(under.site))
 
     @functools.wraps(work, updated=())
     def carried(*args: Any, **kwargs: Any) -> Any:
@@ -283,7 +283,7 @@ def _keeping(index: int) -> Wrapper:
         def guarded(*args: Any, **kwargs: Any) -> Any:
             under = current() if is_watched() else None
             if under is not None and len(args) > index:
-                there = Under(under.guard, site_of(under.site))
+                there = GuardContext(under.guard, site_of(under.site))
                 args = (*args[:index], GuardedFunction(args[index], there), *args[index + 1 :])
             return function(*args, **kwargs)
 

@@ -91,7 +91,7 @@ class GuardWatch:
             self.escapes.append(escape)
 
 
-class Under:
+class GuardContext:
     """That this context is under guard, or outside of every one (None). site: the line that gave it its work, where
     another thread did."""
 
@@ -102,8 +102,8 @@ class Under:
         self.site = site
 
 
-_UNDER: ContextVar[Under | None] = ContextVar("refold.guard", default=None)
-_OUTSIDE = Under(None, "")
+_UNDER: ContextVar[GuardContext | None] = ContextVar("refold.guard", default=None)
+_OUTSIDE = GuardContext(None, "")
 _LOCK = threading.Lock()
 _open: tuple[GuardWatch, ...] = ()
 
@@ -116,7 +116,7 @@ def outside() -> Iterator[None]:
 
 
 @contextmanager
-def within(under: Under) -> Iterator[None]:
+def within(under: GuardContext) -> Iterator[None]:
     """Code that runs here is under the same guard as the context of `under`."""
     token = _UNDER.set(under)
     try:
@@ -136,7 +136,7 @@ def confined_to() -> str:
     return "" if under is None or under.guard is None else under.guard.confined_to
 
 
-def current() -> Under | None:
+def current() -> GuardContext | None:
     """Return the guard of the running code: by its context, else by the frames on its stack. None if there is none."""
     under = _UNDER.get()
     if under is not None or not _open:
@@ -145,7 +145,7 @@ def current() -> Under | None:
     while frame is not None:
         for guard in _open:
             if guard.frame is frame:
-                return Under(guard, "")
+                return GuardContext(guard, "")
         frame = frame.f_back
     return None
 
@@ -165,12 +165,12 @@ def check(what: str) -> None:
         guard.note(escape)
 
 
-def set_under(under: Under) -> contextvars.Token[Under | None]:
+def set_under(under: GuardContext) -> contextvars.Token[GuardContext | None]:
     """Have this context be under a guard from here on."""
     return _UNDER.set(under)
 
 
-def unset_under(token: contextvars.Token[Under | None]) -> None:
+def unset_under(token: contextvars.Token[GuardContext | None]) -> None:
     """Restore the earlier guard."""
     _UNDER.reset(token)
 

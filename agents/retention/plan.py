@@ -40,7 +40,7 @@ _BY_SOURCE = frozenset({"action", "effect", "agent_session"})
 
 
 @dataclass(slots=True)
-class Survey:
+class ContentUse:
     """The result of a pass. ended_ms: when the log recorded that a run ended, by run.
 
     owned: by run, existing contents, with their bytes and whether they are sealed. held: contents that an observation
@@ -64,9 +64,9 @@ class Survey:
         return found
 
 
-def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> Survey:
+def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> ContentUse:
     """The pass, up to a cut. runs: whether each was imported."""
-    found = Survey()
+    found = ContentUse()
     for partition, end in cut.offsets.items():
         for record in log.read(partition, 0, end):
             try:
@@ -82,7 +82,7 @@ def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> Survey:
     return found
 
 
-def _take(log: LogReader, found: Survey, run: str | None, blob: Blob) -> None:
+def _take(log: LogReader, found: ContentUse, run: str | None, blob: Blob) -> None:
     if run is None:
         found.held.add(blob.hash)
     elif (size := log.blobs.size(blob.hash)) is not None:
@@ -136,7 +136,7 @@ class Plan:
     cut: Cut
     runs: dict[str, Planned]
     free: dict[bytes, tuple[int, bool]]
-    seen: Survey
+    seen: ContentUse
     damaged: list[Damage] = field(default_factory=list)
 
     @property
@@ -181,7 +181,7 @@ def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:
 
 
 def judged(
-    fields: Mapping[str, Mapping[str, Any]], seen: Survey, days: Mapping[str, float], now_micros: int
+    fields: Mapping[str, Mapping[str, Any]], seen: ContentUse, days: Mapping[str, float], now_micros: int
 ) -> dict[str, Planned]:
     """Each run, and why it is kept."""
     found: dict[str, Planned] = {}

@@ -42,7 +42,7 @@ _EVER_MS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """The result of a sweep. keys: destroyed. left: contents that were put too recently; the next sweep removes them.
 
     failed: by run, why its key could not be destroyed; its contents are left with it. remaining, remaining_contents:
@@ -60,11 +60,11 @@ class Swept:
     remaining_contents: int = 0
 
 
-def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> Swept:
+def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> SweepResult:
     """Remove content that has expired at a time; durable on return."""
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
-        return Swept(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
+        return SweepResult(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
     found = plan(log, ring, days, now_micros, before)  # step 2
     keys, failed, done = 0, dict[str, str](), list[str]()
     for each in found.expiring:  # step 3
@@ -85,7 +85,7 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
         if digests:
             removed = log.port.blobs.remove(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-    return Swept(found, done, keys, contents, size, left, failed, _settled(ring), _settled(log.port.blobs))
+    return SweepResult(found, done, keys, contents, size, left, failed, _settled(ring), _settled(log.port.blobs))
 
 
 def _settled(kept_in: KeyRing | ContentStore | None) -> int:

@@ -141,7 +141,7 @@ NEAR = 3
 TIMELINE = 10
 
 
-class Telling:
+class CheckedAnswers:
     """Answers from a log about one point of it, each compared with what else is known."""
 
     def __init__(self, page: Page, checks: Checks, log: refold.Log, view: refold.StateView) -> None:

@@ -25,7 +25,7 @@ from refold.explorer.demo.deployer import OBSERVATIONS
 from refold.explorer.demo.desk import fail
 from refold.explorer.demo.journal import now_micros
 from refold.explorer.demo.names import AGENT, CONFIG, CRASH, DEPLOYED, DEPLOYER, PAYING, PIPELINE, STEPS
-from refold.explorer.demo.render import BAD, DIM, GOOD, Checks, Page, Telling, day, stamp
+from refold.explorer.demo.render import BAD, DIM, GOOD, CheckedAnswers, Checks, Page, day, stamp
 from refold.explorer.demo.stage import Actor, Stage
 
 SEED = 7
@@ -59,7 +59,7 @@ def _play(page: Page, checks: Checks, stage: Stage, url: str) -> None:
         log.mark(CRASH)
         view = log.rebuild(f"@{CRASH}")
         document, at = document_of(unanswered(view)), stamp(crashed_at)
-        telling = Telling(page, checks, log, view)
+        telling = CheckedAnswers(page, checks, log, view)
         telling.replay(last)
         telling.changes()
         stage.play("evaluator", url, f"@{CRASH}")

@@ -15,7 +15,7 @@ from pathlib import Path
 import refold
 from refold.avro.errors import OwnerGone, OwnerSilent, RefoldError, StorageError
 from refold.avro.kernel import find_kernel
-from refold.explorer.doctor.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.doctor.findings import CheckSettings, Finding, disk, inside, nearest
 from refold.explorer.doctor.kafka import on_kafka
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.file.client import Client
@@ -27,7 +27,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
 _EXTRAS = ("kafka", "registry")
 
 
-def examine(place: LogTarget, looking: Looking) -> list[Finding]:
+def examine(place: LogTarget, looking: CheckSettings) -> list[Finding]:
     """Return every finding about a log and this machine."""
     findings = list(libraries(with_kafka=is_kafka(place.url)))
     if is_kafka(place.url):

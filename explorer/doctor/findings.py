@@ -55,7 +55,7 @@ def _now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class CheckSettings:
     """What else to check on Kafka, and by which clock.
 
     roles: the roles whose rights this user should have. keys: with the key ring's topic. data: a worker's folder.
@@ -92,7 +92,7 @@ def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator
 
 
 def inside(
-    place: LogTarget, looking: Looking, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
+    place: LogTarget, looking: CheckSettings, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
 ) -> list[Finding]:
     """Check an open log. remedy: for a log that cannot be opened. more: further checks."""
     findings: list[Finding] = []
@@ -128,7 +128,7 @@ def size(log: Log) -> Iterator[Finding]:
     yield Finding("records", True, f"{records:,} in {log.port.partitions} partitions, log id {log.port.log_id.hex()}")
 
 
-def clock(log: Log, looking: Looking, remedy: str) -> Iterator[Finding]:
+def clock(log: Log, looking: CheckSettings, remedy: str) -> Iterator[Finding]:
     """Compare this machine's clock with the newest record's time."""
     last = max(log.port.recorded_below(partition, end) for partition, end in log.port.ends().items())
     if not last:

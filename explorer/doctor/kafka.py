@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refold.avro.errors import Denied, RefoldError, RegistryUnavailable, Unanswered
-from refold.explorer.doctor.findings import Finding, Looking, disk, inside, nearest
+from refold.explorer.doctor.findings import CheckSettings, Finding, disk, inside, nearest
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import given_url
@@ -101,7 +101,7 @@ LOOK_S = 5.0
 _TABLES_TIMES = 2
 
 
-def on_kafka(place: LogTarget, looking: Looking) -> Iterator[Finding]:
+def on_kafka(place: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, rights, registry, workers, the log, and the worker's disk."""
     from refold.streams.log.kafka.clients import Clients
     from refold.streams.log.kafka.topics import TopicAdmin, Topics
@@ -172,7 +172,7 @@ def _config_file() -> Iterator[Finding]:
     yield Finding("settings", not is_open, f"{named}: {who}", f"chmod 600 {named}")
 
 
-def _rights(clients: Clients, address: Address, looking: Looking, look_s: float) -> Iterator[Finding]:
+def _rights(clients: Clients, address: Address, looking: CheckSettings, look_s: float) -> Iterator[Finding]:
     """Report rights that this user's roles need and that it does not have."""
     if not looking.roles:
         return

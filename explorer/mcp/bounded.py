@@ -26,7 +26,7 @@ ELEMENTS_SHARING = 24
 SHARE_MIN_CHARS = 160
 
 
-class Rest(NamedTuple):
+class Remainder(NamedTuple):
     """What of a part is left out. cursor: where it goes on; left: how much, for a reader."""
 
     cursor: str
@@ -54,7 +54,7 @@ def part_at(cursor: str) -> AnswerPart:
     return AnswerPart(pointer, int(offset))
 
 
-def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any, list[Rest]]:
+def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any, list[Remainder]]:
     """A tree, or the rest of a part of it, in about so many characters of JSON.
 
     Raises:
@@ -90,7 +90,7 @@ def _no_part(part: AnswerPart) -> InputError:
 
 @dataclass(slots=True)
 class _Fitting:
-    rests: list[Rest] = field(default_factory=list)
+    rests: list[Remainder] = field(default_factory=list)
 
     def fit(self, tree: Any, chars: int, pointer: str, offset: int = 0) -> Any:
         if isinstance(tree, str):
@@ -151,7 +151,7 @@ class _Fitting:
         }  # fmt: skip
 
     def _leave(self, part: AnswerPart, shown: int, total: int, what: str) -> None:
-        self.rests.append(Rest(part._replace(offset=shown).cursor, f"{total - shown} of {total} {what}"))
+        self.rests.append(Remainder(part._replace(offset=shown).cursor, f"{total - shown} of {total} {what}"))
 
 
 def _shares(sizes: dict[str, int], chars: int) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.agents.compare.compare import compare, uncompared
 from refold.agents.compare.divergence import Divergence, divergence_json
-from refold.agents.compare.provenance import DEPTH, Behind, RunInLog, provenance
+from refold.agents.compare.provenance import DEPTH, FieldCauses, RunInLog, provenance
 from refold.agents.log import AgentLog
 from refold.explorer.queries.entity import told_chain
 from refold.explorer.queries.query import options_of, positionals
@@ -53,7 +53,11 @@ def known_at(log: AgentLog, run: str, at: str | None = None) -> RunInLog:
 
 
 def compare_json(
-    logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: Sequence[Behind], at: str | None = None
+    logs: Mapping[str, AgentLog],
+    pair: Pair,
+    found: Divergence | None,
+    behind: Sequence[FieldCauses],
+    at: str | None = None,
 ) -> dict[str, Any]:
     """The JSON of a comparison."""
     sides = {

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from refold.agents.log import AgentLog
 from refold.agents.policy.decision_log import ApprovalQuestion
 from refold.explorer.doctor.examine import examine
-from refold.explorer.doctor.findings import Looking
+from refold.explorer.doctor.findings import CheckSettings
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.shapes import marker_json, rebuild_json, verdict_json
@@ -75,7 +75,7 @@ class DoctorQuery:
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Each finding. It opens the log itself, because that it opens is one of them."""
         del log
-        findings = examine(self.place, Looking())
+        findings = examine(self.place, CheckSettings())
         return {"ok": all(each.ok for each in findings), "findings": [each._asdict() for each in findings]}
 
 

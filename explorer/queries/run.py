@@ -12,7 +12,7 @@ from typing import Any
 
 from refold.agents.journal.difference import ABSENT, Difference
 from refold.agents.journal.record import Recording
-from refold.agents.knew import Heard, Knowledge, KnownEntity
+from refold.agents.knew import Knowledge, KnownEntity, ReceivedAnswer
 from refold.agents.log import AgentLog
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
@@ -104,7 +104,7 @@ def read_json(given: KnownEntity) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _heard_json(each: Heard) -> dict[str, Any]:
+def _heard_json(each: ReceivedAnswer) -> dict[str, Any]:
     call = each.call
     return {
         "kind": call.asked.kind,

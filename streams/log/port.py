@@ -165,7 +165,7 @@ class FoldPosition(NamedTuple):
     schemas: int
 
 
-class Elsewhere(NamedTuple):
+class OtherTables(NamedTuple):
     """Mismatches in tables of other processes, and the tables that were not checked, with what to do about it."""
 
     mismatches: Sequence[Mismatch] = ()
@@ -279,9 +279,9 @@ class LogReader(ABC):
         row.
         """
 
-    def check_elsewhere(self) -> Elsewhere:
+    def check_elsewhere(self) -> OtherTables:
         """Let the processes that hold this log's tables check them. May be called from any thread."""
-        return Elsewhere()
+        return OtherTables()
 
     def folded(self) -> dict[int, FoldPosition]:
         """The fold position by partition: changes exist up to there."""

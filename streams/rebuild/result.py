@@ -24,7 +24,7 @@ from refold.streams.rebuild.plan import RebuildLimits
 from refold.streams.snapshots.chunk import chunks_of_pieces
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.spill import Filed
+from refold.streams.snapshots.spill import ChunkPlace
 
 _LENGTH = struct.Struct(">I")
 _SLOT = struct.Struct(">H")
@@ -178,7 +178,7 @@ def read_entities(file: IO[bytes], start: int, end: int, layers: Layers) -> None
     while (length := _LENGTH.unpack(_read(file, at, _LENGTH.size, end))[0]) != 0:
         at += _LENGTH.size
         data = _read(file, at, length, end)
-        layers.add(data, "a partition folded by another process", Filed(file, at, length))
+        layers.add(data, "a partition folded by another process", ChunkPlace(file, at, length))
         at += length
     at += _LENGTH.size
     if at == end:

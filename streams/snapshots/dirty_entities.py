@@ -43,7 +43,7 @@ class _Latest:
         self.size = 0
 
 
-class Touched:
+class DirtyEntities:
     """The changed entities of all partitions that one process folds. One thread adds to it, another reads it.
 
     Keeps at most about NAMES_MAX names, and the states of the latest ones, up to bytes_max.

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from refold.avro.errors import CorruptionError
 from refold.streams.snapshots.manifest import Epoch, read_manifest
-from refold.streams.snapshots.retention_policy import Rung, kept
+from refold.streams.snapshots.retention_policy import EpochAge, kept
 from refold.streams.snapshots.store import Cleared, SnapshotStore, Tomb
 
 # Longer than the longest rebuild.
@@ -33,7 +33,7 @@ Interval = tuple[int, int]
 """Offsets, start inclusive, end exclusive."""
 
 
-class Slower(NamedTuple):
+class SlowerCuts(NamedTuple):
     """Cuts with start <= offset < end are rebuilt from the epoch at `begins_at` (0: from the beginning) instead of a
     later one: at most so many more records are replayed."""
 
@@ -54,7 +54,7 @@ class Collected(NamedTuple):
     partition: int
     kept: int
     removed: tuple[Epoch, ...] = ()
-    slower: tuple[Slower, ...] = ()
+    slower: tuple[SlowerCuts, ...] = ()
     records: int = 0
     removed_bytes: int = 0
     waiting: int = 0
@@ -65,7 +65,7 @@ def collected_of(tree: Sequence[Any]) -> Collected:
     """Return the report from its form in lists."""
     partition, stay, removed, slower, records, removed_bytes, waiting, problems = tree
     return Collected(
-        partition, stay, tuple(Epoch(*each) for each in removed), tuple(Slower(*each) for each in slower), records,
+        partition, stay, tuple(Epoch(*each) for each in removed), tuple(SlowerCuts(*each) for each in slower), records,
         removed_bytes, waiting, tuple(problems),
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ class Collector:
         problems = _problems(() if damaged else unread, tombs)
         if problems:
             return Collected(partition, len(manifests) + len(unread), problems=problems)
-        rungs = [Rung(epoch, known.recorded_at, known.is_base) for epoch, known in manifests.items()]
+        rungs = [EpochAge(epoch, known.recorded_at, known.is_base) for epoch, known in manifests.items()]
         stay = kept(rungs, pinned, now_ms)
         removed = sorted((manifests.keys() - stay) | unread)
         if not dry_run:
@@ -204,7 +204,7 @@ def length(intervals: Iterable[Interval]) -> int:
     return sum(end - start for start, end in intervals)
 
 
-def slower(epochs: Iterable[Epoch], stay: set[Epoch]) -> Iterator[Slower]:
+def slower(epochs: Iterable[Epoch], stay: set[Epoch]) -> Iterator[SlowerCuts]:
     """Yield what becomes slower to rebuild if only some of these epochs, ascending, stay."""
     begins_at = 0
     gone: list[int] = []
@@ -214,6 +214,6 @@ def slower(epochs: Iterable[Epoch], stay: set[Epoch]) -> Iterator[Slower]:
             continue
         between = [offset for offset in gone if begins_at < offset < epoch.offset]
         if between:
-            yield Slower(between[0], epoch.offset, begins_at, between[-1] - begins_at)
+            yield SlowerCuts(between[0], epoch.offset, begins_at, between[-1] - begins_at)
         gone.clear()
         begins_at = epoch.offset

@@ -21,7 +21,7 @@ from refold.streams.partition import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, newest, over, piece_of
 from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import Read
-from refold.streams.snapshots.spill import ChunkStore, Filed
+from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
 
 PUT_BYTES = 64 << 20
 MERGED = 8
@@ -54,7 +54,7 @@ class Layers:
     # Taking in
 
     def add(
-        self, data: bytes, where: str, filed: Filed | None = None, *, checked: bool = False, hashed: bool = False
+        self, data: bytes, where: str, filed: ChunkPlace | None = None, *, checked: bool = False, hashed: bool = False
     ) -> None:
         """Add a chunk of a layer below all that were added before; CorruptionError if its bytes are damaged. A layer's
         chunks are added in order, and all layers before anything is put or hashed.

@@ -59,7 +59,7 @@ class OffsetSpan(NamedTuple):
     digest: bytes
 
 
-class Cold(NamedTuple):
+class ColdSpan(NamedTuple):
     """A span of closed entities of one type and month of closing; a rebuild reads it when it is needed.
 
     month: YYYY-MM (UTC), of the observation that closed them.
@@ -94,7 +94,7 @@ class Manifest:
     recorded_at: int
     warm: int
     changed: int = 0
-    cold: tuple[Cold, ...] = ()
+    cold: tuple[ColdSpan, ...] = ()
     index: tuple[OffsetSpan, ...] = ()
     buckets: tuple[OffsetSpan, ...] = ()
     deadletters: int = 0
@@ -187,7 +187,7 @@ def _manifest(tree: dict[str, Any], data: bytes) -> Manifest:
         recorded_at=tree["recorded_at"],
         warm=tree["warm"],
         changed=tree["changed"],
-        cold=tuple(Cold(name, month, OffsetSpan(*span)) for name, month, span in tree["cold"]),
+        cold=tuple(ColdSpan(name, month, OffsetSpan(*span)) for name, month, span in tree["cold"]),
         index=_spans(tree["index"]),
         buckets=_spans(tree["buckets"]),
         deadletters=tree["deadletters"],

@@ -21,7 +21,7 @@ DAY_MS = 24 * HOUR_MS
 MONTH_MS = 30 * DAY_MS
 
 
-class Rung(NamedTuple):
+class EpochAge(NamedTuple):
     """An epoch for the policy; recorded_at in milliseconds, as in its manifest."""
 
     epoch: Epoch
@@ -29,7 +29,7 @@ class Rung(NamedTuple):
     is_base: bool
 
 
-def kept(rungs: Iterable[Rung], pinned: Collection[Epoch], now_ms: int) -> set[Epoch]:
+def kept(rungs: Iterable[EpochAge], pinned: Collection[Epoch], now_ms: int) -> set[Epoch]:
     """Return the epochs of one partition that are kept at a time."""
     found = set()
     last: dict[tuple[int, int] | None, Epoch] = {}

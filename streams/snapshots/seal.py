@@ -43,7 +43,7 @@ from refold.streams.snapshots.chunk import (
     split,
 )
 from refold.streams.snapshots.closed_entities import bucket_records, closed_month
-from refold.streams.snapshots.manifest import Cold, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
+from refold.streams.snapshots.manifest import ColdSpan, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 from refold.streams.snapshots.read import check_slots, read_ranges
 from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
 from refold.streams.snapshots.spill import ChunkStore
@@ -230,7 +230,7 @@ class Sealer:
                 spans = self._grown(
                     written.partition, alike, new, Chunk.members, lambda groups: written.span(present.of(groups))
                 )
-                cold = (*others, *(Cold(type_name, month, each) for each in spans))
+                cold = (*others, *(ColdSpan(type_name, month, each) for each in spans))
         if cold:
             slots = slots_of(standing.epoch.partition, self._partitions)
             buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
@@ -281,7 +281,7 @@ class _Parts:
     ranges: tuple[OffsetSpan, ...]
     warm: int
     changed: int
-    cold: tuple[Cold, ...]
+    cold: tuple[ColdSpan, ...]
     index: tuple[OffsetSpan, ...]
     buckets: tuple[OffsetSpan, ...]
 

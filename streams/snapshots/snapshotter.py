@@ -27,10 +27,10 @@ from threading import Event, Lock, Thread
 
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
-from refold.streams.snapshots.dirty_entities import Touched
+from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
-from refold.streams.snapshots.sealing_process.sealer import ApartSealer
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
 
@@ -54,8 +54,8 @@ class Snapshotter:
     """
 
     def __init__(
-        self, store: SnapshotStore, sealer: ApartSealer, views: Views, partitions: Callable[[], Iterable[int]],
-        clock_ms: Callable[[], int], *, touched: Touched, every_ms: int = 0,
+        self, store: SnapshotStore, sealer: ProcessSealer, views: Views, partitions: Callable[[], Iterable[int]],
+        clock_ms: Callable[[], int], *, touched: DirtyEntities, every_ms: int = 0,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._store = store

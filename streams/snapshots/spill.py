@@ -16,7 +16,7 @@ VIEW_BYTES = 512 << 20
 OPEN_CHUNKS = 512
 
 
-class Filed(NamedTuple):
+class ChunkPlace(NamedTuple):
     """The position of a chunk in a file, which is kept open as long as this object."""
 
     file: IO[bytes]
@@ -34,14 +34,14 @@ class ChunkStore:
     def __init__(self, memory_bytes: int = MEMORY_BYTES, *, open_min: int = 1) -> None:
         self._memory_bytes = memory_bytes
         self._open_max = min(OPEN_CHUNKS, max(open_min, memory_bytes // CHUNK_BYTES))
-        self._held: dict[int, Chunk | Filed] = {}
+        self._held: dict[int, Chunk | ChunkPlace] = {}
         self._open: OrderedDict[int, Chunk] = OrderedDict()
         self._held_bytes = 0
         self._next = 0
         self._file: IO[bytes] | None = None
         self._file_bytes = 0
 
-    def add(self, chunk: Chunk, filed: Filed | None = None) -> int:
+    def add(self, chunk: Chunk, filed: ChunkPlace | None = None) -> int:
         """Add a chunk, which may already be in a file; returns its number."""
         number = self._next
         self._next += 1
@@ -82,7 +82,7 @@ class ChunkStore:
         if len(self._open) > self._open_max:
             self._open.popitem(last=False)
 
-    def _file_away(self, data: bytes) -> Filed:
+    def _file_away(self, data: bytes) -> ChunkPlace:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="refold-view-", buffering=0)  # noqa: SIM115
             self.keep(self._file)
@@ -90,4 +90,4 @@ class ChunkStore:
         while left:  # an unbuffered write may be partial
             left = left[self._file.write(left) :]
         self._file_bytes += len(data)
-        return Filed(self._file, self._file_bytes - len(data), len(data))
+        return ChunkPlace(self._file, self._file_bytes - len(data), len(data))

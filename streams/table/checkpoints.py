@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from refold.avro.errors import CorruptionError
-from refold.reducers.dedup_state import Residue
+from refold.reducers.dedup_state import DedupState
 from refold.reducers.entity import Entity, pack, unpack
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.log.port import Checkpoint
@@ -40,7 +40,7 @@ def is_due(version: int, size: int) -> bool:
 def checkpoint_value(entity: Entity) -> bytes:
     """The stored form of an entity's checkpoint."""
     held = entity.residue
-    residue = Residue(greatest=held.greatest, pending=held.pending, lowest_offset=held.lowest_offset,
+    residue = DedupState(greatest=held.greatest, pending=held.pending, lowest_offset=held.lowest_offset,
                       highest_offset=held.highest_offset)  # fmt: skip
     return sealed(pack(replace(entity, residue=residue, state_hash=b"")))
 

@@ -112,7 +112,7 @@ def _content(log: LogReader, digest: bytes) -> bytes | None:
 Answer = TypeVar("Answer")
 
 
-class Aside(Generic[Answer]):
+class ConcurrentCheck(Generic[Answer]):
     """Starts the request at once. If the check is abandoned, the answer is not waited for."""
 
     def __init__(self, ask: Callable[[], Answer]) -> None:
@@ -139,7 +139,7 @@ class Aside(Generic[Answer]):
 def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
     """Check everything below a cut at the end of a consistent view of a log (`LogReader.still`)."""
     verdict = VerifyReport(cut)
-    aside = Aside(log.check_elsewhere)
+    aside = ConcurrentCheck(log.check_elsewhere)
     verdict.add(check_markers(log, cut))
     verdict.add(check_removed(log))
     if log.has_tables:

@@ -30,7 +30,7 @@ CA_ENVIRONMENT = "REFOLD_TLS_CA"
 ANSWER_BYTES_MAX = 1 << 30
 
 
-class Asker:
+class PagesClient:
     """Asks with one set of credentials. ca: a file of certificates in PEM, instead of the system's."""
 
     def __init__(self, token: Token | None = None, ca: str | None = None) -> None:
@@ -87,6 +87,6 @@ def _context(ca: str | None) -> ssl.SSLContext:
         ) from error
 
 
-def asker_of(environment: Mapping[str, str] = os.environ) -> Asker:
+def asker_of(environment: Mapping[str, str] = os.environ) -> PagesClient:
     """Asks with the token and the authority of an environment; InputError where they cannot be used."""
-    return Asker(token_in(environment), environment.get(CA_ENVIRONMENT) or None)
+    return PagesClient(token_in(environment), environment.get(CA_ENVIRONMENT) or None)

@@ -30,7 +30,7 @@ from refold.streams.events import tell
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffsets, group_lag
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
-from refold.streams.log.kafka.topics import TopicAdmin, Topics, Unfit
+from refold.streams.log.kafka.topics import TopicAdmin, TopicProblem, Topics
 from refold.streams.log.kafka.url import Address
 from refold.streams.worker.condition import Condition, CurrentCondition
 
@@ -51,7 +51,7 @@ class Watched(NamedTuple):
     broker: Condition
     brokers: int = 0
     group_lag: Mapping[int, int] = {}
-    unfit: tuple[Unfit, ...] = ()
+    unfit: tuple[TopicProblem, ...] = ()
 
 
 class BrokerWatch:
@@ -145,7 +145,7 @@ class BrokerWatch:
                 if not self._stopping.is_set():  # a log that is closed after its worker lacks nothing
                     self._note_settings(unfit)
 
-    def _note_settings(self, unfit: tuple[Unfit, ...]) -> None:
+    def _note_settings(self, unfit: tuple[TopicProblem, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
             tell(_log, "topic_missing" if each.is_missing else "settings_drifted", logging.WARNING, topic=each.topic,
                  problem=each.problem)  # fmt: skip

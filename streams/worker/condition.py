@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refold.streams.events import event_of
-from refold.streams.log.kafka.topics import Unfit
+from refold.streams.log.kafka.topics import TopicProblem
 from refold.streams.log.port import Foreign, SetAside
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class WorkerCondition(NamedTuple):
     failure: str = ""
     brokers: int = 0
     group_lag: Mapping[int, int] = {}
-    unfit: tuple[Unfit, ...] = ()
+    unfit: tuple[TopicProblem, ...] = ()
     held: int = 0
     pending: int = 0
     foreign: Sequence[Foreign] = ()

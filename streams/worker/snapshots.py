@@ -29,10 +29,10 @@ from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import partition_of, placed
 from refold.streams.rocks.scan import Pinned
 from refold.streams.snapshots.closed_entities import closings
-from refold.streams.snapshots.dirty_entities import Touched
+from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.sealing_process.sealer import ApartSealer
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
@@ -67,7 +67,7 @@ class Sealing:
         """clock_ms: milliseconds since 1970."""
         self._log = log
         self._held: dict[int, _Held] = {}
-        self._touched = Touched()
+        self._touched = DirtyEntities()
         self._taken: dict[int, _Held] = {}
         known = log.unreadable
         self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB, unreadable=known)
@@ -75,7 +75,7 @@ class Sealing:
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )
-        sealer = ApartSealer(self._store, log.log_id, log.partitions, runtime.give_back)
+        sealer = ProcessSealer(self._store, log.log_id, log.partitions, runtime.give_back)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(

@@ -15,7 +15,7 @@ import pytest
 import refold
 from refold.agents.compare.provenance import RunInLog as Compared
 from refold.agents.compare.provenance import provenance
-from refold.agents.knew import Heard, KnownEntity
+from refold.agents.knew import KnownEntity, ReceivedAnswer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.times import time_text
 from refold.streams.client import RuntimeContext
@@ -220,7 +220,7 @@ def test_what_tools_and_models_answered_is_known_from_when_it_came(tmp_path: Pat
             at_work.model(chat, prompt="mine?")
         clock.to(60)
 
-        def said(each: Heard) -> tuple[str, int, Any]:
+        def said(each: ReceivedAnswer) -> tuple[str, int, Any]:
             request = each.call.asked.request["kwargs"]
             failure = each.call.failure
             return each.call.asked.name.rpartition(".")[2], *request.values(), (

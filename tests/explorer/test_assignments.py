@@ -12,7 +12,7 @@ from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import InputError
 from refold.avro.jsonform import shower
 from refold.avro.observation import Source
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.record.observe import patch_of
 
 JSON = {"type": "string", "logicalType": "refold-json"}
@@ -109,7 +109,7 @@ def test_a_value_is_read_and_shown(assignment: str, value: Any, shown: str) -> N
     patch = canonical(assignment)
     assert patch == {name: value}
     json_form = shower(DEFINITION.fields[name].node)(value)
-    assert Humane({"sample": DEFINITION}).field("sample/1", name, json_form) == shown
+    assert ValueFormatter({"sample": DEFINITION}).field("sample/1", name, json_form) == shown
 
 
 def test_entries_of_one_map_come_together() -> None:
@@ -129,7 +129,9 @@ def test_a_reference_to_a_content_is_taken_as_it_is() -> None:
     given = '{"$blob": {"hash": "' + "0" * 64 + '", "size": 5, "media_type": "application/json"}}'
     [(name, value)] = canonical(f"any={given}").items()
     assert (name, value["size"]) == ("any", 5)
-    shown = Humane({"sample": DEFINITION}).field("sample/1", "any", shower(DEFINITION.fields["any"].node)(value))
+    shown = ValueFormatter({"sample": DEFINITION}).field(
+        "sample/1", "any", shower(DEFINITION.fields["any"].node)(value)
+    )
     assert shown == f"[blob {'0' * 64}, 5 bytes, application/json]"
 
 

@@ -17,7 +17,7 @@ import refold
 from refold.avro.registry import WireIds
 from refold.explorer.cli.main import run
 from refold.explorer.doctor.examine import examine
-from refold.explorer.doctor.findings import Finding, Looking
+from refold.explorer.doctor.findings import CheckSettings, Finding
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
@@ -203,8 +203,8 @@ def wrong(found: list[Finding]) -> list[str]:
 
 def test_a_clock_that_is_behind(log: str) -> None:
     an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
-    assert wrong(examine(LogTarget(log), Looking(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
-    assert wrong(examine(LogTarget(log), Looking())) == []
+    assert wrong(examine(LogTarget(log), CheckSettings(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
+    assert wrong(examine(LogTarget(log), CheckSettings())) == []
 
 
 def test_a_small_disk_for_tables(log: str, problems: Ask, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from refold.streams.snapshots import dirty_entities
-from refold.streams.snapshots.dirty_entities import PRESSING_BYTES, Touched
+from refold.streams.snapshots.dirty_entities import PRESSING_BYTES, DirtyEntities
 
 STATE_BYTES = 8
 PARTITIONS = 3
@@ -17,7 +17,7 @@ def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.Monke
     """Each entity as the last of its records left it, or without its state, once."""
     monkeypatch.setattr(dirty_entities, "NAMES_MAX", 150)
     rng = random.Random(seed)
-    told = Touched(60 * STATE_BYTES)
+    told = DirtyEntities(60 * STATE_BYTES)
     every = {
         partition: [(b"t/%d" % rng.randrange(30), rng.randbytes(STATE_BYTES)) for _ in range(1_000)]
         for partition in range(PARTITIONS)
@@ -52,7 +52,7 @@ def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.Monke
 
 
 def test_what_is_told_later_is_not_of_the_moment() -> None:
-    told = Touched(1_000)
+    told = DirtyEntities(1_000)
     told.tell(0, 0, 2, [(b"t/x", b"first")])
     told.tell(0, 2, 3, [(b"t/x", b"later"), (b"t/y", b"new")])
     assert told.between(0, 0, 2) == {b"t/x": b"first"}
@@ -60,7 +60,7 @@ def test_what_is_told_later_is_not_of_the_moment() -> None:
 
 
 def test_partitions_are_told_apart() -> None:
-    told = Touched(1_000)
+    told = DirtyEntities(1_000)
     told.tell(0, 0, 2, [(b"t/x", b"0")])
     told.tell(1, 0, 2, [(b"t/y", b"1")])
     told.end(1)
@@ -69,7 +69,7 @@ def test_partitions_are_told_apart() -> None:
 
 
 def test_it_presses_when_states_would_be_forgotten_before_they_are_asked_for() -> None:
-    told = Touched(100)
+    told = DirtyEntities(100)
     for number in range(8):
         assert not told.is_pressing(0)
         told.tell(number % 2, number, number + 2, [(b"t/%d" % number, bytes(10))])
@@ -84,7 +84,7 @@ def test_it_presses_when_states_would_be_forgotten_before_they_are_asked_for() -
 
 
 def test_a_partition_of_which_much_was_told_presses_by_itself() -> None:
-    told = Touched()
+    told = DirtyEntities()
     told.tell(1, 0, 1, [(b"t/x", bytes(PRESSING_BYTES))])
     assert not told.is_pressing(1)
     told.tell(1, 1, 2, [(b"t/y", b"1")])
@@ -94,14 +94,14 @@ def test_a_partition_of_which_much_was_told_presses_by_itself() -> None:
 
 
 def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
-    told = Touched(100)
+    told = DirtyEntities(100)
     told.tell(0, 0, 1, [(b"t/x", bytes(80))])
     told.tell(0, 5, 6, [(b"t/y", bytes(10))])
     assert not told.is_pressing(0)
 
 
 def test_what_an_epoch_was_sealed_past_is_let_go() -> None:
-    told = Touched(100)
+    told = DirtyEntities(100)
     told.tell(0, 0, 5, [(b"t/x", bytes(80))])
     told.tell(0, 5, 6, [(b"t/y", b"1")])
     told.sealed(0, 5)
@@ -111,7 +111,7 @@ def test_what_an_epoch_was_sealed_past_is_let_go() -> None:
 
 def test_who_has_most_pays_for_what_is_too_much() -> None:
     """A partition of which nobody asks does not take the room of those that are folded."""
-    told = Touched(100)
+    told = DirtyEntities(100)
     told.tell(0, 0, 1, [(b"t/a", bytes(50))])
     told.tell(0, 1, 2, [(b"t/b", bytes(40))])
     for number in range(4):
@@ -121,7 +121,7 @@ def test_who_has_most_pays_for_what_is_too_much() -> None:
 
 
 def test_only_so_much_is_kept() -> None:
-    told = Touched(10)
+    told = DirtyEntities(10)
     for number in range(5):
         told.tell(0, number, number + 1, [(b"t/x", b"s")] * dirty_entities.NAMES_MAX)
     assert told.between(0, 0, 4) is None

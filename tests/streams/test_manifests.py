@@ -14,7 +14,7 @@ from refold.avro.errors import CorruptionError
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.snapshots.manifest import (
     PREFIX,
-    Cold,
+    ColdSpan,
     Epoch,
     Manifest,
     OffsetSpan,
@@ -41,7 +41,9 @@ MANIFESTS = st.builds(
     recorded_at=COUNTS,
     warm=COUNTS,
     changed=COUNTS,
-    cold=st.lists(st.builds(Cold, st.sampled_from(("run", "step")), st.just("2026-11"), SPANS), max_size=2).map(tuple),
+    cold=st.lists(st.builds(ColdSpan, st.sampled_from(("run", "step")), st.just("2026-11"), SPANS), max_size=2).map(
+        tuple
+    ),
     index=SOME_SPANS,
     buckets=SOME_SPANS,
     deadletters=COUNTS,
@@ -61,7 +63,7 @@ PLAIN = Manifest(
     types={"run": b"e" * 32},
     recorded_at=6,
     warm=7,
-    cold=(Cold("run", "2026-11", OffsetSpan(3, 4, b"f" * 32)),),
+    cold=(ColdSpan("run", "2026-11", OffsetSpan(3, 4, b"f" * 32)),),
     index=(OffsetSpan(4, 5, b"g" * 32),),
     buckets=(OffsetSpan(5, 6, b"h" * 32),),
 )

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, Rung, kept
+from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, EpochAge, kept
 
 BEGIN_MS = 1_700_000_000_000
 STEPS_MS = (0, 1, HOUR_MS // 7, HOUR_MS - 1, HOUR_MS, HOUR_MS + 1, DAY_MS // 5, DAY_MS, 3 * DAY_MS, MONTH_MS)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Rung], set[Epoch]]:
+def histories(draw: st.DrawFn) -> tuple[list[EpochAge], set[Epoch]]:
     """Epochs as time went on, and which of them are pinned."""
-    rungs: list[Rung] = []
+    rungs: list[EpochAge] = []
     recorded_at, offset, schemas = BEGIN_MS, 0, 1
     for _ in range(draw(st.integers(0, 30))):
         recorded_at += draw(st.sampled_from(STEPS_MS))
@@ -26,12 +26,12 @@ def histories(draw: st.DrawFn) -> tuple[list[Rung], set[Epoch]]:
             offset += draw(st.integers(1, 3))
         else:
             schemas += 1
-        rungs.append(Rung(Epoch(3, offset, schemas), recorded_at, draw(st.booleans())))
+        rungs.append(EpochAge(Epoch(3, offset, schemas), recorded_at, draw(st.booleans())))
     pinned = draw(st.sets(st.sampled_from([each.epoch for each in rungs]), max_size=3)) if rungs else set()
     return rungs, pinned
 
 
-def reasons(rung: Rung, rungs: Sequence[Rung], pinned: set[Epoch], now_ms: int) -> set[str]:
+def reasons(rung: EpochAge, rungs: Sequence[EpochAge], pinned: set[Epoch], now_ms: int) -> set[str]:
     """Why an epoch is kept, by looking at all others for each rule."""
     later = [each for each in rungs if each.epoch > rung.epoch]
     later_bases = [each for each in later if each.is_base]
@@ -53,7 +53,7 @@ def reasons(rung: Rung, rungs: Sequence[Rung], pinned: set[Epoch], now_ms: int) 
 
 @given(histories(), st.sampled_from(STEPS_MS), st.randoms(use_true_random=False))
 def test_what_is_kept_is_what_the_rules_say(
-    history: tuple[list[Rung], set[Epoch]], later_ms: int, rng: random.Random
+    history: tuple[list[EpochAge], set[Epoch]], later_ms: int, rng: random.Random
 ) -> None:
     rungs, pinned = history
     now_ms = (rungs[-1].recorded_at if rungs else BEGIN_MS) + later_ms
@@ -63,11 +63,11 @@ def test_what_is_kept_is_what_the_rules_say(
 
 @given(histories(), st.lists(st.sampled_from(STEPS_MS), min_size=1, max_size=12))
 def test_it_does_not_depend_on_when_it_was_asked_before(
-    history: tuple[list[Rung], set[Epoch]], times: list[int]
+    history: tuple[list[EpochAge], set[Epoch]], times: list[int]
 ) -> None:
     rungs, pinned = history
     now_ms = rungs[0].recorded_at if rungs else BEGIN_MS
-    left: list[Rung] = []
+    left: list[EpochAge] = []
     coming = list(rungs)
     for later_ms in times:
         now_ms += later_ms
@@ -80,7 +80,7 @@ def test_it_does_not_depend_on_when_it_was_asked_before(
 
 def test_two_months_of_epochs_a_minute_leave_a_bounded_number() -> None:
     minute_ms = 60_000
-    rungs = [Rung(Epoch(0, at + 1, 1), BEGIN_MS + at * minute_ms, at % 5 == 0) for at in range(60 * 24 * 60)]
+    rungs = [EpochAge(Epoch(0, at + 1, 1), BEGIN_MS + at * minute_ms, at % 5 == 0) for at in range(60 * 24 * 60)]
     stay = kept(rungs, set(), rungs[-1].recorded_at)
     assert len(stay) <= 61 + 24 + 31
     assert min(stay).offset > 28 * 24 * 60

@@ -20,13 +20,13 @@ from refold.reducers.arithmetic import Count
 from refold.streams import runtime
 from refold.streams.snapshots.chunk import Group
 from refold.streams.snapshots.closed_entities import Closing
-from refold.streams.snapshots.dirty_entities import Touched
+from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.sealing_process import request_handler
 from refold.streams.snapshots.sealing_process import sealer as module
-from refold.streams.snapshots.sealing_process.sealer import ApartSealer
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.table import TableView
@@ -34,7 +34,7 @@ from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
 
-Over = Callable[..., ApartSealer]
+Over = Callable[..., ProcessSealer]
 SAID = "beside the fold from now on"
 
 
@@ -55,8 +55,8 @@ def over() -> Iterator[Over]:
     """Makes sealers over stores."""
     with ExitStack() as ending:
 
-        def made(store: MemoryStore, partitions: int = 1) -> ApartSealer:
-            found = ApartSealer(store, LOG_ID, partitions)
+        def made(store: MemoryStore, partitions: int = 1) -> ProcessSealer:
+            found = ProcessSealer(store, LOG_ID, partitions)
             ending.callback(found.close)
             return found
 
@@ -64,11 +64,11 @@ def over() -> Iterator[Over]:
 
 
 @pytest.fixture
-def apart(store: MemoryStore, over: Over) -> ApartSealer:
+def apart(store: MemoryStore, over: Over) -> ProcessSealer:
     return over(store)
 
 
-def pid_of(sealer: ApartSealer) -> int:
+def pid_of(sealer: ProcessSealer) -> int:
     assert sealer._child is not None
     return sealer._child._process.pid
 
@@ -90,7 +90,7 @@ def test_it_writes_what_would_be_written_here(
     names: int,
     closing_chance: float,
     store: MemoryStore,
-    apart: ApartSealer,
+    apart: ProcessSealer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bases, deltas, cold spans and what grows together of them, in parts small and large."""
@@ -115,7 +115,7 @@ def test_it_writes_what_would_be_written_here(
 
 @pytest.mark.faults
 def test_a_process_that_is_killed_is_done_without(
-    seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
+    seed: int, store: MemoryStore, apart: ProcessSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At any moment of an epoch: it is sealed all the same, and said once."""
     rng = random.Random(seed)
@@ -240,7 +240,7 @@ class Broken(View):
 
 
 def test_what_the_view_raises_is_raised_here(
-    seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch
+    seed: int, store: MemoryStore, apart: ProcessSealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_handler, "PART_BYTES", 100)
     view = changed(Table(random.Random(seed), 100), 200)
@@ -254,7 +254,7 @@ def test_what_the_view_raises_is_raised_here(
 
 
 def test_a_damaged_range_is_answered_with_a_base_of_the_table(
-    seed: int, store: MemoryStore, apart: ApartSealer
+    seed: int, store: MemoryStore, apart: ProcessSealer
 ) -> None:
     table = Table(random.Random(seed), 200)
     [span] = apart.seal(changed(table, 400, 0.0)).ranges
@@ -265,7 +265,7 @@ def test_a_damaged_range_is_answered_with_a_base_of_the_table(
     assert_sealed(store, views[-1])
 
 
-def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     table = Table(random.Random(seed), 50)
     first = apart.seal(changed(table, 100))
     store.manifests[first.epoch] = store.manifests[first.epoch][:-1]
@@ -280,7 +280,7 @@ def closing_by(view: View, reducer: Count) -> None:
 
 
 def test_types_that_cannot_go_to_another_process_are_sealed_here(
-    seed: int, store: MemoryStore, apart: ApartSealer, caplog: pytest.LogCaptureFixture
+    seed: int, store: MemoryStore, apart: ProcessSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Own(Count):
         """A reducer of a class that only this function has."""
@@ -313,7 +313,7 @@ def test_types_that_another_process_cannot_read_are_sealed_here(
     assert "no number" in record.message
 
 
-def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     """An entity that cannot be read, so nobody knows whether it is closed."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))
@@ -331,7 +331,11 @@ def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: Mem
 
 
 def test_a_machine_without_an_interpreter_to_start_seals_here(
-    seed: int, store: MemoryStore, apart: ApartSealer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    seed: int,
+    store: MemoryStore,
+    apart: ProcessSealer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     view = changed(Table(random.Random(seed), 50), 100)
@@ -363,7 +367,7 @@ def test_after_a_base_it_is_said_wherever_that_was_sealed(
 ) -> None:
     monkeypatch.setattr(runtime, "cores", lambda: cores)
     said: list[int] = []
-    sealer = ApartSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)))
+    sealer = ProcessSealer(store, LOG_ID, 1, lambda: said.append(len(store.manifests)))
     table = Table(random.Random(seed), 50)
     try:
         manifests = [sealer.seal(changed(table, times, 0.0)) for times in (100, 1, 1, 200)]
@@ -394,7 +398,7 @@ class Stuck(TableView):
         time.sleep(0.5)
 
 
-def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     view = Stuck(changed(Table(random.Random(seed), 50), 100))
     raised: list[BaseException] = []
 
@@ -436,7 +440,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
         finally:
             is_over.set()
 
-    snapshotter = Snapshotter(store, sealer, views, lambda: [0], lambda: 0, touched=Touched())
+    snapshotter = Snapshotter(store, sealer, views, lambda: [0], lambda: 0, touched=DirtyEntities())
     raised: list[BaseException] = []
 
     def snapshot() -> None:
@@ -456,7 +460,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
 
 
 @pytest.mark.outside
-def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ApartSealer) -> None:
+def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     """Who presses Ctrl-C, or ends a service, sends them to the processes of both."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))

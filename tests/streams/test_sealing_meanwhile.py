@@ -18,7 +18,7 @@ from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.seal import Sealer, base_due
 from refold.streams.snapshots.sealing_process import request_handler
 from refold.streams.snapshots.sealing_process import sealer as module
-from refold.streams.snapshots.sealing_process.sealer import ApartSealer
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.processes import is_gone
 from refold_tests.sealing import MemoryStore, Table, View
@@ -84,17 +84,17 @@ def tables(seed: int) -> Tables:
 
 
 @pytest.fixture
-def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApartSealer]:
+def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessSealer]:
     """However small the tables; all that is read or written goes in many parts."""
     monkeypatch.setattr(module, "ENTITIES_MIN", 0)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
     monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
-    found = ApartSealer(store, LOG_ID, PARTITIONS)
+    found = ProcessSealer(store, LOG_ID, PARTITIONS)
     yield found
     found.close()
 
 
-def pid_of(sealer: ApartSealer) -> int:
+def pid_of(sealer: ProcessSealer) -> int:
     assert sealer._child is not None
     return sealer._child._process.pid
 
@@ -116,7 +116,7 @@ def once(call: Callable[[], object]) -> Callable[[], None]:
 
 
 def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
-    seed: int, store: Stores, tables: Tables, apart: ApartSealer
+    seed: int, store: Stores, tables: Tables, apart: ProcessSealer
 ) -> None:
     """Bases and deltas of any partition, between any two parts of another one's."""
     rng = random.Random(seed)
@@ -149,7 +149,7 @@ def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
     assert apart._child is not None
 
 
-def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tables, apart: ApartSealer) -> None:
+def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
     """Its error is raised to who asked for it, and the process goes on."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     store.failing = {1}
@@ -171,7 +171,7 @@ def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tabl
 @pytest.mark.faults
 @pytest.mark.parametrize("is_before", [True, False])
 def test_a_kill_meanwhile_is_done_without(
-    store: Stores, tables: Tables, apart: ApartSealer, caplog: pytest.LogCaptureFixture, is_before: bool
+    store: Stores, tables: Tables, apart: ProcessSealer, caplog: pytest.LogCaptureFixture, is_before: bool
 ) -> None:
     """Both epochs are sealed here; it is said once."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
@@ -189,7 +189,7 @@ def test_a_kill_meanwhile_is_done_without(
     assert ["ended by signal 9" in record.message for record in caplog.records] == [True]
 
 
-def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apart: ApartSealer) -> None:
+def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
     """Ctrl-C comes while the second is under way; the next one is sealed apart again."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     pids = []

@@ -20,7 +20,7 @@ from refold_tests.sealing import MemoryStore, Table
 from refold_tests.world import LOG_ID
 
 module.ENTITIES_MIN, runtime.cores = 0, lambda: 2
-sealer, table = module.ApartSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
+sealer, table = module.ProcessSealer(MemoryStore(), LOG_ID, 1), Table(random.Random(1), 2_000)
 while True:
     for _ in range(500):
         table.change(0.5)

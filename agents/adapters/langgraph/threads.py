@@ -192,7 +192,7 @@ def write_of(tree: Mapping[str, Any]) -> StoredWrite:
 
 
 @dataclass(slots=True)
-class Directory:
+class ThreadDirectory:
     """Every thread that ever got a checkpoint, in the order in which they came first."""
 
     offset: int = 0
@@ -225,7 +225,7 @@ class ThreadReader:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._directory = Directory()
+        self._directory = ThreadDirectory()
         self._threads: OrderedDict[str, ThreadIndex] = OrderedDict()
         self._checkpoints: OrderedDict[CheckpointKey, StoredCheckpoint] = OrderedDict()
 

@@ -8,7 +8,7 @@ import click
 
 from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, clock, entity, on_log
 from refold.explorer.cli.output.fitting import TableColumn
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
 from refold.explorer.queries.entity import told_rows
 from refold.explorer.queries.log_target import LogTarget
@@ -47,7 +47,7 @@ def history(place: LogTarget, entity: str, since: str | None, until: str | None,
             screen.point(first, "since")
         screen.point(last, "until")
         observed = observed_texts(log, (row.source for row in rows), last.cut)
-        _show(screen, rows, Humane(log.types, Opener(log).value), observed, clock, whole_log=False)
+        _show(screen, rows, ValueFormatter(log.types, Opener(log).value), observed, clock, whole_log=False)
         if not rows:
             screen.say(f"nothing changed in {entity} between these points")
     return 0
@@ -82,7 +82,7 @@ def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_js
         screen.point(before, "from")
         screen.point(after, "to")
         observed = observed_texts(log, (row.source for row in rows), after.cut)
-        _show(screen, rows, Humane(log.types, Opener(log).value), observed, clock, whole_log=entity is None)
+        _show(screen, rows, ValueFormatter(log.types, Opener(log).value), observed, clock, whole_log=entity is None)
         if rows:
             entities = len({row.entity for row in rows})
             screen.say(f"{counted(len(rows), 'difference')} in {counted(entities, 'entity', 'entities')}")
@@ -92,7 +92,7 @@ def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_js
 
 
 def _show(
-    screen: Screen, rows: Sequence[Row], humane: Humane, observed: ObservedText, clock: str, *, whole_log: bool
+    screen: Screen, rows: Sequence[Row], humane: ValueFormatter, observed: ObservedText, clock: str, *, whole_log: bool
 ) -> None:
     screen.say()
     columns = [

@@ -9,7 +9,7 @@ from refold.agents.knew import Knowledge, KnownEntity
 from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.fitting import TableColumn
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.cli.runs.lines import Lines
 from refold.explorer.queries.log_target import LogTarget
@@ -55,11 +55,11 @@ def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_a
         if as_json:
             screen.json(knowledge_json(agent, found))
         else:
-            _show(screen, Humane(log.types), found)
+            _show(screen, ValueFormatter(log.types), found)
     return 0
 
 
-def _show(screen: Screen, humane: Humane, found: Knowledge) -> None:
+def _show(screen: Screen, humane: ValueFormatter, found: Knowledge) -> None:
     screen.point(found.point)
     screen.say()
     screen.table(READS, [_row(screen, each) for each in found.reads])

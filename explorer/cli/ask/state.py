@@ -11,7 +11,7 @@ from refold.avro.definition import FieldDefinition
 from refold.avro.observation import Source
 from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, entity, on_log
 from refold.explorer.cli.output.fitting import TableColumn
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, moment, observed_texts
 from refold.explorer.queries.entity import told_state
 from refold.explorer.queries.log_target import LogTarget
@@ -62,7 +62,7 @@ def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bo
             screen,
             view,
             observed,
-            Humane({view.definition.definition.name: view.definition.definition}, Opener(log).value),
+            ValueFormatter({view.definition.definition.name: view.definition.definition}, Opener(log).value),
         )
     return 0
 
@@ -75,7 +75,7 @@ def _sources(view: EntityView) -> Iterator[Source]:
             yield from (holder.source for _, _, holder in view.element_holders(name))
 
 
-def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Humane) -> None:
+def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: ValueFormatter) -> None:
     screen.say(f"{view.entity} matches v{view.version}, state hash {screen.id(view.state_hash)}", "bold")
     screen.say()
     rows: list[list[str]] = []
@@ -123,7 +123,9 @@ def _validity(link: dict[str, Any]) -> str:
     return " ".join(sides) or "-"
 
 
-def _show_conflicts(screen: Screen, view: EntityView, shown: Shown, humane: Humane, conflicts: Conflicts) -> None:
+def _show_conflicts(
+    screen: Screen, view: EntityView, shown: Shown, humane: ValueFormatter, conflicts: Conflicts
+) -> None:
     if not conflicts.total:
         return
     screen.say()

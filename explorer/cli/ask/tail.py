@@ -6,7 +6,7 @@ import click
 
 from refold.explorer.cli.ask.history import place_of
 from refold.explorer.cli.options import WHEN, as_json, on_log
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import change_json, change_rows
@@ -32,11 +32,11 @@ def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> in
     """
     screen = Screen()
     with place.read() as log:
-        humane = Humane({})
+        humane = ValueFormatter({})
 
         def refresh() -> None:
             nonlocal humane
-            humane = Humane(log.types)
+            humane = ValueFormatter(log.types)
 
         shown = ShownChanges(log, refresh)
         for change in log.changes(from_ or ("now" if follow else None), live=follow):
@@ -50,7 +50,7 @@ def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> in
     return 0
 
 
-def _show(screen: Screen, change: Change, shown: Shown, partition: int, humane: Humane) -> None:
+def _show(screen: Screen, change: Change, shown: Shown, partition: int, humane: ValueFormatter) -> None:
     if change.redefined:
         screen.say(f"{change.entity} v{change.to_version} has another state by a new definition of its type")
         return

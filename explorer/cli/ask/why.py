@@ -10,7 +10,7 @@ from refold.agents.journal.matching import asked_in, matchings
 from refold.agents.log import AgentLog
 from refold.avro.observation import type_of
 from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, on_log
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import ObservedText, Screen, counted, moment, observed_texts
 from refold.explorer.queries.entity import FieldReference, field_of, told_chain
 from refold.explorer.queries.log_target import LogTarget
@@ -62,7 +62,7 @@ def _show(
     chain: list[TraceLink],
     observed: ObservedText,
 ) -> None:
-    humane = Humane(log.types, Opener(log).value)
+    humane = ValueFormatter(log.types, Opener(log).value)
     value = view.shown()[asked.field]
     if asked.key is None:
         shown, name = humane.field(asked.entity, asked.field, value), asked.field
@@ -82,7 +82,7 @@ def _show(
 
 
 def chain_lines(
-    screen: Screen, log: AgentLog, humane: Humane, link: TraceLink, observed: ObservedText, *,
+    screen: Screen, log: AgentLog, humane: ValueFormatter, link: TraceLink, observed: ObservedText, *,
     only: str | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines for one observation of a chain: its entity, fields, position and source.

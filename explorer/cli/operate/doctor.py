@@ -10,7 +10,7 @@ from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
 from refold.explorer.doctor.examine import examine
-from refold.explorer.doctor.findings import Looking
+from refold.explorer.doctor.findings import CheckSettings
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.access import ROLES
 
@@ -37,7 +37,7 @@ def doctor(place: LogTarget, role: tuple[str, ...], keys: bool, data: Path | Non
       refold doctor --log kafka://127.0.0.1:9092/agents --role worker --data /var/lib/refold
     """
     screen = Screen()
-    findings = examine(place, Looking(role, keys, data))
+    findings = examine(place, CheckSettings(role, keys, data))
     problems = sum(not each.ok for each in findings)
     if as_json:
         screen.json({"ok": not problems, "findings": [each._asdict() for each in findings]})

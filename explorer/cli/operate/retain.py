@@ -12,7 +12,7 @@ import click
 from refold.agents.keys.ring import KeyRing
 from refold.agents.retention.classes import DAYS, days_of
 from refold.agents.retention.plan import Plan, Planned, plan
-from refold.agents.retention.sweep import GRACE_S, Swept, sweep
+from refold.agents.retention.sweep import GRACE_S, SweepResult, sweep
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
 from refold.explorer.cli.options import as_json, on_log
@@ -100,7 +100,7 @@ def retain(
     return _damage_said(found, {})
 
 
-def _swept(swept: Swept, place: str, *, is_all: bool, as_json: bool) -> int:
+def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> int:
     screen = Screen()
     if as_json:
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}

@@ -34,14 +34,14 @@ class TableColumn(NamedTuple):
     drop: int = 0
 
 
-class Fitted(NamedTuple):
+class TableLayout(NamedTuple):
     """How a table is shown. widths: by the number of each shown column; dropped: headers without room."""
 
     widths: dict[int, int]
     dropped: list[str]
 
 
-def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width: int) -> Fitted:
+def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width: int) -> TableLayout:
     """Fit a table.
 
     Args:
@@ -53,7 +53,7 @@ def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width:
     cells = {number: [columns[number].header, *(row[number] for row in rows)] for number in shown}
     natural = {number: max(map(len, cells[number])) for number in shown}
     if _total(natural) <= width:
-        return Fitted(natural, [])
+        return TableLayout(natural, [])
     for number in shown[1:]:
         if _NOTHING.issuperset(cells[number][1:]):
             del natural[number]
@@ -76,7 +76,7 @@ def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width:
         if not may_wrap:
             break
         widths[max(may_wrap, key=lambda each: (columns[each].style not in _NAMES, widths[each]))] -= 1
-    return Fitted(widths, dropped)
+    return TableLayout(widths, dropped)
 
 
 def _total(widths: dict[int, int]) -> int:

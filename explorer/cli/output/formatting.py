@@ -23,7 +23,7 @@ Convert = Callable[[Any], Any]
 Opened = Callable[[str, str, Any], Any]
 
 
-class Humane:
+class ValueFormatter:
     """Formats values of every type given by `types`, in their JSON form, as one line of text.
 
     opened: (entity, field, value) -> the value with its sealed parts opened, or marked as unreadable (sealed.py).

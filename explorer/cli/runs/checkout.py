@@ -11,7 +11,7 @@ from refold.agents.capture.exchange import is_exchange
 from refold.agents.capture.turns import going_on, turn_of
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.journal.self_replay import states
-from refold.agents.recordings.hashes import Stood, at_hash
+from refold.agents.recordings.hashes import StateAfterStep, at_hash
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
@@ -62,7 +62,7 @@ def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool
     return 0
 
 
-def _json(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
+def _json(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]:
     step = run.steps[stood.step - 1] if stood.step else None
     return {
         "run": stood.run,
@@ -76,7 +76,7 @@ def _json(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
     }
 
 
-def _going_on(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
+def _going_on(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]:
     """Return the last request up to here, with the conversation as it was after it."""
     requests = (
         call.asked.request for step in reversed(run.steps[: stood.step]) for call in step.calls
@@ -90,7 +90,7 @@ def _going_on(stood: Stood, run: Recording, state: Plain) -> dict[str, Any]:
     return body
 
 
-def _show(screen: Screen, stood: Stood, run: Recording, state: Plain) -> None:
+def _show(screen: Screen, stood: StateAfterStep, run: Recording, state: Plain) -> None:
     screen.say(f"run {run.run} of {run.agent}, after step {stood.step} of {len(run.steps)}", "bold")
     if stood.step:
         screen.say(f"  {head_of(run.steps[stood.step - 1])}")

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from refold.agents.compare.compare import Itself, against_itself, uncompared
+from refold.agents.compare.compare import SelfCheck, against_itself, uncompared
 from refold.agents.compare.compare import compare as compared
 from refold.agents.compare.divergence import Divergence, divergence_json
-from refold.agents.compare.provenance import DEPTH, Behind, FieldProvenance, folded, provenance
+from refold.agents.compare.provenance import DEPTH, FieldCauses, FieldProvenance, folded, provenance
 from refold.agents.compare.render import told
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
@@ -20,7 +20,7 @@ from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.cli.ask.why import chain_lines
 from refold.explorer.cli.options import WHEN, as_json, on_log
 from refold.explorer.cli.options import at as at_option
-from refold.explorer.cli.output.formatting import Humane
+from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.output.screen import Screen, counted, observed_texts
 from refold.explorer.cli.runs.clear import compare_clear
 from refold.explorer.queries.compare import Pair, compare_json, known_at
@@ -108,7 +108,7 @@ def _clear(log: AgentLog, given: str, at: str | None) -> dict[str, Any]:
 
 
 def _show(
-    screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[Behind], *,
+    screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[FieldCauses], *,
     is_full: bool,
 ) -> None:  # fmt: skip
     """Print the answer first, then which runs they are, and the observations behind the difference."""
@@ -130,7 +130,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
     screen.say()
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
     screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
-    humane = Humane(log.types, Opener(log).value)
+    humane = ValueFormatter(log.types, Opener(log).value)
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
@@ -168,16 +168,16 @@ def _all(place: LogTarget, as_json: bool) -> int:
     return 1 if different else 0
 
 
-def _each(log: AgentLog) -> Iterator[Itself]:
+def _each(log: AgentLog) -> Iterator[SelfCheck]:
     return map(against_itself, recordings(log, None, log.vault))
 
 
-def _itself_json(each: Itself) -> dict[str, Any]:
+def _itself_json(each: SelfCheck) -> dict[str, Any]:
     divergence = None if each.divergence is None else divergence_json(each.divergence)
     return {"run": each.run, "altered_steps": list(each.altered), "altered": each.is_altered, "divergence": divergence}
 
 
-def _wrong(each: Itself) -> Iterator[str]:
+def _wrong(each: SelfCheck) -> Iterator[str]:
     if each.divergence is not None:
         yield from told(each.divergence)
     if each.altered:

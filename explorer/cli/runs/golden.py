@@ -13,8 +13,8 @@ import click
 
 from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import SUFFIX, Golden, found, golden_of, read, replace, signed, text_in, write
+from refold.agents.golden.result import CheckResult, admitted
 from refold.agents.golden.runner import exercised
-from refold.agents.golden.verdict import CheckResult, admitted
 from refold.agents.journal.record import Plain
 from refold.agents.recorder.log_backend import read_again
 from refold.avro import strict_json

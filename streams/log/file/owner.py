@@ -43,10 +43,10 @@ from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error
 from refold.streams.snapshots.closed_entities import closings
-from refold.streams.snapshots.dirty_entities import Touched
+from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.sealing_process.sealer import ApartSealer
+from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
@@ -65,7 +65,7 @@ class TableViews:
     """
 
     def __init__(
-        self, database: Database, registry: Registry, partitions: int, progress: Progress, touched: Touched
+        self, database: Database, registry: Registry, partitions: int, progress: Progress, touched: DirtyEntities
     ) -> None:
         self._database = database
         self._partitions = partitions
@@ -145,7 +145,7 @@ class Owner:
         self._settled = False
         self._filler = Filler(database, read, registry, self._tables, self._lock)
         self._snapshotter: Snapshotter | None = None
-        self._touched = Touched()
+        self._touched = DirtyEntities()
 
     def begin(self, log: LogPort) -> None:
         """Begin to own the log, which is read through `log`: make a lost table again, apply definitions, seal
@@ -158,7 +158,7 @@ class Owner:
             self._filler.begin()
         self._settle()
         store = FileSnapshotStore(self._database, self._partitions)
-        sealer = ApartSealer(store, log.log_id, self._partitions)
+        sealer = ProcessSealer(store, log.log_id, self._partitions)
         self._snapshotter = Snapshotter(
             store, sealer, self._views, lambda: range(self._partitions), self._clock_ms, touched=self._touched
         )

@@ -51,13 +51,13 @@ from refold.streams.log.port import (
     ChangeRecord,
     Checkpoint,
     DeadLetter,
-    Elsewhere,
     FoldPosition,
     Foreign,
     IndexedObservation,
     LogPort,
     Marked,
     Mismatch,
+    OtherTables,
     Record,
     SetAside,
 )
@@ -237,11 +237,11 @@ class KafkaLog(LogPort):
         self.await_folded()
         return self._asked("entity tables are made again").recover(wait=wait)
 
-    def check_elsewhere(self) -> Elsewhere:
+    def check_elsewhere(self) -> OtherTables:
         try:
             return self._asked("entity tables are kept").verify()
         except (NotAnswerable, StorageError) as error:
-            return Elsewhere(unchecked=[f"the entity tables were not compared: {error}"])
+            return OtherTables(unchecked=[f"the entity tables were not compared: {error}"])
 
     def close(self) -> None:
         if self._is_closed:

@@ -38,10 +38,10 @@ from refold.avro.errors import InputError, StorageError
 from refold.avro.observation import ID_BYTES
 from refold.streams.log.kafka.committed import describe_group
 from refold.streams.log.kafka.faults import error_of, storage_error
-from refold.streams.log.port import Checkpoint, Elsewhere, IndexedObservation, Record
+from refold.streams.log.port import Checkpoint, IndexedObservation, OtherTables, Record
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.web.client import Asker
+from refold.streams.web.client import PagesClient
 from refold.streams.web.page import DEPTH_MAX, JSON, PageResponse, cbor_list
 
 
@@ -124,7 +124,7 @@ class Folding(ABC):
         """LogPort.recover."""
 
     @abstractmethod
-    def verify(self) -> Elsewhere:
+    def verify(self) -> OtherTables:
         """Have every table compared with a full replay, by the worker that keeps it."""
 
 
@@ -138,8 +138,8 @@ CBOR = "application/cbor"
 
 
 def ask(
-    asker: Asker, url: str, content: bytes | None = None, *, log_id: bytes, timeout_s: float, media_type: str = JSON,
-    is_forwarded: bool = False,
+    asker: PagesClient, url: str, content: bytes | None = None, *, log_id: bytes, timeout_s: float,
+    media_type: str = JSON, is_forwarded: bool = False,
 ) -> PageResponse:  # fmt: skip
     """The page of a worker of a log at a URL; content: what is posted there. OSError where nobody answers."""
     headers = {LOG: log_id.hex(), **({FORWARDED: "1"} if is_forwarded else {})}

@@ -36,7 +36,7 @@ class TopicPlace(NamedTuple):
     partition: int
 
 
-class Dated(NamedTuple):
+class TimedOffset(NamedTuple):
     """An offset, and the time of its record, in milliseconds since 1970."""
 
     offset: int
@@ -79,7 +79,7 @@ class Offsets:
                 raise StorageError(f"{place.topic}: offset {offset} was written and is not visible: {else_}")
             time.sleep(SHOWS_POLL_S)
 
-    def first_at(self, place: TopicPlace, time_ms: int) -> Dated | None:
+    def first_at(self, place: TopicPlace, time_ms: int) -> TimedOffset | None:
         """Return the first offset with a time at or after `time_ms`, including control records and aborted ones; None
         if there is none.
 
@@ -94,7 +94,7 @@ class Offsets:
             if error is None or error.code() != KafkaError.UNKNOWN:
                 raise
             raise NotSearchable(str(failed)) from failed
-        return Dated(found.offset, found.timestamp) if found.offset >= 0 else None
+        return TimedOffset(found.offset, found.timestamp) if found.offset >= 0 else None
 
     def _ask(
         self, asked: dict[TopicPlace, OffsetSpec], isolation: IsolationLevel

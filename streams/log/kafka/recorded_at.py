@@ -14,7 +14,7 @@ broker fails to search for a time, for example in a batch that it cannot unpack,
 
 from __future__ import annotations
 
-from refold.streams.log.kafka.offsets import Dated, NotSearchable, Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import NotSearchable, Offsets, TimedOffset, TopicPlace
 from refold.streams.log.kafka.range_reader import LogReaders, Raw
 
 # Maxima kept by where they hold, for who reads on where a read ended.
@@ -53,7 +53,7 @@ class Times:
         try:
             found = self._first_at(time_ms + 1, end)
         except NotSearchable:
-            found = Dated(0, 0)
+            found = TimedOffset(0, 0)
         if found is None:
             return end
         record = self._reading.first(self._place, found.offset, end)
@@ -91,7 +91,7 @@ class Times:
             back *= 4
         return None
 
-    def _greatest_from(self, low: Dated, end: int) -> Dated:
+    def _greatest_from(self, low: TimedOffset, end: int) -> TimedOffset:
         """The first offset below `end` with the greatest time there is below it, which is at least that of `low`."""
         step = 1
         while (found := self._first_at(low.timestamp + step, end)) is not None:
@@ -106,6 +106,6 @@ class Times:
                 low = found
         return low
 
-    def _first_at(self, time_ms: int, end: int) -> Dated | None:
+    def _first_at(self, time_ms: int, end: int) -> TimedOffset | None:
         found = self._offsets.first_at(self._place, max(time_ms, 0))
         return found if found is not None and found.offset < end else None

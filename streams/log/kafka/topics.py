@@ -126,7 +126,7 @@ class LogTopics(NamedTuple):
     has_contents: bool
 
 
-class Unfit(NamedTuple):
+class TopicProblem(NamedTuple):
     """What is wrong with a topic, and what mends it. is_missing: the broker does not have it."""
 
     topic: str
@@ -179,12 +179,12 @@ class TopicAdmin:
         self._check_settings({name: needed}, found, address)
         return True
 
-    def unfit(self, address: Address) -> list[Unfit]:
+    def unfit(self, address: Address) -> list[TopicProblem]:
         """Everything about a log's topics that is not as it has to be; StorageError where the broker does not say."""
         topics = Topics(address.prefix)
         found = self._describe(topics.needed, address)
         wanted = {name: needed for name, needed in topics.needed.items() if name in found}
-        contents: list[Unfit] = []
+        contents: list[TopicProblem] = []
         if address.blobs is None and topics.observations in found:
             partitions = len(found[topics.observations].partitions)
             with suppress(Denied):  # then it is as if there were none
@@ -235,10 +235,10 @@ class TopicAdmin:
 
     def _unfit_contents(
         self, topics: Topics, partitions: int, found: Mapping[str, TopicDescription], address: Address
-    ) -> Iterator[Unfit]:
+    ) -> Iterator[TopicProblem]:
         for name, topic in found.items():
             if len(topic.partitions) != 2 * partitions:
-                yield Unfit(name, f"has {len(topic.partitions)} partitions, and this log needs {2 * partitions}",
+                yield TopicProblem(name, f"has {len(topic.partitions)} partitions, and this log needs {2 * partitions}",
                             "begin a log under another prefix, or name another store with REFOLD_BLOBS")  # fmt: skip
             else:
                 yield from self._wrong_settings({topics.contents: _CONTENTS}, found, address)
@@ -387,7 +387,7 @@ class TopicAdmin:
 
     def _wrong_settings(
         self, wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicDescription], address: Address
-    ) -> Iterator[Unfit]:
+    ) -> Iterator[TopicProblem]:
         settings = self._settings(wanted, address)
         for name, needed in wanted.items():
             if _copies(found[name]) >= 3:
@@ -395,7 +395,7 @@ class TopicAdmin:
             for key, wanted_value in needed.items():
                 value = settings[name].get(key)
                 if value != wanted_value and not _is_more(key, value, wanted_value):
-                    yield Unfit(
+                    yield TopicProblem(
                         name, f"has {key}={value}, and a log needs {wanted_value}",
                         f"set it: kafka-configs.sh --bootstrap-server {address.servers} --alter --entity-type topics "
                         f"--entity-name {name} --add-config {key}={wanted_value}",
@@ -428,17 +428,17 @@ class TopicAdmin:
             self._admin.list_topics(timeout=self._request_s(deadline))
 
 
-def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[Unfit]:
+def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[TopicProblem]:
     """Topics that are not there, or in another number of partitions than `.observations`."""
     partitions = len(found[topics.observations].partitions) if topics.observations in found else None
     for name in topics.needed:
         if name not in found:
-            yield Unfit(name, "is missing; it was there when the log was made",
+            yield TopicProblem(name, "is missing; it was there when the log was made",
                         "restore it, or begin a log under another prefix", is_missing=True)  # fmt: skip
             continue
         count, wanted = len(found[name].partitions), 1 if name == topics.schemas else partitions
         if count != wanted:
-            yield Unfit(name, f"has {count} partitions, and this log needs {wanted}",
+            yield TopicProblem(name, f"has {count} partitions, and this log needs {wanted}",
                         "begin a log under another prefix")  # fmt: skip
 
 

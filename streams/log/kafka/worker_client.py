@@ -38,12 +38,12 @@ from refold.streams.log.kafka.lookups import (
 )
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.url import Address, merged
-from refold.streams.log.port import Checkpoint, Elsewhere, Mismatch
+from refold.streams.log.port import Checkpoint, Mismatch, OtherTables
 from refold.streams.snapshots.garbage import Collected, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import keys
 from refold.streams.table.checkpoints import checkpoint_of
-from refold.streams.web.client import Asker, asker_of
+from refold.streams.web.client import PagesClient, asker_of
 from refold.streams.web.page import PageResponse
 
 WORKER_ENVIRONMENT = "REFOLD_WORKER"
@@ -61,7 +61,11 @@ class Workers:
     """
 
     def __init__(
-        self, address: Address, config: Mapping[str, str] | None, url: str | None = None, asker: Asker | None = None
+        self,
+        address: Address,
+        config: Mapping[str, str] | None,
+        url: str | None = None,
+        asker: PagesClient | None = None,
     ) -> None:
         if url is not None and not url.startswith(("http://", "https://")):
             raise InputError(f"{url}: a worker's pages are given as http://HOST:PORT or https://HOST:PORT")
@@ -107,7 +111,7 @@ class Workers:
         return self._owners
 
 
-class AskedTables(TableClient):
+class WorkerTables(TableClient):
     """Look-ups in the workers' tables."""
 
     def __init__(self, workers: Workers) -> None:
@@ -180,7 +184,7 @@ class AskedTables(TableClient):
         return ask(asker, f"{url}/{LOOKUP}{query}", content, log_id=log_id, timeout_s=LOOKUP_S, media_type=CBOR)
 
 
-class AskedFolding(Folding):
+class WorkerFolding(Folding):
     """The workers, told over their pages. timeout_s: how long to wait for the fold to come as far as asked."""
 
     def __init__(self, workers: Workers, timeout_s: float) -> None:
@@ -225,9 +229,9 @@ class AskedFolding(Folding):
         fallbacks = [problem for each in sources for problem in each.get("fallbacks", ())]
         return {"snapshot_epochs": epochs, **counts, "fallbacks": fallbacks}
 
-    def verify(self) -> Elsewhere:
+    def verify(self) -> OtherTables:
         found = self._told("verify")
-        return Elsewhere([Mismatch(*one) for each in found for one in each["mismatches"]])
+        return OtherTables([Mismatch(*one) for each in found for one in each["mismatches"]])
 
     def _told(self, name: str, **given: Any) -> list[dict[str, Any]]:
         """What all workers answer, by partition."""

@@ -11,12 +11,12 @@ The messages between the sealing process (child.py) and its parent (sealer.py). 
 answers are sent in advance.
 1. The child receives (log id, partitions).
 2. For each epoch it receives a `Begin`. Until the epoch is sealed it sends requests: (name, arguments, left), which
-   call the store or the view. The answer is (True, the result), or (False, an `ErrorThere`) for an error.
+   call the store or the view. The answer is (True, the result), or (False, a `RemoteError`) for an error.
 3. A result with many rows is requested by ("rows", (number, name, arguments)) with a number that the child chooses, and
    continued by ("more", (number,)). The answer to both is (rows, whether they were the last). `left` has the numbers of
    results that are no longer needed.
-4. At the end it sends DONE with the arguments of `Desk.done`, or FAILED with an `ErrorThere`: one that it received, or
-   one of its own, with number 0.
+4. At the end it sends DONE with the arguments of `SealingRequests.done`, or FAILED with a `RemoteError`: one that it
+   received, or one of its own, with number 0.
 5. Instead of an answer it may receive a `Begin` of another partition. It seals that epoch first, by steps 2 to 4; then
    it receives the answer, or another `Begin`.
 """
@@ -50,7 +50,7 @@ class Begin(NamedTuple):
     told: Told
 
 
-class ErrorThere(NamedTuple):
+class RemoteError(NamedTuple):
     """An error of the other process. is_storage: a StorageError; is_damage: a CorruptionError, which is one too."""
 
     number: int

@@ -30,7 +30,7 @@ from refold.streams.snapshots.sealing_process.channel import (
     Answer,
     Begin,
     Channel,
-    ErrorThere,
+    RemoteError,
     Told,
 )
 from refold.streams.snapshots.store import EpochWriter
@@ -40,7 +40,7 @@ from refold.streams.snapshots.table import EpochState, TableView
 class _Raised(Exception):
     """The parent answered with an error."""
 
-    def __init__(self, error_there: ErrorThere) -> None:
+    def __init__(self, error_there: RemoteError) -> None:
         super().__init__(error_there.text)
         self.error_there = error_there
 
@@ -218,11 +218,11 @@ class _Sealing:
         self._other.tell((name, arguments, []))
 
 
-def _own(error: Exception) -> ErrorThere:
+def _own(error: Exception) -> RemoteError:
     """An error of this process."""
     if isinstance(error, StorageError):
-        return ErrorThere(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))
-    return ErrorThere(0, "".join(traceback.format_exception_only(error)).strip())
+        return RemoteError(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))
+    return RemoteError(0, "".join(traceback.format_exception_only(error)).strip())
 
 
 def main() -> None:

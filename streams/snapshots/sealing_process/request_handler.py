@@ -8,12 +8,12 @@ from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.manifest import Manifest, read_manifest
-from refold.streams.snapshots.sealing_process.channel import PART_BYTES, Answer, ErrorThere, SealingFailed, Told
+from refold.streams.snapshots.sealing_process.channel import PART_BYTES, Answer, RemoteError, SealingFailed, Told
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
 
-class Desk:
+class SealingRequests:
     """Answers the requests of the sealing process for one view."""
 
     def __init__(self, store: EpochWriter, view: TableView) -> None:
@@ -69,7 +69,7 @@ class Desk:
             number = next(self._numbers)
             self._raised[number] = error
             is_storage, is_damage = isinstance(error, StorageError), isinstance(error, CorruptionError)
-            return False, ErrorThere(number, str(error), is_storage, is_damage)
+            return False, RemoteError(number, str(error), is_storage, is_damage)
 
     def done(self, data: bytes, last_records: Sequence[bytes]) -> Manifest:
         """Seal the epoch with its last records and its manifest. Without a manifest the epoch already existed."""
@@ -89,7 +89,7 @@ class Desk:
         for each in (self._rows, self._raised, self._begun, self._calls):
             each.clear()
 
-    def raised(self, error_there: ErrorThere) -> Exception:
+    def raised(self, error_there: RemoteError) -> Exception:
         """The error that the sealing process failed with."""
         if error_there.number:
             return self._raised[error_there.number]

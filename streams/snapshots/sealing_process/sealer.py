@@ -31,7 +31,7 @@ from refold.streams.snapshots.sealing_process.channel import (
     SealingFailed,
     shared_memory,
 )
-from refold.streams.snapshots.sealing_process.request_handler import Desk
+from refold.streams.snapshots.sealing_process.request_handler import SealingRequests
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -60,7 +60,7 @@ class SealingProcess:
                 raise
         self._tell((log_id, partitions))
 
-    def seal(self, desk: Desk, meanwhile: Callable[[], object]) -> Manifest:
+    def seal(self, desk: SealingRequests, meanwhile: Callable[[], object]) -> Manifest:
         """Seal an epoch. Raises the error of the store or view that it failed with, or SealingFailed if the process
         failed.
 
@@ -117,7 +117,7 @@ ENTITIES_MIN = 20_000
 _log = logging.getLogger(__name__)
 
 
-class ApartSealer:
+class ProcessSealer:
     """Seals the epochs of one log in one thread, as `Sealer` does. `stop` may be called from any thread."""
 
     def __init__(
@@ -161,7 +161,7 @@ class ApartSealer:
         return self._here.seal(table)
 
     def _sealed_by(self, child: SealingProcess, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
-        desk = Desk(self._store, table)
+        desk = SealingRequests(self._store, table)
         try:
             return child.seal(desk, meanwhile)
         finally:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refold.avro.times import millis_text
-from refold.streams.log.kafka.topics import Unfit
+from refold.streams.log.kafka.topics import TopicProblem
 from refold.streams.worker.condition import Condition, WorkerCondition
 
 Status = Mapping[int, Mapping[str, Any]]
@@ -99,7 +99,7 @@ def _passed_over(around: WorkerCondition) -> dict[str, Any]:
     return {name: found for name, found in (("foreign_records", foreign), ("damaged_records", damaged)) if found}
 
 
-def _missing(around: WorkerCondition) -> list[Unfit]:
+def _missing(around: WorkerCondition) -> list[TopicProblem]:
     return [each for each in around.unfit if each.is_missing]
 
 

@@ -29,7 +29,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from refold.avro.errors import InputError, RefoldError, StorageError, UnknownEntity
 from refold.streams.log.kafka.lookups import CBOR, FORWARDED, LOG, LOOKUP, OTHER_LOG, ask
-from refold.streams.web.client import Asker
+from refold.streams.web.client import PagesClient
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, json_object, problem
 from refold.streams.web.server import Busy, Lane
 from refold.streams.worker.condition import WorkerCondition
@@ -82,7 +82,7 @@ class Pages(NamedTuple):
     lookup: Callable[[bytes], bytes]
     log_id: bytes
     own_url: str
-    asker: Asker
+    asker: PagesClient
 
     @property
     def lanes(self) -> Mapping[str, int]:

@@ -12,7 +12,7 @@ from refold.agents.effects.claims import token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import entity_of
 from refold.agents.effects.ledger import Ledger
-from refold.agents.effects.log_entries import Book, OwnEntry
+from refold.agents.effects.log_entries import EffectLog, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.vault import Vault, run_key
@@ -48,7 +48,7 @@ def test_a_repeated_call_gets_the_first_result(world: World) -> None:
 
 def test_a_claim_of_its_own_is_taken_without_its_record_where_another_lies_before_it(world: World) -> None:
     order, other = ordered(), ordered("r-2")
-    book = Book(world.log)
+    book = EffectLog(world.log)
 
     def claimed(by: Order) -> OwnEntry:
         return book.say(by, {"claims": {token_of(by.run, "x"): "intended"}, "intended_at": 1, "lease_ms": 1000})

@@ -13,8 +13,8 @@ import pytest
 import refold
 from refold.agents.golden.add import golden_of_run, name_of
 from refold.agents.golden.file import DefaultAnswer, Golden, golden_of, text_of
+from refold.agents.golden.result import CheckResult, admitted
 from refold.agents.golden.runner import judged_run
-from refold.agents.golden.verdict import CheckResult, admitted
 from refold.agents.recorder.log_backend import read_again
 from refold.avro.errors import InputError
 from refold_tests.golden_runs import SENT, agent, chat, golden_run, price, recorded, refund, without_mail

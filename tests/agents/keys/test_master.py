@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.agents.keys.master import Masters, read_masters
+from refold.agents.keys.master import MasterKeys, read_masters
 from refold.avro.errors import CorruptionError, InputError
 
 OLD, NEW = (base64.b64encode(bytes([each]) * 32).decode() for each in (1, 2))
@@ -47,6 +47,6 @@ def test_what_is_none_is_refused_without_showing_it(given: str) -> None:
 
 
 def test_names_tell_keys_apart_and_nothing_of_them() -> None:
-    masters = Masters([b"1" * 32, b"2" * 32])
+    masters = MasterKeys([b"1" * 32, b"2" * 32])
     assert len({*masters.names}) == 2
     assert not any((b"1" * 6).hex() in each for each in masters.names)

@@ -14,7 +14,7 @@ from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redactor
 from refold.agents.retention.classes import DAY_MICROS, days_of
 from refold.agents.retention.marks import flag
-from refold.agents.retention.sweep import Swept, sweep
+from refold.agents.retention.sweep import SweepResult, sweep
 from refold.avro.errors import Expired, KeyUnreadable
 from refold.explorer.cli.main import run
 
@@ -55,7 +55,7 @@ def damage(path: Path, how: str) -> None:
         path.write_text(how)
 
 
-def swept(log: AgentLog, days: float) -> Swept:
+def swept(log: AgentLog, days: float) -> SweepResult:
     now = log.state("run/a").fields["ended_at"] + round(days * DAY_MICROS) + 10**9
     return sweep(log, log.vault.ring, days_of([]), now)
 

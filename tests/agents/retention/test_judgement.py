@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refold.agents.retention.classes import DAY_MICROS, DAYS, class_of, days_of
-from refold.agents.retention.plan import Survey, judged
+from refold.agents.retention.plan import ContentUse, judged
 from refold.avro.errors import InputError
 
 NOW = 1_800_000_000_000_000
@@ -18,7 +18,7 @@ def ended(days_ago: float, **fields: Any) -> dict[str, Any]:
 
 
 def kept(**runs: dict[str, Any]) -> dict[str, list[str]]:
-    return {name: each.kept for name, each in judged(runs, Survey(), days_of(["vip=400"]), NOW).items()}
+    return {name: each.kept for name, each in judged(runs, ContentUse(), days_of(["vip=400"]), NOW).items()}
 
 
 def test_each_class_has_its_days() -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_is_kept_holds_those_within_it() -> None:
 
 
 def test_what_was_imported_is_as_old_as_its_import() -> None:
-    seen = Survey(ended_ms={"a": (NOW - DAY_MICROS) // 1000})
+    seen = ContentUse(ended_ms={"a": (NOW - DAY_MICROS) // 1000})
     found = judged({"a": ended(500)}, seen, DAYS, NOW)["a"]
     assert found.kept == ["class success for 7 days"]
     assert found.due_at == NOW + 6 * DAY_MICROS

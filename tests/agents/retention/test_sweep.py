@@ -16,7 +16,7 @@ from refold.agents.replay.run import replayed
 from refold.agents.retention.classes import DAY_MICROS, days_of
 from refold.agents.retention.marks import flag, pin, unflag, unpin
 from refold.agents.retention.plan import plan
-from refold.agents.retention.sweep import Swept, sweep
+from refold.agents.retention.sweep import SweepResult, sweep
 from refold.avro.errors import Expired, InputError
 from refold.explorer.cli.main import run
 from refold_tests.child import Child
@@ -58,7 +58,7 @@ def later(days: float) -> int:
     return time.time_ns() // 1000 + round(days * DAY_MICROS)
 
 
-def swept(log: AgentLog, days: float = 8, classes: Mapping[str, float] = DAYS) -> Swept:
+def swept(log: AgentLog, days: float = 8, classes: Mapping[str, float] = DAYS) -> SweepResult:
     return sweep(log, log.vault.ring, classes, later(days))
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from refold.avro.errors import InputError
 from refold.streams.web import client
-from refold.streams.web.client import CA_ENVIRONMENT, Asker, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, PagesClient, asker_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
 from refold.streams.web.listening import Access
@@ -367,7 +367,7 @@ def test_closing_lets_what_is_under_way_end(site: Site) -> None:
                                  "http://127.0.0.1:x/"])  # fmt: skip
 def test_only_pages_are_asked_whoever_named_the_url(url: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011
-        Asker().ask(url, None, {}, 5)
+        PagesClient().ask(url, None, {}, 5)
 
 
 def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
@@ -386,7 +386,7 @@ def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        found = Asker(Token(TOKEN)).ask(f"http://127.0.0.1:{one.getsockname()[1]}/x", None, {}, 60)
+        found = PagesClient(Token(TOKEN)).ask(f"http://127.0.0.1:{one.getsockname()[1]}/x", None, {}, 60)
         thread.join()
         assert found.status == 302
         assert TOKEN.encode() in heard[0]
@@ -397,12 +397,12 @@ def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
 
 def test_an_answer_past_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{serve().url}/x"
-    whole = Asker().ask(url, None, {}, 60).content
+    whole = PagesClient().ask(url, None, {}, 60).content
     monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole))
-    assert Asker().ask(url, None, {}, 60).content == whole
+    assert PagesClient().ask(url, None, {}, 60).content == whole
     monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole) - 1)
     with pytest.raises(OSError, match=f"the answer has more than {len(whole) - 1} bytes"):
-        Asker().ask(url, None, {}, 60)
+        PagesClient().ask(url, None, {}, 60)
 
 
 # Anything

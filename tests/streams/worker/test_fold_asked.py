@@ -16,7 +16,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.log.kafka.worker_client import AskedTables, Workers
+from refold.streams.log.kafka.worker_client import Workers, WorkerTables
 from refold.streams.log.port import Checkpoint, IndexedObservation, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
@@ -158,7 +158,7 @@ def test_look_ups_are_what_the_log_holds(url: str, tmp_path: Path, seed: int) ->
             for given in (None, pages):
                 workers = Workers(parse_url(url), None, given)
                 workers.log_id = log.log_id
-                asked = AskedTables(workers)
+                asked = WorkerTables(workers)
                 for name in rows:
                     partition = log.partition_of(name)
                     arrived = asked.arrivals(partition, name, 3, 1_000)

@@ -12,7 +12,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.log.kafka.worker_client import AskedFolding, AskedTables, Workers
+from refold.streams.log.kafka.worker_client import WorkerFolding, Workers, WorkerTables
 from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import PATIENCE_S
@@ -56,7 +56,7 @@ class BesideWorker(Opened):
         with asked_worker(self.url, self.folder / "tables"):
             address = parse_url(self.url)
             workers = Workers(address, None)
-            log = AwaitingLog(address, tables=AskedTables(workers), folding=AskedFolding(workers, PATIENCE_S))
+            log = AwaitingLog(address, tables=WorkerTables(workers), folding=WorkerFolding(workers, PATIENCE_S))
             workers.log_id = log.log_id
             with contextlib.closing(log):
                 yield Handles(log, log)

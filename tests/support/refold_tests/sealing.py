@@ -9,7 +9,7 @@ from typing import Any
 
 from refold.avro.errors import StorageError
 from refold.reducers.arithmetic import Count
-from refold.reducers.dedup_state import Residue
+from refold.reducers.dedup_state import DedupState
 from refold.reducers.entity import Entity, pack
 from refold.streams.partition import placed
 from refold.streams.snapshots.chunk import Group, Member
@@ -115,7 +115,7 @@ class Table:
             cells["ended_at"] = [1, (observed_at + 2**63).to_bytes(8, "big") + bytes(32)]
             self.closed.add(name)
         self.hashes[name] = self.rng.randbytes(32)
-        residue = Residue(highest_offset=self.offset - 1, lowest_offset=0)
+        residue = DedupState(highest_offset=self.offset - 1, lowest_offset=0)
         entity = Entity(name, self.offset, cells, residue=residue, state_hash=self.hashes[name])
         self.packed[name] = pack(entity)
 

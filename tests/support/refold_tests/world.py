@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from refold.streams.snapshots.garbage import GRACE_MS, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch
-from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, Rung, kept
+from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS, EpochAge, kept
 from refold.streams.snapshots.seal import Sealer
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore
@@ -96,7 +96,7 @@ class World:
     def collect(self) -> None:
         """Collect; say before what will be, and find that it is."""
         rungs = [
-            [Rung(each, self.manifests[each].recorded_at, self.manifests[each].is_base) for each in found]
+            [EpochAge(each, self.manifests[each].recorded_at, self.manifests[each].is_base) for each in found]
             for found in map(self.store.epochs, range(PARTITIONS))
         ]
         expected = {number: kept(each, self.pinned, self.now_ms) for number, each in enumerate(rungs)}

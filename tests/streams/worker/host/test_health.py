@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from refold.streams.log.kafka.topics import Unfit
+from refold.streams.log.kafka.topics import TopicProblem
 from refold.streams.log.port import Foreign, Position, SetAside
 from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, well
 from refold.streams.worker.data_folder import NAME, FolderCondition
@@ -64,7 +64,10 @@ def test_a_folder_that_takes_nothing_is_neither_ready_nor_healthy() -> None:
 
 
 def test_a_topic_that_is_missing_is_not_ready_and_shown_as_healthy() -> None:
-    missing, drifted = Unfit("shop.changes", "is missing", "restore it", is_missing=True), Unfit("shop.x", "has", "set")
+    missing, drifted = (
+        TopicProblem("shop.changes", "is missing", "restore it", is_missing=True),
+        TopicProblem("shop.x", "has", "set"),
+    )
     around = well()._replace(unfit=(drifted, missing))
     ready, health = readiness_of(FOLDING, around), health_of(FOLDING, around, SINCE_MS)
     assert (ready["ready"], ready["why"]) == (False, "the topic shop.changes is missing; restore it")
@@ -120,7 +123,7 @@ def test_a_condition_keeps_since_when_it_is_so() -> None:
 
 def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> None:
     status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
-    around = well()._replace(group_lag={0: 4, 1: 0}, unfit=(Unfit("shop.changes", "has x=1", "set it"),))
+    around = well()._replace(group_lag={0: 4, 1: 0}, unfit=(TopicProblem("shop.changes", "has x=1", "set it"),))
     now_ms = SINCE_MS
     page = metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"), clock_ms=lambda: now_ms)
 
@@ -181,8 +184,8 @@ def test_gauges_of_a_partition_that_another_worker_got_end_after_a_while() -> No
 
 def test_a_topic_that_is_gone_is_missing_and_not_drifted() -> None:
     unfit = (
-        Unfit("shop.changes", "is missing", "restore it", is_missing=True),
-        Unfit("shop.schemas", "has x=1", "set it"),
+        TopicProblem("shop.changes", "is missing", "restore it", is_missing=True),
+        TopicProblem("shop.schemas", "has x=1", "set it"),
     )
     around = well()._replace(unfit=unfit)
     page = metrics_of(lambda: {}, lambda: around, About("shop", 1, Path("/"), "1"))().decode()

@@ -17,7 +17,7 @@ import pytest
 
 from refold.avro.errors import InputError, StorageError, UnknownEntity
 from refold.streams.log.kafka.lookups import FORWARDED, LOG
-from refold.streams.web.client import Asker
+from refold.streams.web.client import PagesClient
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
 from refold.streams.web.server import WebServer
@@ -92,7 +92,7 @@ def serve() -> Iterator[Serve]:
                 lookup=lambda content: name.encode() + content,
                 log_id=b"log",
                 own_url=server.url,
-                asker=Asker(),
+                asker=PagesClient(),
             )
             server.serve(pages._replace(**given))
             return server.url
@@ -343,7 +343,7 @@ def test_brackets_in_texts_are_no_depth(serve: Serve) -> None:
 
 def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(serve: Serve) -> None:
     token = Token("0123456789abcdef")
-    given = {"access": Access(token=token), "asker": Asker(token)}
+    given = {"access": Access(token=token), "asker": PagesClient(token)}
     other = serve("b", **given)
     url = serve("a", owner=other, **given)
     assert [get(f"{url}/{name}") for name in ("health", "ready")] == [
@@ -352,7 +352,7 @@ def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(s
     ]
     for path in ("status", "metrics", "state/document/a1", "seal", "nothing"):
         assert get(f"{url}/{path}")[0] == 401, path
-    asker = Asker(token)
+    asker = PagesClient(token)
     assert asker.ask(f"{url}/metrics", None, {}, 60).status == 200
     assert json.loads(asker.ask(f"{url}/state/document/b1", None, {}, 60).content)["by"] == "b"
     assert asker.ask(f"{url}/health", None, {}, 60).content.count(b"partitions") == 1
@@ -363,8 +363,8 @@ def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(s
 def test_over_tls_workers_ask_each_other(serve: Serve, tmp_path: Path) -> None:
     made = certificates(tmp_path)
     pem = str(made.server)
-    given = {"access": Access(certificate=pem, key=pem), "asker": Asker(ca=str(made.authority))}
+    given = {"access": Access(certificate=pem, key=pem), "asker": PagesClient(ca=str(made.authority))}
     url = serve("a", owner=serve("b", **given), **given)
-    asker = Asker(ca=str(made.authority))
+    asker = PagesClient(ca=str(made.authority))
     assert json.loads(asker.ask(f"{url}/state/document/b1", None, {}, 60).content)["by"] == "b"
     assert asker.ask(f"{url}/lookup/1?partition=1", b"?", {}, 60).content == b"b?"

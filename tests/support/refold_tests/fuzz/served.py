@@ -37,7 +37,7 @@ from refold.streams.cut import parse_cut
 from refold.streams.log.file import framing, server
 from refold.streams.log.file.client import Client, locate
 from refold.streams.log.file.log import FileLog
-from refold.streams.web.client import Asker
+from refold.streams.web.client import PagesClient
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
@@ -250,7 +250,8 @@ def _pages(own_url: str) -> Pages:
         partition_of=lambda entity: 0, owns=lambda partition: partition == 0, workers=lambda: {1: "http://127.0.0.1:1"},
         questions={"state": state, "history": history},
         operations=_Operations(cast(Any, _Service()), cast(Any, None)),
-        lookup=lambda content: answer_lookup(tables, content), log_id=log.port.log_id, own_url=own_url, asker=Asker(),
+        lookup=lambda content: answer_lookup(tables, content), log_id=log.port.log_id, own_url=own_url,
+        asker=PagesClient(),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from refold.avro.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Unmet:
+class UnmetExpectation:
     """An expectation that is not met, and the value found instead: in one line or several."""
 
     expect: str
@@ -35,7 +35,7 @@ class CheckResult:
     golden: Golden
     agent: str
     did: RunSummary
-    unmet: tuple[Unmet, ...]
+    unmet: tuple[UnmetExpectation, ...]
     stopped: str
     parting: Parting | None
 
@@ -107,7 +107,7 @@ def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckRes
     if not stopped:  # a run that did not finish meets or misses expectations by chance
         for text in golden.expect:
             said = unmet(expectation(text), done, golden.run.hash)
-            found += [Unmet(text, said)] if said else []
+            found += [UnmetExpectation(text, said)] if said else []
     return CheckResult(golden, agent, done, tuple(found), stopped, None if stopped else parting(did, golden.run))
 
 
