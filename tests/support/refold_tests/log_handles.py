@@ -15,7 +15,7 @@ from refold.avro.observation import Observation
 from refold.reducers.entity import unpack
 from refold.streams.changes import Change
 from refold.streams.feed import ChangeReader
-from refold.streams.log.port import LogPort, Record
+from refold.streams.log.port import LogPort, LogReader, Record
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
 from refold.testing.sink_samples import append
@@ -74,12 +74,12 @@ def written(handles: Handles, observations: Iterable[Observation]) -> None:
     handles.read.refresh()
 
 
-def everything(log: LogPort) -> dict[int, list[Record]]:
+def everything(log: LogReader) -> dict[int, list[Record]]:
     """All records by partition."""
     return {partition: list(log.read(partition, 0, end)) for partition, end in log.ends().items()}
 
 
-def changes_of(log: LogPort) -> dict[str, list[Change]]:
+def changes_of(log: LogReader) -> dict[str, list[Change]]:
     """All changes by entity."""
     reader = ChangeReader(log)
     found: dict[str, list[Change]] = defaultdict(list)
@@ -90,7 +90,7 @@ def changes_of(log: LogPort) -> dict[str, list[Change]]:
     return found
 
 
-def assert_folded(log: LogPort, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
+def assert_folded(log: LogReader, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
     """The table and the chains of changes are those of the observations, as the naive fold has them."""
     reference = reference_definition(definition)
     states = {name: unpack(name, packed) for name, packed in log.stored_entities()}
@@ -107,7 +107,7 @@ def assert_folded(log: LogPort, observations: Sequence[Observation], definition:
         )
 
 
-def assert_rebuilt(log: LogPort, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
+def assert_rebuilt(log: LogReader, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
     """What the log rebuilds to at its end is what the observations fold to, as the naive fold has them."""
     rebuilt = rebuild(log, Points(log, 0).end(), parallel=False)
     states = {name: unpack(name, packed) for name, packed in rebuilt.rows()}
