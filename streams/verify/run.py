@@ -15,7 +15,7 @@
 Each mismatch names entity, field and place; damaged storage is a mismatch too, and does not end the check. In a
 partition with an unreadable batch of observations nothing after that batch is checked.
 
-`Aside` runs a request to other processes in a separate thread, while the checks here continue.
+`ConcurrentCheck` runs a request to other processes in a separate thread, while the checks here continue.
 
 `check_records` and `check_markers` check each record and marker by itself.
 """
