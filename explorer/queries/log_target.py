@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, StorageError
 from refold.streams.defaults import OWNER_TIMEOUT_S
 
+# Logs are imported where one is opened: --help and --version need none.
 if TYPE_CHECKING:
     from refold.agents.log import AgentLog
     from refold.avro.definition import TypeDefinition
-
 
 TYPES_ENVIRONMENT = "REFOLD_TYPES"
 
