@@ -37,6 +37,7 @@ LONG = {
     "tests/agents/capture/test_providers.py": "imports the SDKs of further providers, and sends each use by a proxy",
     "tests/agents/capture/test_proxy.py": "imports the SDKs of model providers, and sends each use of them by a proxy",
     "tests/agents/capture/test_shared_cases.py": "sends each of the shared cases by a proxy",
+    "tests/agents/capture/test_websockets.py": "connects WebSockets by a proxy",
     "tests/agents/capture/test_wire.py": "sends each case of a provider's wire by a proxy",
     "tests/agents/confined/test_escapes.py": "tries each way out of a confined process, in a process of its own",
     "tests/agents/confined/test_shared_memory.py": "confines processes, and runs commands",

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from refold.agents.capture import event_stream
-from refold.agents.capture.exchange import bytes_of, frames_of
+from refold.agents.capture.exchange import bytes_of, frames_of, is_of_messages
 from refold.agents.journal.record import Plain
 
 _MODEL = re.compile(r"/models?/([^/:]+)(?::|/(?:converse|invoke))")
@@ -46,7 +46,7 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
         asked = {**asked, "model": unquote(found[1])}
     if not isinstance(answer, dict):
         return asked, {}
-    whole = _json(body_of(answer))
+    whole = {} if is_of_messages(answer) else _json(body_of(answer))
     if whole:
         return asked, whole
     answered: dict[str, Any] = {}
@@ -76,6 +76,9 @@ def event_texts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     frames = [frame for _, body in answer.get("chunks", ()) for frame in frames_of(body)]
     if frames:
         yield from ((event_stream.frame_event(each), event_stream.frame_text(each)) for each in frames)
+        return
+    if is_of_messages(answer):
+        yield from (("", body) for _, body in answer["chunks"] if isinstance(body, str))
         return
     for line in body_of(answer).split(b"\n"):
         text = line.strip()

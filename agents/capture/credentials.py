@@ -32,7 +32,11 @@ _FORM = "application/x-www-form-urlencoded"
 def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, ...]:
     """Return the secrets in a request's headers and URL, to be replaced wherever else they occur."""
     parts = urlsplit(url)
+    headers = list(headers)
     found = [value for name, value in headers if _NAMES.is_secret(name)]
+    # A browser can send a key for a WebSocket only as a subprotocol, such as openai-insecure-api-key.KEY.
+    protocols = (value for name, value in headers if name.lower() == "sec-websocket-protocol")
+    found += [each.partition(".")[2] for value in protocols for each in value.split(",") if "key." in each]
     found += [value for name, value in parse_qsl(parts.query) if NAMES.is_secret(name)]
     found += [each for each in (parts.password,) if each]
     texts = [_SCHEMES.sub("", each).strip() for each in found]

@@ -17,13 +17,16 @@ The answer:
    byte after the transfer encodings (gzip and the like) are removed.
 2. A stream of events has a chunk for each piece that arrived, with the milliseconds since the response's head. Any
    other body is one chunk.
-3. `end` is "whole"; "broken" with `error` {"class", "message"} if the connection broke, or the reading task was
+3. Of a WebSocket each message of the agent is a request, of the method WEBSOCKET and the type `websocket`. The
+   provider's messages are the chunks of its answer, whose `http` is "WebSocket" and whose status is 101; a binary one
+   is base64.
+4. `end` is "whole"; "broken" with `error` {"class", "message"} if the connection broke, or the reading task was
    cancelled; "left" if the code stopped reading, unless the last event of a stream had arrived. A replay ends the body
    in the same way.
-4. HEADERS is [[name, value], ...]. Of the request's headers only those in SENT are kept. Of the response's headers
+5. HEADERS is [[name, value], ...]. Of the request's headers only those in SENT are kept. Of the response's headers
    those with the name of a secret are left out. In a URL the values with such names, and a user and password, are
    replaced.
-5. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
+6. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ from refold.agents.journal.record import Plain
 from refold.agents.redaction.names import Names
 
 VERSION = 1
+WEBSOCKET = "WEBSOCKET"
+WEBSOCKET_TYPE = "websocket"
+WEBSOCKET_HTTP = "WebSocket"
 HIDDEN = "HIDDEN"
 SENT = frozenset({
     "accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key",
@@ -138,8 +144,16 @@ class Response:
         self._is_events = content_type.startswith(_EVENTS)
         self._has_frames = content_type.startswith(event_stream.CONTENT_TYPE)
         self._head_ms = head_ms
+        self._is_messages = http == WEBSOCKET_HTTP
         self._chunks: list[tuple[int, bytes]] = []
+        self._binary: set[int] = set()
         self._last_event = LastEvent()
+
+    def add_message(self, data: bytes, now_ms: float, *, is_binary: bool) -> None:
+        """A message of a WebSocket."""
+        if is_binary:
+            self._binary.add(len(self._chunks))
+        self._chunks.append((max(0, round(now_ms - self._head_ms)), data))
 
     def add(self, data: bytes, now_ms: float) -> None:
         """A piece of the body."""
@@ -158,9 +172,14 @@ class Response:
         chunks = self._chunks
         if end == "left" and self._last_event.has_come:
             end = "whole"
-        if not self._is_events and len(chunks) > 1:
+        if not self._is_events and not self._is_messages and len(chunks) > 1:
             chunks = [(chunks[0][0], b"".join(data for _, data in chunks))]
-        bodies = _framed(chunks) if self._has_frames else [[at_ms, kept(data)] for at_ms, data in chunks]
+        bodies: Plain
+        if self._has_frames:
+            bodies = _framed(chunks)
+        else:
+            bodies = [[at_ms, _base64(data) if number in self._binary else kept(data)]
+                      for number, (at_ms, data) in enumerate(chunks)]  # fmt: skip
         found: dict[str, Plain] = {
             "sent": self._sent, "http": self._http, "status": self._status, "headers": self.headers,
             "chunks": bodies, "end": end,
@@ -175,7 +194,11 @@ def kept(data: bytes) -> Plain:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return _base64(data)
+
+
+def _base64(data: bytes) -> Plain:
+    return {"base64": base64.b64encode(data).decode()}
 
 
 def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
@@ -241,6 +264,11 @@ def frames_of(body: Plain) -> list[Plain]:
 def _with_frame_texts(body: Plain, texts: Iterator[str]) -> Plain:
     frames = [event_stream.with_frame_text(each, next(texts).removesuffix("\n")) for each in frames_of(body)]
     return {"frames": frames} if frames else body
+
+
+def is_of_messages(answer: Plain) -> bool:
+    """Whether the chunks of a recorded answer are the messages of a WebSocket."""
+    return isinstance(answer, dict) and answer.get("http") == WEBSOCKET_HTTP
 
 
 def is_exchange(request: Plain) -> bool:

@@ -21,6 +21,7 @@ from refold.agents.capture.exchange import is_exchange
 from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.proxy import Proxy
 from refold.agents.capture.turns import ModelReply, ModelTurn, is_answered_by, reply_of, turn_of
+from refold.agents.capture.websockets import is_socket
 from refold.agents.journal.record import Recording, Step
 
 
@@ -63,6 +64,9 @@ class ForkingUpstream:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
+        if is_socket(request) and not self._is_live:
+            self._is_live = True
+            self._say("live from here on: a WebSocket is not answered by a recording in part")
         if self._is_live:
             return await self._proxy.handle(request)
         answered, body, why = await self._replaying.tried(request)

@@ -5,7 +5,8 @@
    volatile parts (RULES). Among equal requests the first that was not served yet answers.
 3. The answer is the recorded one: its status, its headers, its pieces by their boundaries, and the same end. A body
    that broke off breaks off again; a request that had no response gets the same 502 or 504.
-4. A request that is not recorded gets a 400, which SDKs do not retry. It names the nearest turn, and the leaves that
+4. Over a WebSocket each message is a request, and a message that is not recorded gets an event `error`.
+5. A request that is not recorded gets a 400, which SDKs do not retry. It names the nearest turn, and the leaves that
    differ; for each leaf, the turn that first had it, and the observation which records that.
 """
 
@@ -25,10 +26,11 @@ from multidict import CIMultiDict
 
 from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
-from refold.agents.capture.exchange import bytes_of, is_exchange, request_of
+from refold.agents.capture.exchange import WEBSOCKET, WEBSOCKET_TYPE, bytes_of, is_exchange, request_of
 from refold.agents.capture.program import PROVIDERS
-from refold.agents.capture.proxy import ask_for_body, refusal, said
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
+from refold.agents.capture.websockets import CLOSED, close_of, is_socket
+from refold.agents.capture.wire import ask_for_body, refusal, said
 from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Plain, Recording
 from refold.agents.redaction.redactor import Redact
@@ -100,6 +102,8 @@ class RecordedUpstream:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
+        if is_socket(request) and refusal(request) is None:
+            return await self._socket(request)
         answered, _, why = await self.tried(request)
         if answered is not None:
             return answered
@@ -132,6 +136,59 @@ class RecordedUpstream:
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
+    async def _socket(self, request: web.BaseRequest) -> web.WebSocketResponse:
+        """A WebSocket: each message of the agent gets the messages that were recorded for it."""
+        offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+        agent = web.WebSocketResponse(compress=False, max_msg_size=0, protocols=[each.strip() for each in offered])
+        await agent.prepare(request)
+        await self._unasked(request, agent, 0)
+        async for message in agent:
+            data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+            asked = self._as_recorded(request, WEBSOCKET, WEBSOCKET_TYPE, data)
+            found = self._found(asked)
+            if found is None:
+                self.unrecorded += 1
+                why = self._why(asked)
+                self._say(why)
+                error = {"type": "refold_proxy", "code": "not_recorded", "message": f"refold: {why}"}
+                await agent.send_json({"type": "error", "status": 400, "error": error})
+                continue
+            self.served += 1
+            await self._sent(request, agent, found.call)
+            await self._unasked(request, agent, found.call.started_at)
+        return agent
+
+    async def _unasked(self, request: web.BaseRequest, agent: web.WebSocketResponse, after: int) -> None:
+        """Send what the provider sent of itself, after an exchange and before the agent's next message."""
+        asked = self._as_recorded(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
+        while not agent.closed:
+            with self._turn:
+                near = (each for each in self._waiting
+                        if each.call.started_at > after and _is_place(asked, each.request))  # fmt: skip
+                found = next(near, None)
+                if found is None or found.request["body"]:
+                    return
+                self._waiting.remove(found)
+                self._done.append(found)
+            after = found.call.started_at
+            await self._sent(request, agent, found.call)
+
+    async def _sent(self, request: web.BaseRequest, agent: web.WebSocketResponse, call: Call) -> None:
+        past_ms = 0
+        for at_ms, body in call.answer["chunks"]:
+            if self._is_paced:
+                await asyncio.sleep(max(0, at_ms - past_ms) / 1000)
+                past_ms = at_ms
+            await (agent.send_str(body) if isinstance(body, str) else agent.send_bytes(bytes_of(body)))
+        if call.answer["end"] != "broken":
+            return
+        error = call.answer["error"]
+        if error["class"] == CLOSED:
+            code, reason = close_of(error["message"])
+            await agent.close(code=code, message=reason)
+        elif request.transport is not None:
+            request.transport.close()
+
     def _asked(self, request: web.BaseRequest, body: bytes) -> Plain:
         headers = request.headers
         try:
@@ -139,14 +196,16 @@ class RecordedUpstream:
             body = decoder.feed(body)
         except Undecodable:
             pass  # then it is not a recorded request
-        known = known_secrets(headers.items(), request.raw_path)
-        content_type = headers.get("Content-Type", "")
+        return self._as_recorded(request, request.method, headers.get("Content-Type", ""), body)
+
+    def _as_recorded(self, request: web.BaseRequest, method: str, content_type: str, body: bytes) -> Plain:
+        known = known_secrets(request.headers.items(), request.raw_path)
         body = without_credentials(body, known, content_type)
-        target = without_credentials(request.raw_path.encode(), known).decode()
+        target = without_credentials(request.raw_path.encode("utf-8", "replace"), known).decode()
         first, slash, rest = target[1:].partition("/")
         if slash and first in PROVIDERS:
             target = f"/{rest}"
-        asked = request_of(request.method, f"http://recording{target}", content_type, body)
+        asked = request_of(method, f"http://recording{target}", content_type, body)
         return asked if self._redact is None else self._redact(asked)
 
     def _found(self, asked: Plain) -> RecordedExchange | None:

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -30,7 +28,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
 
 from refold.agents.capture.credentials import known_secrets, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
@@ -38,17 +35,13 @@ from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import SENT, Broken, LastEvent, kept_headers, name_of, request_of
 from refold.agents.capture.spool import Spool, Spooling
+from refold.agents.capture.websockets import Refused, SocketCopy, connected, is_socket, passed, refusing
+from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason_of, refusal, said, text_of
 from refold.avro.errors import InputError
-from refold.streams.web.guard import Head, RequestGuard
 
 BODY_BYTES_MAX = 64 << 20
 CONNECT_S = 30.0
 _HEADER_BYTES_MAX = 1 << 16
-_OF_THE_CONNECTION = frozenset({
-    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding",
-    "upgrade", "host", "expect",
-})  # fmt: skip
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _STOPPED = Broken("ProxyEnded", "the proxy was ended while the response came")
 
 
@@ -98,13 +91,12 @@ class Proxy:
         """One request. body: where it was read already."""
         if (refused := refusal(request)) is not None:
             return refused
-        if request.headers.get("Upgrade", "").lower() == "websocket":
-            self._spool.miss("a WebSocket was asked for: it is not forwarded")
-            return said(501, "WebSockets are not forwarded; set the client to plain HTTP")
         url = self._upstreams.url(request.raw_path)
         if url is None:
             return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
         exchange = _Exchange(self._spool, request, url, self._now_micros(), body)
+        if is_socket(request):
+            return await self._socket(request, exchange)
         try:
             return await self._forwarded(request, exchange)
         except asyncio.CancelledError:
@@ -115,6 +107,23 @@ class Proxy:
             raise
         finally:
             exchange.end("broken", Broken("Unknown", "the proxy failed"))
+
+    async def _socket(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
+        """A WebSocket: only if the provider refuses it, it is an exchange itself."""
+        try:
+            provider = await connected(self._open(), request, exchange.url)
+        except Refused as refused:
+            exchange.head(refused.response)
+            exchange.add(refused.body)
+            exchange.end("whole")
+            return refused.answer()
+        except asyncio.CancelledError:
+            exchange.end("left")
+            raise
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return exchange.unanswered(error)
+        copy = SocketCopy(self._spool, exchange.url, exchange.known, exchange.sent, provider, self._now_micros)
+        return await passed(request, provider, copy, lambda: _STOPPED if self._is_ending else None)
 
     def malformed(self, why: str) -> web.Response:
         """As Handling: it is not forwarded, and counted as missed."""
@@ -130,7 +139,7 @@ class Proxy:
             exchange.requested()
         try:
             found = await self._open().request(
-                request.method, _as_given(exchange.url), headers=headers, data=body, allow_redirects=False,
+                request.method, as_given(exchange.url), headers=headers, data=body, allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"), timeout=self._timeout,
             )  # fmt: skip
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -146,7 +155,9 @@ class Proxy:
         self, request: web.BaseRequest, exchange: _Exchange, found: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         exchange.head(found)
-        response = web.StreamResponse(status=found.status, reason=_reason(found), headers=passed_on(found.raw_headers))
+        response = web.StreamResponse(
+            status=found.status, reason=reason_of(found), headers=passed_on(found.raw_headers)
+        )
         try:
             await response.prepare(request)
             while True:
@@ -174,7 +185,7 @@ class Proxy:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10)
             self._session = aiohttp.ClientSession(
                 connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(),
-                max_line_size=_HEADER_BYTES_MAX, max_field_size=_HEADER_BYTES_MAX,
+                max_line_size=_HEADER_BYTES_MAX, max_field_size=_HEADER_BYTES_MAX, middlewares=(refusing,),
             )  # fmt: skip
         return self._session
 
@@ -199,8 +210,8 @@ class _Exchange:
         self._spool = spool
         self._request = request
         self.url = url
-        self._sent = [(_text(name), _text(value)) for name, value in request.raw_headers]
-        self._known = known_secrets(self._sent, url)
+        self.sent = [(text_of(name), text_of(value)) for name, value in request.raw_headers]
+        self.known = known_secrets(self.sent, url)
         self._began_s, self._began_at = time.monotonic(), began_at
         self._body = bytearray()
         self._is_long = False
@@ -242,7 +253,7 @@ class _Exchange:
         headers = self._request.headers
         content_type = headers.get("Content-Type", "")
         body = self._readable(headers.get("Content-Encoding"), content_type)
-        url = without_credentials(self.url.encode("utf-8", "replace"), self._known).decode()
+        url = without_credentials(self.url.encode("utf-8", "replace"), self.known).decode()
         asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
         self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
@@ -257,7 +268,7 @@ class _Exchange:
                 decoder = Decoder(encoding)
                 read = decoder.feed(body)
                 if decoder.finish():
-                    return without_credentials(read, self._known, content_type)
+                    return without_credentials(read, self.known, content_type)
                 why = "cut off"
             except Undecodable as error:
                 why = str(error)
@@ -268,11 +279,11 @@ class _Exchange:
     def head(self, found: aiohttp.ClientResponse) -> None:
         """The response begins."""
         self.requested()
-        headers = [(_text(name), _text(value)) for name, value in found.raw_headers]
+        headers = [(text_of(name), text_of(value)) for name, value in found.raw_headers]
         http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
-        self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self._known)
+        self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self.known)
         if self._spooling is not None:
-            sent = [[name, value] for name, value in self._sent if name.lower() in SENT]
+            sent = [[name, value] for name, value in self.sent if name.lower() in SENT]
             self._spooling.head(sent, http, found.status, kept_headers(headers), self._ms())
 
     def add(self, data: bytes) -> None:
@@ -296,7 +307,7 @@ class _Exchange:
         """Return the agent's response if the provider sent none."""
         is_late = isinstance(error, TimeoutError)
         message = f"the proxy got no response from {urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
-        message = without_credentials(message.encode(), self._known).decode()
+        message = without_credentials(message.encode(), self.known).decode()
         self.end("none", Broken("TimeoutError" if is_late else type(error).__name__, message))
         return said(504 if is_late else 502, message)
 
@@ -368,62 +379,3 @@ class _Body:
         if not self._problem:
             return rest, None
         return rest, {"name": self._encoding or "", "problem": self._problem, "raw": self._is_raw}
-
-
-def said(status: int, message: str) -> web.Response:
-    """Return a response of the proxy itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
-    error = {"type": "refold_proxy", "message": f"refold: {message}"}
-    return web.json_response({"type": "error", "error": error, "message": error["message"]}, status=status)
-
-
-def ask_for_body(request: web.BaseRequest) -> None:
-    """Tell a client that waits with its body to send it."""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-def passed_on(headers: Any) -> CIMultiDict[str]:
-    """Return the received headers, without those of the connection itself."""
-    named = [(_text(name), _text(value)) for name, value in headers]
-    of_connection = {each.strip().lower() for name, value in named if name.lower() == "connection"
-                     for each in value.split(",")}  # fmt: skip
-    left_out = _OF_THE_CONNECTION | of_connection
-    return CIMultiDict([(name, value) for name, value in named if name.lower() not in left_out])
-
-
-_GUARD = RequestGuard("http", (), None)
-_STRANGER = "name this server by an address on loopback, or localhost; pages of web sites may not ask it"
-
-
-def refusal(request: web.BaseRequest) -> web.Response | None:
-    """The answer to a request that may not be here; None where it may."""
-    headers = request.headers
-    local = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    head = Head(
-        request.raw_path, headers.getall("Host", ()), headers.getall("Origin", ()), (), str(local[0]) if local else ""
-    )
-    found = _GUARD.refusal(head)
-    if found is None:
-        return None
-    is_stranger = found.status == 403
-    return said(found.status, _STRANGER if is_stranger else json.loads(found.content)["error"])
-
-
-def _reason(found: aiohttp.ClientResponse) -> str:
-    return _text((found.reason or "").encode("utf-8", "surrogateescape"))
-
-
-def _as_given(url: str) -> Any:
-    """Return the URL without quoting anything again."""
-    from yarl import URL
-
-    return URL(url, encoded=True)
-
-
-def _text(data: bytes) -> str:
-    """A header's name or value. One in Latin-1 is recorded, and passed on, as UTF-8; control characters are not."""
-    try:
-        found = data.decode()
-    except UnicodeDecodeError:
-        found = data.decode("latin-1")
-    return _CONTROLS.sub("", found)

@@ -28,6 +28,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from refold.agents.capture.exchange import is_of_messages
 from refold.agents.capture.forks import ForkedTurn, Parents
 from refold.agents.capture.spool import Missed, SpooledExchange
 from refold.agents.capture.turns import (
@@ -44,7 +45,7 @@ from refold.agents.capture.turns import (
     title_of,
     turn_of,
 )
-from refold.agents.importers.messages import ToolCall
+from refold.agents.importers.messages import ToolCall, parsed
 from refold.agents.journal.delta import applied
 from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
 from refold.agents.journal.self_replay import state_at
@@ -438,6 +439,18 @@ def _failure_of(exchange: SpooledExchange) -> Failure | None:
     if status >= 400:
         return Failure(exception=f"HTTP {status}", message=f"{exchange.name} was answered with status {status}")
     if end == "whole":
-        return None
+        return _refused_of(exchange.answer)
     error = exchange.answer.get("error") or {"class": "AgentLeft", "message": "the agent read no further"}
     return Failure(exception=error["class"], message=error["message"])
+
+
+def _refused_of(answer: Plain) -> Failure | None:
+    """An event of a WebSocket that says what an error's status says elsewhere."""
+    if not is_of_messages(answer) or not answer["chunks"] or not isinstance(answer["chunks"][-1][1], str):
+        return None
+    event = parsed(answer["chunks"][-1][1])
+    if not isinstance(event, dict) or event.get("type") != "error":
+        return None
+    error = event.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return Failure(exception=f"HTTP {event.get('status', 'error')}", message=str(message or "the response is an error"))

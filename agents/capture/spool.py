@@ -45,6 +45,7 @@ _Pairs: TypeAlias = list[list[str]]
 _REQUEST = tuple[Literal["request"], int, str, Any]
 _HEAD = tuple[str, _Pairs, str, int, _Pairs, int | float]
 _PIECE = tuple[str, int | float, bytes]
+_MESSAGE = tuple[str, int | float, bytes, bool]
 _END = tuple[str, Literal["whole", "broken", "left", "none"], int | float, Broken | None, Any]
 
 
@@ -231,6 +232,10 @@ class Spooling:
         if data:
             self.write(["piece", at_ms, data])
 
+    def message(self, data: bytes, at_ms: float, *, is_binary: bool) -> None:
+        """A message of a WebSocket."""
+        self.write(["message", at_ms, data, is_binary])
+
     def end(self, end: str, duration_ms: float, error: Broken | None = None, *, encoding: Plain = None) -> None:
         """How it ended, as in an exchange; "none" where there was no response. Only the first counts."""
         if self._is_ended:
@@ -330,6 +335,9 @@ def _read(path: Path) -> SpooledExchange | None:
         elif kind == "piece" and response is not None:
             _, duration_ms, data = msgspec.convert(frame, _PIECE)
             response.add(data, duration_ms)
+        elif kind == "message" and response is not None:
+            _, duration_ms, data, is_binary = msgspec.convert(frame, _MESSAGE)
+            response.add_message(data, duration_ms, is_binary=is_binary)
         elif kind == "end":
             _, end, duration_ms, error, encoding = msgspec.convert(frame, _END)
     if response is None:

@@ -4,6 +4,7 @@
                 also by Bedrock (.../model/ID/invoke) and Vertex AI (...:rawPredict)
     chat        POST .../chat/completions        messages; the reply is choices[0].message, in a stream by deltas
     responses   POST .../responses               input, text or items; the reply is output items
+                also by WebSocket: messages of the type response.create
     gemini      POST ...:generateContent         contents; the reply is candidates[0].content
     ollama      POST .../api/chat, .../generate  messages, or a prompt; the reply is message, or response
     converse    POST .../model/ID/converse       messages; the reply is output.message
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from refold.agents.capture.answers import body_of, event_texts
+from refold.agents.capture.exchange import WEBSOCKET, is_of_messages
 from refold.agents.capture.provider_messages import readable
 from refold.agents.capture.stream_replies import ASSEMBLED
 from refold.agents.importers.json_lines import parse_json
@@ -86,7 +88,7 @@ def turn_of(request: Plain) -> ModelTurn | None:
     path = urlsplit(request["url"]).path.rstrip("/")
     family = next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
     body = _json(request.get("body"))
-    if family is None or str(request.get("method", "")).upper() != "POST" or not isinstance(body, dict):
+    if family is None or not isinstance(body, dict) or not _asks(family, request, body):
         return None
     messages = body.get(_key_of_messages(family))
     if family == "ollama" and isinstance(body.get("prompt"), str):
@@ -98,12 +100,22 @@ def turn_of(request: Plain) -> ModelTurn | None:
     return ModelTurn(family, messages, _chain(family, messages), _follows(family, body))
 
 
+def _asks(family: Family, request: Plain, body: Mapping[str, Any]) -> bool:
+    """Whether a request is of the method by which models are asked."""
+    if request.get("method") == WEBSOCKET:
+        return family == "responses" and body.get("type") == "response.create"
+    return str(request.get("method", "")).upper() == "POST"
+
+
 def reply_of(family: Family, answer: Plain) -> ModelReply | None:
     """Return the reply in an exchange's answer; None if it has none, or only a part of one."""
-    if not isinstance(answer, dict) or not 200 <= answer.get("status", 0) < 300 or answer.get("end") != "whole":
+    is_messages = is_of_messages(answer)
+    if not isinstance(answer, dict) or answer.get("end") != "whole":
+        return None
+    if not is_messages and not 200 <= answer.get("status", 0) < 300:
         return None
     try:
-        whole = _json(body_of(answer).decode("utf-8", "replace"))
+        whole = None if is_messages else _json(body_of(answer).decode("utf-8", "replace"))
         if isinstance(whole, dict) and family != "ollama":
             return _reply(family, whole)
         if isinstance(whole, list | dict):
@@ -125,7 +137,9 @@ def going_on(request: Plain, messages: Sequence[Any]) -> dict[str, Any] | None:
     turn, body = turn_of(request), _json(request.get("body"))
     if turn is None:
         return None
-    left_out = ("previous_response_id", "prompt", "context")
+    left_out: tuple[str, ...] = ("previous_response_id", "prompt", "context")
+    if request.get("method") == WEBSOCKET:  # as a client sends it by HTTP
+        left_out += ("type", "stream_id")
     kept = {key: value for key, value in body.items() if key not in left_out}
     return {**kept, _key_of_messages(turn.family): list(messages)}
 

@@ -164,9 +164,8 @@ def wire(url: str, path: str) -> list[bytes]:
         ({"Host": "rebound.example"}, 403, "name this server by an address on loopback"),
         ({"Origin": "https://site.example"}, 403, "pages of web sites may not ask it"),
         ({"Host": "127.0.0.1, 127.0.0.1"}, 400, "send one header Host"),
-        ({"Upgrade": "websocket", "Connection": "Upgrade"}, 501, "WebSockets are not forwarded"),
     ],
-    ids=["host", "origin", "two hosts", "websocket"],
+    ids=["host", "origin", "two hosts"],
 )
 def test_what_is_not_forwarded(
     provider: RawProvider, tmp_path: Path, headers: dict[str, str], status: int, said: str

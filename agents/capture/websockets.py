@@ -1,0 +1,261 @@
+"""WebSockets by the proxy: messages pass unchanged in both directions, and their copy becomes exchanges.
+
+1. The provider is asked first, with the agent's headers and subprotocols. If it refuses, the agent gets its response.
+   Neither side agrees on a compression.
+2. Messages, pings, pongs and the close pass as they come. A message is in the spool before it is passed on.
+3. A message of the agent begins an exchange, as its request. The provider's messages are its answer, each one a chunk
+   with its time.
+4. An exchange ends whole with an event that ends a response (ENDS), with the agent's next message, or where the
+   connection is closed in order. It ends as `left` if the agent closes the connection, and as `broken` if the provider
+   does, with another code, or without one.
+5. OpenAI's connections have lanes: an event with a `stream_id` belongs to the exchange whose request has it too.
+6. A message of the provider in a lane without an exchange begins one with an empty request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+from aiohttp import WSMsgType, web
+
+from refold.agents.capture.credentials import without_credentials
+from refold.agents.capture.exchange import (
+    SENT,
+    WEBSOCKET,
+    WEBSOCKET_HTTP,
+    WEBSOCKET_TYPE,
+    Broken,
+    kept_headers,
+    name_of,
+    request_of,
+)
+from refold.agents.capture.spool import Spool, Spooling
+from refold.agents.capture.wire import as_given, passed_on, text_of
+
+ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+MESSAGES_BYTES_MAX = 64 << 20
+CLOSED = "WebSocketClosed"
+_IN_ORDER = (1000, 1001)
+_HANDSHAKE = "sec-websocket-"
+_PROTOCOLS = "Sec-WebSocket-Protocol"
+_LOST = Broken("ConnectionLost", "the provider's connection ended without a close")
+
+
+class Refused(aiohttp.ClientError):
+    """The provider answers the handshake with a response. body: of it, as it came."""
+
+    def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+        super().__init__(f"status {response.status}")
+        self.response = response
+        self.body = body
+
+    def answer(self) -> web.Response:
+        """The same response, for the agent."""
+        headers = passed_on(self.response.raw_headers)
+        headers.popall("Content-Length", None)
+        return web.Response(status=self.response.status, headers=headers, body=self.body)
+
+
+async def refusing(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """A client's middleware. aiohttp itself gives up the body of a handshake that was refused."""
+    response = await handler(request)
+    if request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE and response.status != 101:
+        raise Refused(response, await response.read())
+    return response
+
+
+def is_socket(request: web.BaseRequest) -> bool:
+    """Whether a request asks for a WebSocket."""
+    return request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE
+
+
+async def connected(
+    session: aiohttp.ClientSession, request: web.BaseRequest, url: str
+) -> aiohttp.ClientWebSocketResponse:
+    """The provider's side. Refused, or another error of the client."""
+    headers = passed_on(request.raw_headers)
+    for name in [each for each in headers if each.lower().startswith(_HANDSHAKE)]:
+        headers.popall(name, None)
+    offered = [each.strip() for each in request.headers.get(_PROTOCOLS, "").split(",") if each.strip()]
+    return await session.ws_connect(
+        as_given(url), headers=headers, protocols=offered, autoclose=False, autoping=False, max_msg_size=0
+    )
+
+
+class _Open(NamedTuple):
+    """An exchange in progress. began_s: by the monotonic clock."""
+
+    spooling: Spooling | None
+    began_s: float
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    stream_id: str = ""
+
+
+class SocketCopy:
+    """The copy of one connection's messages, as exchanges in the spool."""
+
+    def __init__(
+        self, spool: Spool, url: str, known: tuple[bytes, ...], sent: Sequence[tuple[str, str]],
+        provider: aiohttp.ClientWebSocketResponse, now_micros: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """known: the secrets in the request. sent: its headers."""
+        self._spool = spool
+        self._known = known
+        self._now_micros = now_micros
+        self._url = without_credentials(url.encode("utf-8", "replace"), known).decode()
+        self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
+        headers = [(text_of(name), text_of(value)) for name, value in _response_of(provider).raw_headers]
+        self._headers = [each for each in kept_headers(headers) if not each[0].lower().startswith(_HANDSHAKE)]
+        self._open: dict[str, _Open] = {}
+        self._kept = 0
+
+    def asked(self, data: bytes, *, is_binary: bool) -> None:
+        """A message of the agent."""
+        self._begin(_event_of(data, is_binary=is_binary).stream_id, data)
+
+    def answered(self, data: bytes, *, is_binary: bool) -> None:
+        """A message of the provider."""
+        event = _event_of(data, is_binary=is_binary)
+        if event.stream_id not in self._open:
+            self._begin(event.stream_id, b"")
+        spooling, began_s = self._open[event.stream_id]
+        self._kept += len(data)
+        if spooling is not None and self._kept <= MESSAGES_BYTES_MAX:
+            spooling.message(without_credentials(data, self._known), _ms(began_s), is_binary=is_binary)
+        if event.type in ENDS:
+            self._end(event.stream_id, "whole")
+
+    def closed(self, end: str, error: Broken | None = None) -> None:
+        """The connection ended; only the first time counts."""
+        for lane in list(self._open):
+            self._end(lane, end, error)
+
+    def _begin(self, lane: str, data: bytes) -> None:
+        self._end(lane, "whole")
+        self._kept = 0 if not self._open else self._kept
+        request = request_of(WEBSOCKET, self._url, WEBSOCKET_TYPE, without_credentials(data, self._known))
+        spooling = self._spool.begin(name_of(WEBSOCKET, self._url), request, self._now_micros())
+        if spooling is not None:
+            spooling.head(self._sent, WEBSOCKET_HTTP, 101, self._headers, 0)
+        self._open[lane] = _Open(spooling, time.monotonic())
+
+    def _end(self, lane: str, end: str, error: Broken | None = None) -> None:
+        spooling, began_s = self._open.pop(lane, _Open(None, 0))
+        if spooling is not None:
+            note = f"more than {MESSAGES_BYTES_MAX} bytes: the rest is not kept"
+            is_long = self._kept > MESSAGES_BYTES_MAX
+            encoding = {"name": "", "problem": note, "raw": False} if is_long else None
+            spooling.end(end, _ms(began_s), error, encoding=encoding)
+
+
+async def passed(
+    request: web.BaseRequest, provider: aiohttp.ClientWebSocketResponse, copy: SocketCopy,
+    stopped: Callable[[], Broken | None],
+) -> web.WebSocketResponse:  # fmt: skip
+    """Pass messages on until one side ends the connection, and end the other in the same way.
+
+    stopped: how it ended, if this process ends it.
+    """
+    protocols = (provider.protocol,) if provider.protocol else ()
+    agent = web.WebSocketResponse(autoclose=False, autoping=False, compress=False, max_msg_size=0, protocols=protocols)
+    for name, value in passed_on(_response_of(provider).raw_headers).items():
+        if not name.lower().startswith(_HANDSHAKE):
+            agent.headers.add(name, value)
+    tasks: list[asyncio.Task[aiohttp.WSMessage]] = []
+    try:
+        await agent.prepare(request)
+        tasks = [asyncio.ensure_future(_pumped(agent, provider, copy.asked)),
+                 asyncio.ensure_future(_pumped(provider, agent, copy.answered))]  # fmt: skip
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        by_agent, by_provider = (_ended(each) for each in tasks)
+        await _stopped(tasks)
+        if by_provider is not None and by_provider.type is WSMsgType.CLOSE:
+            in_order = by_provider.data in _IN_ORDER
+            said = Broken(CLOSED, f"{by_provider.data}: {by_provider.extra or ''}")
+            copy.closed("whole" if in_order else "broken", None if in_order else said)
+            await agent.close(code=by_provider.data or 1000, message=(by_provider.extra or "").encode())
+            await provider.close()
+        elif by_agent is not None and by_agent.type is WSMsgType.CLOSE:
+            copy.closed("left")
+            await provider.close(code=by_agent.data or 1000, message=(by_agent.extra or "").encode())
+            await agent.close(code=by_agent.data or 1000)
+        else:  # one of them is gone
+            copy.closed("broken" if provider.closed else "left", _LOST if provider.closed else None)
+    finally:
+        ended = stopped()
+        copy.closed("left" if ended is None else "broken", ended)
+        await _stopped(tasks)
+        _response_of(provider).close()
+        if request.transport is not None:
+            request.transport.close()
+    return agent
+
+
+async def _pumped(
+    source: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
+    target: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
+    keep: Callable[..., None],
+) -> aiohttp.WSMessage:
+    """Pass on one direction; the message that ended it."""
+    while True:
+        message = await source.receive()
+        if message.type is WSMsgType.TEXT:
+            keep(message.data.encode(), is_binary=False)
+            await target.send_str(message.data)
+        elif message.type is WSMsgType.BINARY:
+            keep(bytes(message.data), is_binary=True)
+            await target.send_bytes(message.data)
+        elif message.type is WSMsgType.PING:
+            await target.ping(bytes(message.data))
+        elif message.type is WSMsgType.PONG:
+            await target.pong(bytes(message.data))
+        else:
+            return message
+
+
+def _ended(task: asyncio.Task[aiohttp.WSMessage]) -> aiohttp.WSMessage | None:
+    """What a direction ended with; None if it goes on, or ended with an error of its connection."""
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()
+
+
+async def _stopped(tasks: Sequence[Awaitable[Any]]) -> None:
+    for each in tasks:
+        if isinstance(each, asyncio.Task):
+            each.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _response_of(provider: aiohttp.ClientWebSocketResponse) -> aiohttp.ClientResponse:
+    """The response of the handshake: aiohttp shows no other way to its headers."""
+    return provider._response
+
+
+def _event_of(data: bytes, *, is_binary: bool) -> _Event:
+    if is_binary:
+        return _Event()
+    try:
+        return msgspec.json.decode(data, type=_Event)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Event()
+
+
+def close_of(message: str) -> tuple[int, bytes]:
+    """The code and the reason of a connection's close that an exchange has as its error."""
+    code, _, reason = message.partition(": ")
+    return (int(code) if code.isdigit() else 1011), reason.encode()
+
+
+def _ms(began_s: float) -> float:
+    return round((time.monotonic() - began_s) * 1000, 3)
