@@ -35,7 +35,7 @@ from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import SENT, Broken, LastEvent, kept_headers, name_of, request_of
 from refold.agents.capture.spool import Spool, Spooling
-from refold.agents.capture.websockets import Refused, SocketCopy, connected, is_socket, passed, refusing
+from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
 from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason_of, refusal, said, text_of
 from refold.avro.errors import InputError
 
@@ -112,7 +112,7 @@ class Proxy:
         """A WebSocket: only if the provider refuses it, it is an exchange itself."""
         try:
             provider = await connected(self._open(), request, exchange.url)
-        except Refused as refused:
+        except HandshakeRefused as refused:
             exchange.head(refused.response)
             exchange.add(refused.body)
             exchange.end("whole")

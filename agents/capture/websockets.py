@@ -47,7 +47,7 @@ _PROTOCOLS = "Sec-WebSocket-Protocol"
 _LOST = Broken("ConnectionLost", "the provider's connection ended without a close")
 
 
-class Refused(aiohttp.ClientError):
+class HandshakeRefused(aiohttp.ClientError):
     """The provider answers the handshake with a response. body: of it, as it came."""
 
     def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
@@ -66,7 +66,7 @@ async def refusing(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandle
     """A client's middleware. aiohttp itself gives up the body of a handshake that was refused."""
     response = await handler(request)
     if request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE and response.status != 101:
-        raise Refused(response, await response.read())
+        raise HandshakeRefused(response, await response.read())
     return response
 
 
@@ -78,7 +78,7 @@ def is_socket(request: web.BaseRequest) -> bool:
 async def connected(
     session: aiohttp.ClientSession, request: web.BaseRequest, url: str
 ) -> aiohttp.ClientWebSocketResponse:
-    """The provider's side. Refused, or another error of the client."""
+    """The provider's side. HandshakeRefused, or another error of the client."""
     headers = passed_on(request.raw_headers)
     for name in [each for each in headers if each.lower().startswith(_HANDSHAKE)]:
         headers.popall(name, None)

@@ -72,7 +72,7 @@ def session_of_the_sdk(url: str) -> list[str]:
     client = OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0)
     with client.responses.connect() as connection:
         for more in ({"input": "what is there?"}, {"input": [RESULT], "previous_response_id": "resp_1"}):
-            connection.response.create(model="m", **more)  # type: ignore[arg-type]
+            connection.response.create(model="m", **more)
             is_answered = False
             while not is_answered:
                 found.append(connection.recv_bytes().decode())

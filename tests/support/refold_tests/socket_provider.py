@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import Request, Response, ServerConnection, serve
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
 
 
 class SocketProvider:
@@ -50,7 +51,7 @@ def socket_provider() -> Iterator[SocketProvider]:
         provider.heads.append(dict(request.headers.raw_items()))
         if not provider.refusal:
             return None
-        return connection.respond(provider.refusal, '{"error": {"message": "no such key"}}')  # type: ignore[arg-type]
+        return connection.respond(provider.refusal, '{"error": {"message": "no such key"}}')
 
     def serve_one(connection: ServerConnection) -> None:
         try:
