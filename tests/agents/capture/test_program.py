@@ -13,6 +13,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -266,6 +267,38 @@ def test_a_recording_is_served_without_a_socket_of_its_own(
         status, _, said = serving.end()
     assert done.stdout == "done\n"
     assert (status, serving.denied) == (0, []), said
+
+
+@pytest.mark.parametrize("is_allowed", [True, False], ids=["to the upstream", "to nothing"])
+def test_a_proxy_opens_no_socket_but_to_its_upstream(
+    env: dict[str, str], tmp_path: Path, server: ModelServer, is_allowed: bool
+) -> None:
+    """By the kernel, for all that the proxy does: it forwards, spools, stores, and ends. To nothing: it is noticed."""
+    server.reset()
+    parts = urlsplit(server.url)
+    upstream = (parts.hostname or "", parts.port or 0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [*COMMAND, "proxy", "--upstream", server.url, "--listen", f"127.0.0.1:{port}"]
+    with confined(command, [upstream] if is_allowed else [], env, tmp_path) as proxy:
+        assert proxy.process.stdout is not None
+        assert f"http://127.0.0.1:{port}" in proxy.process.stdout.readline()
+        program = [sys.executable, "agent.py", "what is it?", "0"]
+        asked = {**env, "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1"}
+        done = subprocess.run(
+            program, env=asked, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        proxy.process.send_signal(signal.SIGTERM)
+        status, _, said = proxy.end()
+    assert status == 0, said
+    with open_log(env["REFOLD_LOG"], read_only=True) as log:
+        assert log.runs(), "it was captured"
+    if is_allowed:
+        assert (done.stdout, proxy.denied) == ("done\n", []), said
+    else:
+        assert {each.call for each in proxy.denied} == {"connect"}
+        assert not server.requests
 
 
 def test_where_programs_are_pointed() -> None:
