@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 3
+FORMAT = 4
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -27,17 +27,24 @@ FieldLayout = tuple[str, str, int, int, NodeLayout, NodeLayout]
 """A field's first name, its reducer, the limit of append, the maximum size of a value in bytes before it must be a
 Blob, and the layouts of its values in patches and in mutations, or null.
 """
-EntityRecords = tuple[str, bytes | None, int, Sequence[Any]]
-"""An entity's name, its stored state, the next offset of its partition's batch, and its records in log order."""
+EntityRecords = tuple[str, bytes | None, int, Sequence[Any], Mapping[int, bool]]
+"""An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and whether
+the timeline holds a record, by its place among them, where the timeline was asked.
+"""
 StoredRecords = tuple[str, bytes | None, Sequence[Any]]
 """An entity's name, its stored state, and its records in log order."""
 Replayed = tuple[bytes | None, int]
 """An entity's new state, or None if no record was new, and the number of new records."""
 Folded = tuple[bytes, bytes, int, int, int]
 """An entity's new state, its framed change, its previous version, the number of its steps, and how many were late."""
-FoldedBatch = tuple[list[Folded | tuple[()] | None], list[bytes], list[bytes], list[bytes], list[bytes]]
+Doubtful = tuple[int, list[tuple[int, bytes]]]
+"""An entity's place among those given, and the places and timeline keys of its records that only the timeline can
+recognise as new or repeated.
+"""
+FoldedBatch = tuple[list[Folded | tuple[()] | None], list[bytes], list[bytes], list[bytes], list[bytes], list[Doubtful]]
 """The result for each entity: None if it is left to Python, and () if no record was new. Then the rows of the timeline,
-the arrivals, the ids and the checkpoints, as alternating keys and values; ids are keys alone.
+the arrivals, the ids and the checkpoints, as alternating keys and values; ids are keys alone. Last, the entities among
+those left to Python that the kernel can fold once it knows what the timeline holds.
 """
 ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ...], dict[str, Any], str, bytes]
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""

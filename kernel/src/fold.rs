@@ -5,7 +5,10 @@
 //! 3. Fold each new one onto the cells, and note what it changed, the rows of the indexes, and checkpoints that are due.
 //! 4. Hash and pack the state, and write the change.
 //!
-//! A record that can only be told from known ones by the timeline makes the entity Python's too: nothing is read here.
+//! Nothing is read here. So a record that only the timeline tells from known ones leaves the entity unfolded: the caller is
+//! told which records those are, looks for them in the timeline, and gives the entity again with what it found.
+
+use std::collections::HashMap;
 
 use crate::avro::{write_long, write_text};
 use crate::cell::{self, Asserted, Key, Mutation, Op, Q};
@@ -55,6 +58,16 @@ pub struct Changed {
     pub late: usize,
 }
 
+/// What came of an entity's records.
+pub enum Outcome {
+    Folded(Folding),
+    /// Nothing is folded: these records, by their places, are to be looked for in the timeline, under these keys.
+    Doubtful(Vec<(usize, Vec<u8>)>),
+}
+
+/// Whether the timeline holds records that were looked for, by their places.
+pub type Told = HashMap<usize, bool>;
+
 /// What became of an entity's state.
 pub struct Replayed {
     pub state: Option<Vec<u8>>,
@@ -76,6 +89,7 @@ struct Mutations<'a> {
 }
 
 /// Folds the records of one entity onto its stored state; None where Python has to. through: the next offset of the batch.
+/// told: empty where the timeline was not asked.
 pub fn fold(
     layout: &Layout,
     definition: &Definition,
@@ -83,7 +97,8 @@ pub fn fold(
     packed: Option<&[u8]>,
     records: &[Record],
     through: i64,
-) -> Option<Folding> {
+    told: &Told,
+) -> Option<Outcome> {
     let read = read_all(layout, entity, records)?;
     let mut state = State::read_or_empty(layout, packed)?;
     let (version_before, hash_before) = (state.version, state.hash);
@@ -92,8 +107,11 @@ pub fn fold(
     let mut steps = Vec::new();
     let mut late = 0;
     for (place, Read { record, observation, q }) in read.iter().enumerate() {
-        if is_known(&state, &read, place)? {
-            continue;
+        match is_known(&state, &read, place).or_else(|| told.get(&place).copied()) {
+            Some(true) => continue,
+            Some(false) => {}
+            None if told.is_empty() => return Some(Outcome::Doubtful(doubtful(&mut state, entity, &read, place))),
+            None => return None,
         }
         late += usize::from(q.as_slice() < state.greatest);
         let mutations = apply(layout, &mut state, observation, q)?;
@@ -108,7 +126,7 @@ pub fn fold(
     }
     let count = usize::try_from(state.version - version_before).ok()?;
     if count == 0 {
-        return Some(Folding { changed: None, rows });
+        return Some(Outcome::Folded(Folding { changed: None, rows }));
     }
     let hash = state.hash_now(layout, entity)?;
     let mut change = Vec::with_capacity(256 + entity.len() + steps.len());
@@ -131,7 +149,7 @@ pub fn fold(
     change.extend_from_slice(&steps);
     change.push(0);
     let changed = Changed { state: state.pack(layout, &hash), change, version_before, steps: count, late };
-    Some(Folding { changed: Some(changed), rows })
+    Some(Outcome::Folded(Folding { changed: Some(changed), rows }))
 }
 
 /// Folds the records of one entity onto its stored state, for the state alone; None where Python has to.
@@ -175,6 +193,22 @@ fn is_known(state: &State, read: &[Read], place: usize) -> Option<bool> {
     }
     let is_known = state.is_among_last(record.id) || read[..place].iter().any(|earlier| earlier.q == *q);
     is_known.then_some(true)
+}
+
+/// The records from a place on that the timeline is to be asked about, as if each of them were new.
+///
+/// One that turns out to be known may leave another in doubt that is not among these, which is rare: then Python folds.
+fn doubtful<'a>(state: &mut State<'a>, entity: &str, read: &'a [Read], from: usize) -> Vec<(usize, Vec<u8>)> {
+    let mut found = Vec::new();
+    for (place, Read { record, q, .. }) in read.iter().enumerate().skip(from) {
+        match is_known(state, read, place) {
+            Some(true) => continue,
+            Some(false) => {}
+            None => found.push((place, timeline_key(entity, q))),
+        }
+        state.note(q, record.offset);
+    }
+    found
 }
 
 /// Folds an observation onto the state (`Fold.directly` of reducers/fold.py); None where the entity is to be reopened.
@@ -329,6 +363,12 @@ fn key_of(entity: &str, rest: usize) -> Vec<u8> {
     key
 }
 
+fn timeline_key(entity: &str, q: &[u8]) -> Vec<u8> {
+    let mut key = key_of(entity, q.len());
+    key.extend_from_slice(q);
+    key
+}
+
 fn checkpoint_key(definition: &Definition, entity: &str, offset: i64) -> Vec<u8> {
     let mut key = key_of(entity, 16);
     key.extend_from_slice(&offset.to_be_bytes());
@@ -340,9 +380,7 @@ impl Rows {
     /// The entries of a first occurrence.
     fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
         let (offset, recorded_at) = (record.offset.to_be_bytes(), record.recorded_at.to_be_bytes());
-        let mut key = key_of(entity, q.len());
-        key.extend_from_slice(q);
-        self.timeline.push((key, [&offset, &recorded_at, record.data].concat()));
+        self.timeline.push((timeline_key(entity, q), [&offset, &recorded_at, record.data].concat()));
         let mut key = key_of(entity, offset.len());
         key.extend_from_slice(&offset);
         self.arrivals.push((key, [&recorded_at, [0].as_slice(), q].concat())); // it retracts nothing

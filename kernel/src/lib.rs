@@ -31,19 +31,20 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::door::GivenObservation;
-use crate::fold::{Folding, Record, Replayed};
+use crate::fold::{Folding, Outcome, Record, Replayed, Told};
 use crate::given::{layout_of, GivenField};
 use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Changes with whatever crosses the boundary, and with the stored forms that the kernel writes.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// A record as Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
-/// An entity's name, its stored state, the next offset of its partition's batch, and its records in log order.
-type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>);
+/// An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and which of
+/// these the timeline holds, where it was asked.
+type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>, Told);
 /// An entity's name, its stored state, and its records in log order.
 type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
 /// agent, run, step, tool and seq.
@@ -243,20 +244,21 @@ impl TypeFolder {
     ///
     /// Returns, for each entity in its order, None where it is left to Python, else (state, change, version before, steps,
     /// late) where it changed and () where all its records were known. After that the rows of the timeline, the arrivals,
-    /// the ids and the checkpoints of all of them: lists of keys and values in turn, and of keys alone for the ids.
+    /// the ids and the checkpoints of all of them: lists of keys and values in turn, and of keys alone for the ids,
+    /// in the order of the keys. Last, of each entity that is left because the timeline is to be asked, its place, and the places and keys of the records.
     fn fold<'py>(&self, py: Python<'py>, entities: Vec<GivenEntity>) -> PyResult<Bound<'py, PyTuple>> {
-        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records)| records_of(records)).collect();
+        let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records, _)| records_of(records)).collect();
         let given: Vec<_> = entities
             .iter()
             .zip(&records)
-            .map(|((name, packed, through, _), records)| (&**name, packed.as_deref(), *through, records))
+            .map(|((name, packed, through, _, told), records)| (&**name, packed.as_deref(), *through, records, told))
             .collect();
         let (layout, definition) = (&self.layout, &self.definition);
-        let folded: Vec<Option<Folding>> = py.detach(|| {
+        let folded: Vec<Option<Outcome>> = py.detach(|| {
             given
                 .iter()
-                .map(|(name, packed, through, records)| {
-                    unless_panicked(|| fold::fold(layout, definition, name, *packed, records, *through))
+                .map(|(name, packed, through, records, told)| {
+                    unless_panicked(|| fold::fold(layout, definition, name, *packed, records, *through, told))
                 })
                 .collect()
         });
@@ -302,11 +304,17 @@ fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
         .collect()
 }
 
-fn given_back<'py>(py: Python<'py>, folded: &[Option<Folding>]) -> PyResult<Bound<'py, PyTuple>> {
+fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>]) -> PyResult<Bound<'py, PyTuple>> {
     let entities = PyList::empty(py);
-    let [timeline, arrivals, ids, checkpoints] = [(); 4].map(|()| PyList::empty(py));
-    for each in folded {
-        let Some(Folding { changed, rows }) = each else {
+    let [mut timeline, mut arrivals, mut checkpoints] = [(); 3].map(|()| Vec::new());
+    let mut ids: Vec<&[u8]> = Vec::new();
+    let doubtful = PyList::empty(py);
+    for (place, each) in folded.iter().enumerate() {
+        let Some(Outcome::Folded(Folding { changed, rows })) = each else {
+            if let Some(Outcome::Doubtful(records)) = each {
+                let keys = records.iter().map(|(place, key)| (*place, PyBytes::new(py, key)));
+                doubtful.append((place, keys.collect::<Vec<_>>()))?;
+            }
             entities.append(py.None())?;
             continue;
         };
@@ -320,19 +328,21 @@ fn given_back<'py>(py: Python<'py>, folded: &[Option<Folding>]) -> PyResult<Boun
                 changed.late,
             ))?,
         }
-        for (rows, list) in
-            [(&rows.timeline, &timeline), (&rows.arrivals, &arrivals), (&rows.checkpoints, &checkpoints)]
-        {
-            for (key, value) in rows {
-                list.append(PyBytes::new(py, key))?;
-                list.append(PyBytes::new(py, value))?;
-            }
-        }
-        for key in &rows.ids {
-            ids.append(PyBytes::new(py, key))?;
-        }
+        timeline.extend(&rows.timeline);
+        arrivals.extend(&rows.arrivals);
+        checkpoints.extend(&rows.checkpoints);
+        ids.extend(rows.ids.iter().map(Vec::as_slice));
     }
-    (entities, timeline, arrivals, ids, checkpoints).into_pyobject(py)
+    let [timeline, arrivals, checkpoints] = [timeline, arrivals, checkpoints].map(|rows| in_order(py, rows));
+    ids.sort_unstable();
+    let ids: Vec<_> = ids.into_iter().map(|key| PyBytes::new(py, key)).collect();
+    (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
+}
+
+/// Rows by their keys, as keys and values in turn: RocksDB takes them sooner so.
+fn in_order<'py>(py: Python<'py>, mut rows: Vec<&(Vec<u8>, Vec<u8>)>) -> Vec<Bound<'py, PyBytes>> {
+    rows.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    rows.into_iter().flat_map(|(key, value)| [PyBytes::new(py, key), PyBytes::new(py, value)]).collect()
 }
 
 #[pymodule]

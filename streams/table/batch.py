@@ -1,7 +1,8 @@
 """Folds a batch of records into the entity tables, in one write.
 
 1. Group the batch's records by entity, in log order.
-2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py).
+2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py):
+   first those with certainly new records, then the others, once the timeline was read for their doubtful records.
 3. For each record of the other entities: skip a repeat (recognised by the residue, by this batch, or else by the
    timeline); fold the record directly; or reopen the entity from its arrivals and timeline, and fold it again from
    nothing.
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
@@ -138,13 +141,18 @@ class TableWriter:
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
-        by_kernel = self._native.fold(self._folds, grouped, stored, through, write) if self._native is not None else {}
+        by_kernel: Mapping[str, Folded | tuple[()]] = {}
+        if self._native is not None:
+            timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
+            by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline)
         folds: dict[str, TypeFold] = {}
+        states: list[Row] = []
         for key, packed, (name, records) in zip(places, stored, grouped.items(), strict=True):
             folded = by_kernel.get(name)
             if folded is not None:
                 if folded:
-                    _take_over(folded, key, records[0].record.partition, write, outcome)
+                    states.append((key, folded[0]))
+                    _take_over(folded, key, records[0].record.partition, outcome)
                 continue
             # Each state is unpacked just before its fold, while it is still in the processor's cache.
             entity = _entity(name, packed)
@@ -158,6 +166,8 @@ class TableWriter:
             if touched.steps:
                 partition = records[0].record.partition
                 self._finish(type_fold, touched, partition, through[partition], write, outcome)
+        # RocksDB takes rows sooner in the order of their keys.
+        write.put_pairs("state", list(chain.from_iterable(sorted(states))))
 
     def _observation(self, decoded: DecodedRecord) -> Observation:
         return decoded.observation or observation_in(self._registry, decoded.record)
@@ -258,11 +268,10 @@ class TableWriter:
         outcome.changed(partition, touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))
 
 
-def _take_over(folded: Folded, key: bytes, partition: int, write: WriteSet, outcome: FoldOutcome) -> None:
-    """Put an entity's state that the kernel folded, and report its change. key: of its state."""
+def _take_over(folded: Folded, key: bytes, partition: int, outcome: FoldOutcome) -> None:
+    """Report what the kernel made of an entity. key: of its state."""
     state, change, version_before, steps, late = folded
     outcome.folded(partition, not version_before, steps, late, 0)
-    write.put("state", key, state)
     outcome.changed(partition, key, state, change)
 
 

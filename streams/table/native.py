@@ -5,22 +5,25 @@ fold is left to Python as a whole, so that one of the two folds all of its recor
 - records that retract, that clear or append out of order, or were written by another definition of the type;
 - fields with a custom reducer, and sums that need more than 128 bits;
 - states with more than 64 ids that are retracted and not seen yet;
-- records that only the timeline can recognise as new or repeated;
+- records that only the timeline can recognise as new or repeated, while the indexes have gaps;
 - damaged states: Python reports the damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from refold.avro.errors import SchemaError
-from refold.avro.kernel import EntityRecords, Folded, Kernel, Replayed, StoredRecords, TypeFolder
+from refold.avro.kernel import Doubtful, EntityRecords, Folded, Kernel, Replayed, StoredRecords, TypeFolder
 from refold.avro.observation import Observation, type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.table.folds import Folds
+
+Lookup = Callable[[Sequence[bytes]], Sequence[bytes | None]]
+NOTHING_TOLD: Mapping[int, bool] = {}
 
 
 class NativeFolder:
@@ -32,29 +35,49 @@ class NativeFolder:
 
     def fold(
         self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
-        stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet,
+        stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
     ) -> dict[str, Folded | tuple[()]]:  # fmt: skip
         """Return the result of each entity that the kernel folded, by name. All its rows but the state are put into
         `write`.
 
         stored: the entities' states, in the order of `grouped`. through: the batch's next offset by partition.
+        timeline: reads the rows of some keys; None where it lacks some.
         """
         entities = []
         for (name, decoded), packed in zip(grouped.items(), stored, strict=True):
             records = [record for record, _ in decoded]
-            entities.append((name, packed, through[records[0].partition], records))
+            entities.append((name, packed, through[records[0].partition], records, NOTHING_TOLD))
         found: dict[str, Folded | tuple[()]] = {}
         for folder, some in _by_folder(self._kernel, folds, entities):
-            folded, timeline, arrivals, ids, checkpoints = folder.fold(some)
-            write.put_pairs("timeline", timeline)
-            write.put_pairs("arrivals", arrivals)
-            write.put_keys("ids", ids)
-            write.put_pairs("checkpoints", checkpoints)
-            for (name, _, _, taken), each in zip(some, folded, strict=True):
-                if each is not None:
-                    found[name] = each
-                    self.records += len(taken)
+            doubtful = self._fold(folder, some, write, found)
+            if doubtful and timeline is not None:
+                self._fold(folder, _told(some, doubtful, timeline), write, found)
         return found
+
+    def _fold(
+        self, folder: TypeFolder, entities: Sequence[EntityRecords], write: WriteSet,
+        found: dict[str, Folded | tuple[()]],
+    ) -> list[Doubtful]:  # fmt: skip
+        folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
+        write.put_pairs("timeline", timeline)
+        write.put_pairs("arrivals", arrivals)
+        write.put_keys("ids", ids)
+        write.put_pairs("checkpoints", checkpoints)
+        for (name, _, _, taken, _), each in zip(entities, folded, strict=True):
+            if each is not None:
+                found[name] = each
+                self.records += len(taken)
+        return doubtful
+
+
+def _told(entities: Sequence[EntityRecords], doubtful: Sequence[Doubtful], timeline: Lookup) -> list[EntityRecords]:
+    """The entities whose records are in doubt, with what the timeline holds of these."""
+    rows = iter(timeline([key for _, asked in doubtful for _, key in asked]))
+    told = []
+    for place, asked in doubtful:
+        name, packed, through, records, _ = entities[place]
+        told.append((name, packed, through, records, {record: next(rows) is not None for record, _ in asked}))
+    return told
 
 
 def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> dict[str, Replayed]:

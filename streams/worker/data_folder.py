@@ -93,6 +93,15 @@ class DataFolder:
                 "was there, from snapshots and the log, and nothing is lost"
             )
 
+    def reason(self, problem: BaseException, tables: Iterable[Path]) -> BaseException:
+        """Why a worker ends: a table fails in many ways once its folder was removed."""
+        if isinstance(problem, StorageError):
+            try:
+                self.require_there(tables)
+            except StorageError as removed:
+                return removed
+        return problem
+
 
 @contextmanager
 def held(folder: Path, *, alone: bool) -> Iterator[DataFolder]:

@@ -16,7 +16,7 @@ from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.table.batch import DecodedRecord, NotFolded
 from refold.streams.worker.advance import pass_over, redefine
 from refold.streams.worker.commit import DecidedRecords, PendingCommit
-from refold.streams.worker.fetcher import UnreadableOffsets
+from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 
@@ -115,6 +115,19 @@ class Partition:
     def ends_at(self, offset: int) -> None:
         """The partition is known to reach this offset."""
         self.end = max(self.end, offset)
+
+    def receive(self, found: Fetched) -> bool:
+        """Take what was fetched. Returns whether it says more than where the partition ends."""
+        if isinstance(found, Raw):
+            self.take(found)
+        elif isinstance(found, AtEnd):
+            self.reached_end(found.offset)
+            return False
+        elif isinstance(found, DamagedRecord):
+            self.cannot_read(found)
+        else:
+            self.pass_over(found)
+        return True
 
     def take(self, raw: Raw) -> None:
         """Take a fetched record."""
@@ -286,7 +299,7 @@ class Partition:
     @property
     def lag(self) -> int:
         """How many offsets are not folded yet. A partition's last offsets may hold nothing: then it is caught up."""
-        if self._is_at_end and not self._batch and not self._waiting:
+        if self._is_at_end and not self._batch and not self._waiting and self._pending is None:
             return 0
         return max(self.end, self._taken) - self.table.here.at.offset
 

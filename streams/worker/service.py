@@ -13,6 +13,13 @@ emits nothing again (start.py). A process that ends before 4 has emitted nothing
 process does the same without ending: it releases the batch's partitions and takes them up again. Between two batches it
 applies definitions, by steps that pass through 2 to 5 alike (advance.py).
 
+Steps 2 to 4 run in a thread of their own. Meanwhile the records of the next batch are fetched and decided, no more:
+- They are in memory alone: no table, offset or transaction knows of them. A process that ends loses nothing.
+- Deciding does not read the tables (verdicts.py). If the transaction is aborted, the records stay decided, and the same
+  overlays are emitted again before them. Folding reads the tables, so it waits for 5.
+- Between 2 and 4 no decision of the group is served. A partition that is given up, or is taken up again, drops them.
+- If fetching fails, the worker ends once the transaction is over. If that is committed, its tables lag, as above.
+
 Meanwhile a thread seals epochs of the tables (snapshots.py), and with --standby another one follows the partitions of
 other workers (standby.py).
 
@@ -28,9 +35,10 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
@@ -38,7 +46,6 @@ from typing import Any
 from refold.avro.errors import DamagedRecord, StorageError, Unanswered
 from refold.streams.events import LetterLog, PassedLog, listed, tell
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.range_reader import Raw
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
@@ -49,7 +56,7 @@ from refold.streams.worker.condition import CurrentCondition, Waits, WorkerCondi
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
-from refold.streams.worker.fetcher import AtEnd, Fetcher
+from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.quarantine import Settling
@@ -62,6 +69,8 @@ from refold.streams.worker.verdicts import Decider
 
 STARTS_AT_ONCE = 2
 IDLE_S = 0.1
+# How long to wait for records while a transaction is under way, which may be over sooner.
+AHEAD_S = 0.002
 RETRY_S = 1.0
 ENDED_POLL_S = 1.0
 FOLDER_EVERY_S = 1.0
@@ -97,6 +106,7 @@ class FoldService:
         self._partitions: dict[int, Partition] = {}
         self._starting: dict[int, Starting] = {}
         self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
+        self._emitting = ThreadPoolExecutor(1, thread_name_prefix="refold-emit")
         transactional_id = f"{log.topics.group}.fold.{config.instance}"
         self._starter = Starter(log, config.folder, self._memory)
         self._lookup = SchemaLookup(log, self._starter)
@@ -135,11 +145,7 @@ class FoldService:
         }  # fmt: skip
         for number, partition in list(self._partitions.items()):
             own = partition.status()
-            sealed = {
-                "snapshot_bytes": self._sealing.size_bytes(number),
-                "snapshot_lag": max(0, own["offset"] - self._sealing.sealed_to(number)),
-            }
-            found[number] = {"state": "folding", **own, **sealed}
+            found[number] = {"state": "folding", **own, **self._sealing.status(number, own["offset"])}
         return found
 
     def around(self) -> WorkerCondition:
@@ -208,7 +214,7 @@ class FoldService:
             tell(_log, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
         except BaseException as problem:  # whatever it is, the partitions are given up in order
-            reason = self._reason(problem, folder)
+            reason = folder.reason(problem, self._tables())
             # Said by the pages at once: giving everything up takes a while.
             self._failure = str(reason) or type(reason).__name__
             tell(_log, "failed", logging.ERROR, why=self._failure)
@@ -227,23 +233,14 @@ class FoldService:
     def _look_at(self, folder: DataFolder) -> None:
         """From time to time, check that the tables' folders exist and have room, and which records are skipped."""
         if self._now_s() - self._folder_looked_s > FOLDER_EVERY_S:
-            self._require_there(folder)
+            folder.require_there(self._tables())
             self._folder.now()
             self._passed.look("foreign_records", self._log.foreign())
             self._passed.look("damaged_records", self._log.passed_over())
             self._folder_looked_s = self._now_s()
 
-    def _require_there(self, folder: DataFolder) -> None:
-        folder.require_there(each.table.database.path for each in self._partitions.values())
-
-    def _reason(self, problem: BaseException, folder: DataFolder) -> BaseException:
-        """Why the worker ends: a table fails in many ways once its folder was removed."""
-        if isinstance(problem, StorageError):
-            try:
-                self._require_there(folder)
-            except StorageError as removed:
-                return removed
-        return problem
+    def _tables(self) -> Iterator[Path]:
+        return (each.table.database.path for each in self._partitions.values())
 
     def _is_alone(self) -> bool:
         """Whether a member was fenced without another worker under its name.
@@ -274,31 +271,25 @@ class FoldService:
         self._follow_definitions()
         if unsettled := self._settling.unsettled(self._partitions):
             self._take_up_anew(unsettled)
-        self._fetch()
-        for partition in self._partitions.values():
-            self._decide(partition)
+        self._take_records(self._patience_s())
         if self._is_due():
             self._commit(membership)
 
     # Records
 
-    def _fetch(self) -> None:
+    def _take_records(self, timeout_s: float) -> None:
+        """Fetch records, and decide those that wait."""
+        self._fetch(timeout_s)
+        for partition in self._partitions.values():
+            self._decide(partition)
+
+    def _fetch(self, timeout_s: float) -> None:
         left = self._config.records_max - sum(each.decided for each in self._partitions.values())
         fetched = set()
-        for number, found in self._fetcher.fetch(max(1, min(left, FETCHED_AT_ONCE)), self._patience_s()):
+        for number, found in self._fetcher.fetch(max(1, min(left, FETCHED_AT_ONCE)), timeout_s):
             partition = self._partitions.get(number)
-            if partition is None:
-                continue
-            if isinstance(found, Raw):
-                partition.take(found)
-            elif isinstance(found, AtEnd):
-                partition.reached_end(found.offset)
-                continue
-            elif isinstance(found, DamagedRecord):
-                partition.cannot_read(found)
-            else:
-                partition.pass_over(found)
-            fetched.add(number)
+            if partition is not None and partition.receive(found):
+                fetched.add(number)
         for number in fetched:
             self._partitions[number].ends_at(self._fetcher.end_of(number))
 
@@ -328,10 +319,14 @@ class FoldService:
         partitions = self._partitions.values()
         if any(each.is_due for each in partitions):
             return True
-        records = sum(each.decided for each in partitions)
-        return records > 0 and (
-            self._now_s() >= self._batch_from + self._config.commit_ms / 1000
-            or records >= self._config.records_max
+        is_time = self._now_s() >= self._batch_from + self._config.commit_ms / 1000
+        return self._has_decided() and (is_time or self._is_full())
+
+    def _is_full(self) -> bool:
+        """Whether the next batch has as many records, or bytes, as one may have."""
+        partitions = self._partitions.values()
+        return (
+            sum(each.decided for each in partitions) >= self._config.records_max
             or sum(each.decided_bytes for each in partitions) >= self._config.bytes_max
         )
 
@@ -341,7 +336,7 @@ class FoldService:
         stopping_from_s: float | None = None
         while steps:
             try:
-                lettered = self._emitter.emit(steps, membership.metadata)
+                lettered = self._emitted(steps, membership)
             except NotEmitted:
                 membership.serve(IDLE_S)
                 steps = [step for step in steps if self._still_has(step)]
@@ -364,6 +359,16 @@ class FoldService:
                 partition.written(step, lettered.get(step.partition))
                 self._sealing.committed(step.partition, begin, step.overlay)
             return
+
+    def _emitted(self, steps: Sequence[PendingCommit], membership: Membership) -> dict[int, int]:
+        """Emit steps, and meanwhile fetch and decide the records of the next batch; see `Emitter.emit`."""
+        emission = self._emitting.submit(self._emitter.emit, steps, membership.metadata)
+        try:
+            while not (emission.done() or self._stopping.is_set() or self._is_full()):
+                self._take_records(AHEAD_S)
+        finally:
+            wait([emission])
+        return emission.result()
 
     def _still_has(self, step: PendingCommit) -> bool:
         partition = self._partitions.get(step.partition)
@@ -464,8 +469,7 @@ class FoldService:
         self._given(numbers)
 
     def _recover_asked(self) -> None:
-        """Between two batches: close the tables, as when the group revokes them, and take them up again without
-        them."""
+        """Between two batches: close the tables, as when the group revokes them, and take the partitions up again."""
         while not self._to_recover.empty():
             asked, numbers = self._to_recover.get(), list(self._partitions)
             for number in numbers:
@@ -475,10 +479,7 @@ class FoldService:
             asked.set_result(numbers)
 
     def _close(self) -> None:
-        """Give everything up, also where some of it fails: the first failure is raised in the end.
-
-        A worker that failed leaves its group too: others need not wait for its session's end.
-        """
+        """Give everything up, as far as that succeeds, and leave the group; the first failure is raised in the end."""
         close_all(self._closings())
 
     def _closings(self) -> Iterator[Callable[[], object]]:
@@ -491,6 +492,7 @@ class FoldService:
         for number in [*self._starting, *self._partitions]:
             yield partial(self._drop, number)
         yield self._pool.shutdown
+        yield self._emitting.shutdown
         yield self._sealing.close
         if self._standbys is not None:
             yield self._standbys.close

@@ -121,6 +121,11 @@ class Sealing:
 
     # Of any thread
 
+    def status(self, partition: int, folded_to: int) -> dict[str, int]:
+        """How many bytes a partition's snapshots have, and how many offsets they lag the fold."""
+        lag = max(0, folded_to - self.sealed_to(partition))
+        return {"snapshot_bytes": self.size_bytes(partition), "snapshot_lag": lag}
+
     def size_bytes(self, partition: int) -> int:
         """How much was written for the epochs of a partition that stand, as far as this process has seen them."""
         known = self._sizes.get(partition, {})

@@ -191,7 +191,7 @@ def test_damaged_records_are_folded_alike(databases: Databases, is_soak: bool) -
             observation = version.codec.judged(data)
         except UndecodableError:
             record = Record(0, number, 0, name, bytes(32), data)
-            assert folder.fold([(name, None, 1, [record])])[0] == [None]
+            assert folder.fold([(name, None, 1, [record], {})])[0] == [None]
             continue
         tables.fold([tables.record(observation, identify(observation), data)])
         read += 1
