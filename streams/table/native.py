@@ -73,7 +73,7 @@ class NativeFolder:
 def _told(entities: Sequence[EntityRecords], doubtful: Sequence[Doubtful], timeline: Lookup) -> list[EntityRecords]:
     """The entities whose records are in doubt, with what the timeline holds of these."""
     rows = iter(timeline([key for _, asked in doubtful for _, key in asked]))
-    told = []
+    told: list[EntityRecords] = []
     for place, asked in doubtful:
         name, packed, through, records, _ = entities[place]
         told.append((name, packed, through, records, {record: next(rows) is not None for record, _ in asked}))

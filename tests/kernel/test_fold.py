@@ -118,6 +118,19 @@ def test_long_histories_fold_alike_and_the_kernel_folds_them(databases: Database
     assert tables.python.writer.kernel_records == 0
 
 
+def test_records_that_only_the_timeline_tells_from_known_ones_are_folded_by_the_kernel(databases: Databases) -> None:
+    tables, version = both(databases, shipped_types()["tool_config"])
+    entity = "tool_config/doubtful"
+    made = [said(number, entity, {"rate_limit": number, "tool": "search", "effect": "read"}) for number in range(60)]
+    held_back = [made.pop(place) for place in (31, 22, 13)]
+    tables.fold(tables.records(version, made))
+    # Long known, late and new, and in order; one of the late ones comes twice.
+    batch = [made[3], held_back[0], made[40], held_back[1], held_back[0], said(60, entity, {"rate_limit": 60}), made[7],
+             held_back[2]]  # fmt: skip
+    tables.fold(tables.records(version, batch))
+    assert tables.native.writer.kernel_records == len(made) + len(batch)
+
+
 NUMBERS: tuple[Any, ...] = (0, -1, 1, 2**31, 2**63, 2**64 - 1, 0.5, 1.0, float("nan"), float("inf"))
 ODD: tuple[Any, ...] = (*NUMBERS, None, True, "", "a", "read", b"", b"x" * 48, b"y" * 60, [], {}, ["a"],
                         {"tool": ["a", 0, b"q" * 60]}, {b"k": 1})  # fmt: skip
