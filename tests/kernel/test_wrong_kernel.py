@@ -45,7 +45,9 @@ class WrongFolder:
 
     def fold(self, entities: Sequence[EntityRecords]) -> FoldedBatch:
         if self._only != "replay":
-            entities = [(name, state, end, records[:-1] or records) for name, state, end, records in entities]
+            entities = [
+                (name, state, end, records[:-1] or records, told) for name, state, end, records, told in entities
+            ]
         found: FoldedBatch = self._real.fold(entities)
         return found
 
