@@ -26,6 +26,18 @@ os.write(1, b"began\n")
 while True:
     time.sleep(60)
 """
+NEVER_STOPS = """
+import os, threading
+os.dup2(1, 2)
+from refold.streams.worker.host.process import run_process
+class Stuck:
+    def run(self):
+        print("began", flush=True)
+        threading.Event().wait()
+    def drain(self):
+        print("asked to stop", flush=True)
+run_process(Stuck(), stop_s=1)
+"""
 ENDS = "import sys; sys.stdin.readline(); sys.exit({})"
 
 
@@ -64,3 +76,14 @@ def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path
     os.kill(int((tmp_path / "id").read_text()), signal.SIGKILL)
     assert rest(process) == [f"worker 2 was killed by SIGKILL{SO_ALL}", "drained"]
     assert process.process.wait(300) == 128 + signal.SIGKILL
+
+
+def test_one_that_does_not_stop_says_where_it_hangs_and_ends(child: Callable[..., Child]) -> None:
+    process = child(NEVER_STOPS)
+    assert process.line() == "began"
+    os.kill(process.process.pid, signal.SIGTERM)
+    said = rest(process)
+    assert process.process.wait(300) == 1
+    assert "asked to stop" in said
+    assert any(each.startswith("Timeout (0:00:01)!") for each in said)
+    assert any(" in run" in each for each in said)
