@@ -106,6 +106,22 @@ class Results:
         return own[of_branch - 1] if of_branch <= len(own) else self._counts[step, attempt, name, None]
 
 
+def unused_results(results: Iterable[str], child: Iterable[Step]) -> list[str]:
+    """Return the STEP/NAME of results that no call of the child's steps was answered by, in any attempt."""
+    made: Counter[tuple[int, str]] = Counter()
+    for step in child:
+        for attempt in step.attempts:
+            made |= Counter((step.number, call.asked.name) for call in attempt.calls)
+    unused = []
+    for key in results:
+        step, _, called = key.partition("/")
+        name, _, count = called.rpartition("#")
+        name, number = (name, int(count)) if name and count.isdecimal() else (called, 1)
+        if made[int(step), name] < number:
+            unused.append(key)
+    return unused
+
+
 def patch_of(
     before: Plain,
     *,

@@ -144,6 +144,11 @@ def test_a_forks_write_tools_do_not_run_by_themselves(incident: str, ask: Ask) -
     assert (found["outcome"], found["output"]) == ("succeeded", {"refunded": 1999})
 
 
+def test_a_result_that_no_call_met_is_said(incident: str, ask: Ask) -> None:
+    text = ask("run", "fork", incident, "--at", 3, "--tool-result", "4/payments.refnd=null", status=1)
+    assert "--tool-result 4/payments.refnd changed nothing: that step made no such call" in text
+
+
 def test_a_fork_may_ask(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(['{"refund": "r-9"}', "null"])
     monkeypatch.setattr("click.prompt", lambda *given, **named: next(answers))

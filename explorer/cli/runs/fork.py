@@ -14,6 +14,7 @@ from refold.agents.log import AgentLog
 from refold.agents.recorder.answers import CallSite as Where
 from refold.agents.recorder.answers import Departure
 from refold.agents.replay.forked import ForkPolicy
+from refold.agents.replay.patch import unused_results
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import as_json, on_log, run_argument
@@ -116,7 +117,14 @@ def fork(
             )  # fmt: skip
             child = run.id
             error = driven(run, agent)
-        status = tell_end(screen, log.recording(child), at, error, as_json=as_json)
+        recording = log.recording(child)
+        status = tell_end(screen, recording, at, error, as_json=as_json)
+        for key in unused_results(answers, recording.steps):
+            note = f"--tool-result {key} changed nothing: that step made no such call"
+            if as_json:
+                click.echo(f"refold: {note}", err=True)
+            else:
+                screen.say(note)
         if not as_json:
             screen.say(f"to see where it diverges from its parent: refold run compare {parent} {child}")
         return status
