@@ -114,10 +114,10 @@ def unused_results(results: Iterable[str], child: Iterable[Step]) -> list[str]:
             made |= Counter((step.number, call.asked.name) for call in attempt.calls)
     unused = []
     for key in results:
-        step, _, called = key.partition("/")
+        position, _, called = key.partition("/")
         name, _, count = called.rpartition("#")
         name, number = (name, int(count)) if name and count.isdecimal() else (called, 1)
-        if made[int(step), name] < number:
+        if made[int(position), name] < number:
             unused.append(key)
     return unused
 
