@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import io
+import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -77,6 +78,8 @@ def _worker(fold: ThreadHost, agents: AgentsApp | None, loop: asyncio.AbstractEv
 class _SignalledWorker(mode.Worker):
     """Mode's worker. has_signal: SIGINT or SIGTERM has arrived; stop_s: see run_process."""
 
+    # A class of ours would have its messages logged as refold's own; see ThreadHost.
+    logger = logging.getLogger("mode.refold")
     has_signal = False
     stop_s: float = STOP_S
 
