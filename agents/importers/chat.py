@@ -1,16 +1,15 @@
-"""Conversations of chat models: one a line, or all of them in one JSON document.
+"""Import conversations of chat models: one conversation per line, or all of them in one JSON document.
 
 A line, or an item of the document's array, is one of
 - a list of messages;
-- an object with `messages`, or ShareGPT's `conversations`: `model` and `agent` have these names; `created`,
-  `created_at` or `timestamp` (also inside `metadata`) is the begin; `system` precedes the first message;
-- an object with `request` and `response`, as APIs use them: OpenAI's chat completions and responses, Anthropic's
+- an object with `messages`, or ShareGPT's `conversations`. Its `model` and `agent` are used as such. `created`,
+  `created_at` or `timestamp` (also inside `metadata`) is the start time. `system` precedes the first message;
+- an object with `request` and `response`, as APIs use them: OpenAI's chat completions and responses, or Anthropic's
   messages. Either may be wrapped in `body`, as in OpenAI's batches.
-  Anthropic's messages. `body` may stand around either, as in OpenAI's batches.
 
-All other members, `id` among them, are in the run's `metadata`. Messages are those of messages.py, in OpenAI's and
-Anthropic's styles, also mixed. Documents follow the general rule (see documents), because nothing is known of the
-tools, nor whether they write.
+All other members, `id` among them, are stored in the run's `metadata`. messages.py parses the messages; OpenAI's and
+Anthropic's styles may be mixed. Documents follow the general rule (see documents.py), because the format does not
+say which tools exist, nor whether they write.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ OBJECT_KEYS = frozenset({"messages", "agent", "model", "created", "request", "re
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """Each conversation of a file.
+    """Yield each conversation of a file.
 
     Args:
         file: The file, read as a stream of lines, or as one JSON document.
@@ -53,7 +52,8 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         The conversations in the order of the file.
 
     Raises:
-        InputError: One has another shape; file and line are named, and those before it have been given.
+        InputError: A conversation has another shape. The message names file and line; the conversations before it
+            have already been yielded.
     """
     for line in file.values():
         value = line.value
@@ -65,7 +65,15 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def conversation_of(line: Line, file: ImportFile) -> Conversation:
-    """The conversation in one value; raises InputError where it has another shape."""
+    """Return the conversation in one value.
+
+    Args:
+        line: The value and its place in the file.
+        file: The file that the value comes from; it assigns the run id.
+
+    Raises:
+        InputError: The value has another shape.
+    """
     if not isinstance(line.value, Mapping):
         messages = parse_messages(line.value, line.place, file.keys)
         return Conversation(
@@ -95,8 +103,11 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
 
 
 def _identity(given: Mapping[str, Value], line: Value) -> Value:
-    """Return what a run's id is made from: the messages, with the conversation's own id if it has one; else the
-    line."""
+    """Return the value that the run id is computed from.
+
+    It is the messages, together with the conversation's own id if there is one. It is the whole line if the line lists
+    no messages.
+    """
     listed = next((given[key] for key in LISTS if key in given), None)
     own = {key: given[key] for key in IDS if isinstance(given.get(key), (str, int))}
     if listed is None:
@@ -105,7 +116,7 @@ def _identity(given: Mapping[str, Value], line: Value) -> Value:
 
 
 def _is_conversation(item: Value, keys: Mapping[str, str]) -> bool:
-    """Whether an item of a list is a conversation, and no message."""
+    """Tell whether an item of a list is a conversation, as opposed to a message."""
     if not isinstance(item, Mapping):
         return isinstance(item, list)
     listed = any(keys.get(key, key) in item for key in LISTS)
@@ -113,7 +124,7 @@ def _is_conversation(item: Value, keys: Mapping[str, str]) -> bool:
 
 
 def recognised(value: Value) -> str:
-    """Describe a value, if it is a conversation."""
+    """Describe a value if it is a conversation; return an empty string if it is not."""
     if isinstance(value, list) and value:
         inner = value[0]
         if is_message(inner):
@@ -139,7 +150,7 @@ def _named_list(message: Any) -> str:
 
 
 def _listed(given: Mapping[str, Value], place: str, file: ImportFile) -> tuple[tuple[Message, ...], set[str]]:
-    """The messages of an object that lists them, and the members that they are in."""
+    """Return the messages of an object that lists them, and the names of the members that hold them."""
     key = next((key for key in LISTS if key in given), None)
     if key is None:
         raise InputError(
@@ -183,7 +194,7 @@ def _exchange(
 
 
 def _answered(response: Mapping[str, Value], place: str) -> list[Message]:
-    """Return a model's answer, by its API: a response that is an error has none."""
+    """Return the messages of a model's response, by its API. A response that is an error has no messages."""
     choices, output = response.get("choices"), response.get("output")
     at = next((response[key] for key in ("created", "created_at") if response.get(key) is not None), None)
     time: dict[str, Value] = {} if at is None else {"created": at}
@@ -203,7 +214,7 @@ def _answered(response: Mapping[str, Value], place: str) -> list[Message]:
 
 
 def _body(given: Value) -> Value:
-    """A request or response, out of the `body` around it."""
+    """Return a request or response without the `body` that may wrap it."""
     inner = given.get("body") if isinstance(given, Mapping) else None
     return inner if isinstance(inner, Mapping) else given
 

@@ -1,19 +1,22 @@
-"""Sessions of Claude Code: JSON lines, one file a session, with the files of its subagents next to it.
+"""Import sessions of Claude Code: JSON lines, one file per session, with the files of its subagents next to it.
 
     <id>.jsonl                                the session
     <id>/subagents/agent-<agent>.jsonl        each subagent's own lines
     <id>/subagents/agent-<agent>.meta.json    {"toolUseId": ...}: the call of the session that started it
 
-1. Lines are read in order. `user` and `assistant` lines are messages. An answer of the model is written as several
-   lines, one a content block, with results of its first calls between them; lines with the same message id are one
-   message, at the place of the first of them.
-2. Each subagent is a separate conversation, and a child of the session: those in files next to it, and those whose
-   lines are in the session's own file (`isSidechain`), as older versions write them. The call that started it is known
-   from its meta file, from the result that names it, or from its first words, which are the call's prompt.
-3. The other members of a message's line are in the message's `extra`, except those that every line repeats (cwd,
-   version and the like), which are in the run's metadata. Lines of all other types are stored unchanged, and counted.
+1. Lines are read in order. `user` and `assistant` lines are messages. The model's answer is written as several lines,
+   one per content block, possibly with results of its first calls between them. Lines with the same message id become
+   one message, at the position of the first of them.
+2. Each subagent is a separate conversation, and a child of the session. Subagents are found in the files next to the
+   session, and in lines of the session's own file (`isSidechain`), as older versions write them. The call that started
+   a subagent is known from its meta file, from the result that names the subagent, or from the subagent's first
+   message, which equals the call's prompt.
+3. The other members of a message's line are stored in the message's `extra`, except those that every line repeats
+   (cwd, version and the like), which are stored in the run's metadata. Lines of all other types are stored unchanged
+   and counted.
 
-A session's run is named by its id alone, so a session that has grown is imported again and adds what is new.
+A session's run id depends only on the session's id. So importing a session again after it has grown adds only what is
+new.
 """
 
 from __future__ import annotations
@@ -38,7 +41,13 @@ META_BYTES_MAX = 1 << 20
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """The session of a file, with its subagents as children; InputError names file and line."""
+    """Yield the session of a file, with its subagents as children.
+
+    A file that holds one subagent and no lines of a session yields that subagent.
+
+    Raises:
+        InputError: The file is not of this format, or a line is damaged; the message names file and line.
+    """
     main = _Lines("", "", False)
     side: dict[str, _Lines] = {}
     owners: dict[str, str] = {}
@@ -69,7 +78,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def recognised(value: Value) -> str:
-    """Describe a value, if it is a session's line."""
+    """Describe a value if it is a line of a session; return an empty string if it is not."""
     if not isinstance(value, Mapping) or text_at(value, "type") not in KNOWN:
         return ""
     is_one = "leafUuid" in value or (isinstance(value.get("sessionId"), str) and "uuid" in value)
@@ -77,7 +86,7 @@ def recognised(value: Value) -> str:
 
 
 class _Children:
-    """The conversations of a session's subagents, read one by one on iteration."""
+    """The conversations of a session's subagents, each read when the iteration reaches it."""
 
     def __init__(self, file: ImportFile, main: _Lines, side: list[_Lines]) -> None:
         self._file = file
@@ -98,7 +107,10 @@ class _Children:
 
 @dataclass(slots=True)
 class _Said:
-    """An unfinished message of the model, which is written in several lines."""
+    """An unfinished message, which may continue on later lines.
+
+    message: its content so far. lines: the other members of each of its lines. place: FILE:LINE of the first line.
+    """
 
     message: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -107,7 +119,12 @@ class _Said:
 
 @dataclass(slots=True)
 class _Lines:
-    """Lines of one agent. made: its messages, in order. calls: the call that started a subagent, by the subagent."""
+    """The lines of one agent.
+
+    made: its messages, in order. calls: the id of the call that started a subagent, by the subagent's id. prompts: the
+    id of a call, by its prompt. constant: the members that every line repeats. opened: messages that later lines may
+    continue, by message id.
+    """
 
     session: str
     agent: str
@@ -120,7 +137,7 @@ class _Lines:
     opened: dict[str, _Said] = field(default_factory=dict)
 
     def add(self, given: Value, place: str, file: ImportFile) -> None:
-        """Take one line."""
+        """Add one line."""
         kind = given.get("type") if isinstance(given, Mapping) else None
         if not isinstance(given, Mapping) or not isinstance(kind, str) or kind not in KNOWN:
             name = f"line of type {kind}" if isinstance(kind, str) else "line without a type"
@@ -180,12 +197,18 @@ class _Lines:
                 self.prompts.setdefault(inputs["prompt"], block["id"])
 
     def call_of(self, child: _Lines) -> str:
-        """Return the id of the call that started a subagent whose lines are here too; empty if it is unknown."""
+        """Return the id of the call that started a subagent whose lines are in this file; empty if it is unknown."""
         first = next((each.message.get("content") for each in child.made if isinstance(each, _Said)), None)
         return self.calls.get(child.agent, "") or (self.prompts.get(first, "") if isinstance(first, str) else "")
 
     def conversation(self, file: ImportFile, meta: Mapping[str, Any], children: Any) -> Conversation:
-        """Return the messages as a conversation."""
+        """Return the messages as a conversation.
+
+        Args:
+            file: The file, which assigns the run id.
+            meta: The content of a subagent's meta file; empty for a session.
+            children: The conversations that this one's calls started, each with the call's id.
+        """
         messages: list[Message] = []
         model, place = "", ""
         for each in self.made:
@@ -218,7 +241,7 @@ class _Lines:
 
 
 def _owner(line: Mapping[str, Any], owners: dict[str, str]) -> str:
-    """The subagent that a line is of: its id, or the id of the line that its chain begins with."""
+    """Return the subagent that a line belongs to: its id, or the id of the line that its chain begins with."""
     own, before = text_at(line, "uuid"), text_at(line, "parentUuid")
     found = text_at(line, "agentId") or owners.get(before) or own or "subagent"
     owners[own] = found
@@ -226,7 +249,7 @@ def _owner(line: Mapping[str, Any], owners: dict[str, str]) -> str:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a session's subagents; links are not followed."""
+    """Return the files of a session's subagents, sorted. Symbolic links are skipped."""
     name = path.name.removesuffix(".gz")
     if not name.endswith(".jsonl"):
         return []

@@ -1,4 +1,4 @@
-"""Rollouts of Codex: JSON lines {timestamp, type, payload}, one file a session.
+"""Import rollouts of Codex: JSON lines {timestamp, type, payload}, one file per session.
 
     session_meta    the session: its id, version, folder and instructions, in the run's metadata
     turn_context    the model and the settings of a turn
@@ -6,12 +6,12 @@
     event_msg       what was shown to the user
     compacted       a summary that replaces everything before it
 
-Messages are made from response_items (responses_items.py). All other lines are stored unchanged; those of a type, or
-items of a type, that is not in this list are counted. Rollouts from before mid-2025 have the items themselves as lines,
-after a first line {id, timestamp, instructions}; these have no times.
+Messages are built from response_items (see responses_items.py). All other lines are stored unchanged. Lines and items
+of a type that is not in this list are also counted. In rollouts from before mid-2025 the lines are the items
+themselves, after a first line {id, timestamp, instructions}; these items have no times.
 
-A session's run is named only by its id, so a session that has grown is imported again and adds its new part. A session
-that another one started is its child.
+A session's run id depends only on the session's id. So importing a session again after it has grown adds only what is
+new. A session that another session started is its child.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ PARENT = ("source", "subagent", "thread_spawn", "parent_thread_id")
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """The session of a file; InputError names file and line."""
+    """Yield the one session of a file.
+
+    Raises:
+        InputError: The file is not of this format, or a line is damaged; the message names file and line.
+    """
     turns, model, first = Turns(), "", ""
     meta: dict[str, Any] = {}
     is_session = False
@@ -93,7 +97,7 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def recognised(value: Value) -> str:
-    """Describe a value, if it is a rollout's line."""
+    """Describe a value if it is a line of a rollout; return an empty string if it is not."""
     if not isinstance(value, Mapping):
         return ""
     known = text_at(value, "type") in {"session_meta", "response_item", *KEPT}
@@ -106,7 +110,7 @@ def _is_old_head(line: Mapping[str, Any]) -> bool:
 
 
 def _name(kind: Value, payload: Value) -> str:
-    """event_msg token_count"""
+    """Return the name under which a line is stored, such as "event_msg token_count"."""
     inner = payload.get("type") if isinstance(payload, Mapping) and kind == "event_msg" else None
     return " ".join(each for each in (kind, inner) if isinstance(each, str)) or "line"
 

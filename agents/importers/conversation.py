@@ -1,10 +1,10 @@
-"""A recorded conversation as observations: the mapping that all importers share.
+"""Import a recorded conversation as observations: the mapping that all importers share.
 
     run/<run>                how it began and how it ended
     agent_session/<run>      each message, of any role, is one observation that appends to `messages`
     step/<run>#<n>           one for each assistant message, n from 1; pending until its calls are answered
     action/<run>#<n>.<k>     one for each tool call, k from 1: first the call, then the verbatim result
-    document/<kind>-<id>     what a result says about a thing
+    document/<kind>-<id>     what a tool result says about an object
     evaluation/<run>         the score, if the source has one
 
 Links: run `in` session, step `of` run, action `of` step, evaluation `of` run, and action `read`, `wrote` or
@@ -12,23 +12,24 @@ Links: run `in` session, step `of` run, action `of` step, evaluation `of` run, a
 carried it and to the call, from the call to its step, from the step to its message and the messages before
 that.
 
-Nothing is lost. A result that answers no call (see matching) is in the session's messages and errors, and makes no
-action. A call without a result ends as `unknown`, and its step stays pending.
+Nothing is lost. A result that answers no call (see below) is stored in the session's messages and errors, and creates
+no action. A call without a result ends as `unknown`, and its step stays pending.
 
-A conversation that another one's call started is its child: its run is linked `of` the run of the parent, and `of` the
-step of that call if it is known.
+A conversation that a call of another conversation started is that one's child: its run is linked `of` the run of the
+parent, and `of` the step of that call if the call is known.
 
-Everything here is a function of the conversation, so importing it again, wholly or in part, makes the same ids: seq
-counts the observations from 0, and each observation has the time of its message. For a message without a time, one is
-made up for the observation's position in the order, and the run says so in `synthetic_time`. A made-up time is in no
-field: started_at, ended_at and the like exist only if the source has one, so a run without any time has none of them.
-Clocks may disagree: an end is never observed before its begin.
+Everything here is a function of the conversation. So importing it again, wholly or in part, gives the same ids: seq
+counts the observations from 0, and each observation has the time of its message. A message without a time gets a
+synthetic time by its position in the order, and the run records this in `synthetic_time`. A synthetic time is never
+stored in a field: started_at, ended_at and the like exist only if the source has them, so a run without any time has
+none of them. Clocks may disagree: an end is never observed before its begin.
 
-Which tool result answers which call.
+Which tool result answers which call:
 
-Providers repeat call ids within one conversation, results are in any order, and older formats have no ids. So a result
-answers an open call, of the newest step that has a fitting one: with the same id if the result has one, else with the
-same tool name, else the first open one. Each call is answered once. A result that fits none is an orphan.
+Providers repeat call ids within one conversation, results come in any order, and older formats have no ids. So a
+result answers an open call of the newest step that has a matching one: the call with the same id if the result has an
+id, else the call with the same tool name, else the first open call. Each call is answered once. A result that matches
+no open call is an orphan.
 """
 
 from __future__ import annotations
@@ -46,11 +47,18 @@ from refold.avro.errors import InputError
 from refold.avro.observation import Kind, Link, Source, Value
 
 Place: TypeAlias = tuple[int, int]
-"""A call: number of its step among the assistant messages and its place in the step, both from 1."""
+"""A call: the number of its step among the assistant messages, and its position in the step, both from 1."""
 
 
 def answers(messages: Sequence[Message]) -> dict[int, Place]:
-    """The call that each tool result answers, by the result's index in `messages`; orphans are not in it."""
+    """Match each tool result to the call that it answers.
+
+    Args:
+        messages: All messages of a conversation, in order.
+
+    Returns:
+        The answered call by the result's index in `messages`; orphans are not in it.
+    """
     steps: list[dict[int, ToolCall]] = []
     found: dict[int, Place] = {}
     for index, message in enumerate(messages):
@@ -86,27 +94,27 @@ FAILED = "Error"
 
 
 class Imported(NamedTuple):
-    """The result of an import: conversations, and how many of them have no time at all."""
+    """The result of an import: the number of conversations, and how many of them have no time at all."""
 
     conversations: int
     without_time: int
 
 
 def import_conversation(conversation: Conversation, observe: Observe) -> Imported:
-    """Observe one conversation, message by message, and then those that its calls started.
+    """Observe one conversation, message by message, and then the conversations that its calls started.
 
     Args:
         conversation: From an importer's `read`.
         observe: A log's `observe`, which records each observation.
 
     Returns:
-        How many conversations there were.
+        The number of conversations, and how many of them have no time at all.
 
     Raises:
         InputError: A value cannot be observed.
     """
     count, without_time = 0, 0
-    # Parents with the rest of their children, read one by one.
+    # Each parent with its remaining children, which are read one at a time.
     waiting: list[tuple[_Import | None, Iterator[tuple[str, Conversation]]]] = [(None, iter([("", conversation)]))]
     while waiting:
         parent, children = waiting[-1]
@@ -126,9 +134,11 @@ def import_conversation(conversation: Conversation, observe: Observe) -> Importe
 
 @dataclass(slots=True)
 class _Step:
-    """An unfinished step. `asked` and `heard`: observations of its calls and results, by the call's position.
+    """An unfinished step.
 
-    at: the time of its newest event, microseconds. is_timed: whether the source has a time for it.
+    at: the time of its newest event, microseconds. is_timed: whether the source has a time for it. observation: the
+    one that created the step. asked, heard: the observations of its calls and of their results, by the call's position.
+    outputs: the results as text, by the call's position. failure: the newest failed call.
     """
 
     number: int
@@ -144,7 +154,7 @@ class _Step:
 
 
 class _Import:
-    """One conversation on its way into a log."""
+    """Imports one conversation into a log."""
 
     def __init__(self, conversation: Conversation, observe: Observe) -> None:
         self._given = conversation
@@ -162,11 +172,11 @@ class _Import:
         self._seq = 0
         self._steps: list[_Step] = []
         self._replies: list[str] = []
-        self._unread: list[str] = []  # messages since the last reply, which the next one answers
-        self._writes: list[tuple[str, ToolCall]] = []  # those that succeeded, each with its result's observation
+        self._unread: list[str] = []  # messages since the last reply; the next reply answers them
+        self._writes: list[tuple[str, ToolCall]] = []  # successful writes, each with the observation of its result
 
     def all(self) -> None:
-        """The whole conversation, in its order."""
+        """Observe the whole conversation, in order."""
         begun = self._begin()
         for index, message in enumerate(self._given.messages):
             if message.role == "assistant":
@@ -186,7 +196,7 @@ class _Import:
             self._judge(self._given.judgement, last)
 
     def started_by(self, parent: _Import, call_id: str) -> None:
-        """Tie the run to the step of the call that started it, where that is known."""
+        """Link the run to the step of the call that started it, if that call is known."""
         for step in parent._steps if call_id else ():
             for k, call in enumerate(step.calls, start=1):
                 if call.call_id == call_id:
@@ -194,7 +204,7 @@ class _Import:
                     return
 
     def _timed(self, index: int, **fields: object) -> Patch:
-        """Return the fields of a message's time, if it has one of its own."""
+        """Return the given fields if the message has a time of its own, else no fields."""
         return {} if self._own[index] is None else dict(fields)
 
     def _say(self, entity: str, patch: Patch, at: int, causes: Iterable[str], step: str = "", tool: str = "") -> str:
@@ -322,7 +332,7 @@ class _Import:
         self._unread.append(self._message(index, message, self._replies[-1:], {"errors": [error]}))
 
     def _leave_open(self) -> None:
-        """End calls without a result: sent, with an unknown result."""
+        """End the calls that have no result: they were sent, and their outcome is unknown."""
         at = self._end_at
         for step in self._steps:
             lost = [k for k in step.asked if k not in step.heard]
@@ -345,7 +355,11 @@ class _Import:
         self._say(self._session, {"status": "completed"} | end, at, [ended])
 
     def _judge(self, judgement: Judgement, last: Sequence[str]) -> None:
-        """The causes are what was judged: the results of successful writes, the last message, any words."""
+        """Observe the evaluation.
+
+        Its causes are what was judged: the results of successful writes, the last message, and the replies if they
+        were judged too.
+        """
         at, entity = self._end_at, f"evaluation/{self._given.run}"
         writes = [{"name": call.tool, "kwargs": call.inputs} for _, call in self._writes]
         patch: Patch = {"subject": self._run, "run": self._given.run, "output": writes}
@@ -357,7 +371,7 @@ class _Import:
 
 
 def _present(**fields: object) -> Patch:
-    """The fields that have a value at all."""
+    """Return the fields whose value is not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -369,6 +383,6 @@ def _content(output: str) -> tuple[str, Value]:
 
 
 def _label(text: str) -> str:
-    """A text as a source may carry it: short, and without control characters."""
+    """Shorten a text and replace its control characters, so that a source can carry it."""
     short = text[:LABEL_CHARACTERS_MAX]
     return "".join("?" if unicodedata.category(each) == "Cc" else each for each in short)

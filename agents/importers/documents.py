@@ -1,12 +1,12 @@
-"""The documents in a tool's result, if the format itself does not name them.
+"""Find the documents in a tool's result, for formats that do not name them.
 
-The rule: a result that is a JSON object with an id, or a list of such objects, describes one document each.
+The rule: a result that is a JSON object with an id, or a list of such objects, describes one document per object.
 
-- The id is the member `id`. Else it is a member `<noun>_id` (or `<noun>Id`): the one whose noun is in the tool's name,
-  else the only one. With several, and none named by the tool, the object has no identity.
-- The kind is that noun; for `id`, the object's own `object`, `kind` or `type`, else the tool's name without a leading
-  verb, trailing words such as "details" and, in a list, the plural s.
-- The entity is document/<kind>-<id>; every member of the object is asserted in its `fields`. A member that is null
+- The id is the member `id`. Without one, it is a member `<noun>_id` (or `<noun>Id`): the one whose noun occurs in the
+  tool's name, else the only one. An object with several such members, none of them named by the tool, has no identity.
+- The kind is that noun. For `id`, it is the object's own `object`, `kind` or `type`, else the tool's name without a
+  leading verb, without trailing words such as "details" and, in a list, without the plural s.
+- The entity is document/<kind>-<id>. Every member of the object is asserted in its `fields`. A member that is null
   removes that field; an absent member asserts nothing.
 """
 
@@ -40,7 +40,13 @@ class Document:
 
 
 def document(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Document | None:
-    """The document, or None where kind and id make no entity: an id is a text or a whole number."""
+    """Return the document, or None if kind and id make no valid entity.
+
+    Args:
+        kind: The kind of document.
+        identifier: Its id. Only a non-empty string or an integer is valid.
+        fields: The members of the document.
+    """
     if isinstance(identifier, bool) or not isinstance(identifier, (str, int)) or identifier == "":
         return None
     try:
@@ -50,7 +56,7 @@ def document(kind: str, identifier: Value, fields: Mapping[str, Value]) -> Docum
 
 
 def documents(call: ToolCall, result: Value) -> Iterator[Document]:
-    """The documents of a parsed result, by the rule above."""
+    """Yield the documents of a tool's parsed result, by the rule of this module."""
     in_list = isinstance(result, list)
     for each in result if isinstance(result, list) else [result]:
         if isinstance(each, Mapping):
@@ -61,7 +67,7 @@ def documents(call: ToolCall, result: Value) -> Iterator[Document]:
 
 
 def _identity(tool: str, given: Mapping[str, Value], in_list: bool) -> tuple[str, str]:
-    """Return kind and id member of an object; the member is "" if there is none."""
+    """Return the kind and the id member of an object; the member is "" if the object has no identity."""
     words = [word.lower() for word in WORDS.split(tool) if word]
     if "id" in given:
         named = (given.get(key) for key in ("object", "kind", "type"))

@@ -1,10 +1,10 @@
-"""One file of recorded conversations, as an importer reads it: its JSON values, its run ids, its options and bounds.
+"""One file of recorded conversations, as an importer reads it: its JSON values, run ids, options and bounds.
 
-The file is read as a stream of lines, plain or gzip, each one JSON value. Two passes read it, so an importer must
-return the same conversations each time.
+The file is read as a stream of lines, plain or gzip, each one JSON value. The file is read in two passes, so an
+importer must return the same conversations each time.
 
-A JSON document over several lines is recognised by its first line: no JSON value ends in `{`, `[`, `,` or `:`. It is
-read whole, within the bound of one line.
+A JSON document over several lines is recognised by its first line: no JSON value ends in `{`, `[`, `,` or `:`. Such a
+document is read whole; the size limit of one line applies to it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SAMPLED_MAX = 20
 KINDS_MAX = 1_000
 KIND_CHARACTERS_MAX = 80
 VALUES_FACTOR = 4
-"""A conversation over many lines may hold this many times as many values as one JSON text."""
+"""A conversation over many lines may hold this many times as many values as one JSON text may."""
 
 
 @dataclass(slots=True)
 class ImportFile:
-    """One file to import. It is read several times; `name` is its name in messages.
+    """One file to import. It is read several times.
 
-    keys: of the option --map, the key in the file by the key of the format. unknown: for each kind, how many lines,
-    spans and the like the importer did not understand, and stored unchanged. left_out: the same for those that it did
-    not store.
+    name: the file's name in messages, if it is not the path. keys: from the option --map: the key that the file uses,
+    by the format's own key. unknown: for each kind, how many lines, spans and the like the importer did not understand
+    and stored unchanged. left_out: the same for those that it did not store.
     """
 
     path: Path
@@ -55,22 +55,26 @@ class ImportFile:
         return self.name or str(self.path)
 
     def again(self, progress: Progress | None = None) -> ImportFile:
-        """Return the same file for another pass: all counts are 0."""
+        """Return the same file for another pass, with all counts at 0.
+
+        Args:
+            progress: Called with the progress of the new pass, if given.
+        """
         return replace(self, progress=progress, unknown=Counter(), left_out=Counter(), _seen=Counter())
 
     def text_lines(self) -> Iterator[TextLine]:
-        """Each line with something in it.
+        """Yield each line that is not blank.
 
         Returns:
             Lines with their place, FILE:LINE, in the order of the file.
 
         Raises:
-            InputError: The file cannot be read, is not UTF-8, or is past a bound; the message names file and line.
+            InputError: The file cannot be read, is not UTF-8, or exceeds a limit; the message names file and line.
         """
         return text_lines(self.path, self.shown, self.progress, self.limits)
 
     def lines(self) -> Iterator[Line]:
-        """Each line's JSON value.
+        """Yield each line's JSON value.
 
         Returns:
             Values with their place, FILE:LINE, in the order of the file.
@@ -88,7 +92,7 @@ class ImportFile:
             Values with their place. A document is at FILE:1, or at its first line that is not blank.
 
         Raises:
-            InputError: As `lines`; for a document it names the line where it stops being JSON.
+            InputError: As `lines`; for a document it names the line at which the text stops being JSON.
         """
         lines = self.text_lines()
         for first in lines:
@@ -101,7 +105,14 @@ class ImportFile:
             yield Line(place, parse_json(text, place, self.limits))
 
     def sample(self) -> list[Line]:
-        """The first values of the file, for telling its format."""
+        """Return the first values of the file, from which the format is recognised.
+
+        Returns:
+            At most 20 values (`SAMPLED_MAX`).
+
+        Raises:
+            InputError: As `values`.
+        """
         found: list[Line] = []
         for line in self.values():
             found.append(line)
@@ -110,10 +121,9 @@ class ImportFile:
         return found
 
     def run_of(self, given: Value) -> str:
-        """Return a run's id, made from all that the file says of a conversation.
+        """Return a run's id, computed from everything that the file says about a conversation.
 
         Equal conversations in one file are different runs. The n-th of them has the same id in each import.
-
         Args:
             given: Any JSON value; the id depends only on it, and on how many equal ones preceded it.
 
@@ -125,15 +135,15 @@ class ImportFile:
         return _numbered(digest, self._seen[digest])
 
     def keep(self, kind: str) -> None:
-        """Count something of a kind that is not understood, and kept as it is."""
+        """Count an item of a kind that is not understood and is stored unchanged."""
         _count(self.unknown, kind)
 
     def leave_out(self, kind: str) -> None:
-        """Count something of a kind that is not understood, and not kept."""
+        """Count an item of a kind that is not understood and is not stored."""
         _count(self.left_out, kind)
 
     def budget(self) -> Budget:
-        """Return the memory bounds of a conversation over many lines."""
+        """Return a new counter of the memory that a conversation over many lines uses."""
         return Budget(self.limits)
 
     def _document(self, first: TextLine, rest: Iterator[TextLine]) -> Line:
@@ -162,12 +172,12 @@ class ImportFile:
                 "because its first line is not a whole JSON value"
             ) from None
         except strict_json.JsonRefused:
-            pass  # said by parse_json, with the option that raises the bound
+            pass  # parse_json reports it, with the option that raises the bound
         return Line(first.place, parse_json(text, first.place, self.limits))
 
 
 def run_id(given: Value, number: int = 1) -> str:
-    """Return the id of the run of the n-th conversation with this content; see `ImportFile.run_of`."""
+    """Return the run id of the n-th conversation with this content; see `ImportFile.run_of`."""
     return _numbered(hashlib.sha256(json_text(given).encode()).digest(), number)
 
 
@@ -176,13 +186,13 @@ def _numbered(digest: bytes, number: int) -> str:
 
 
 def _count(kinds: Counter[str], kind: str) -> None:
-    """Count a kind, by a bounded name, and beyond a bounded number of kinds as "others"."""
+    """Count a kind under a name of limited length. Beyond a limited number of kinds, count it as "others"."""
     name = kind if len(kind) <= KIND_CHARACTERS_MAX else f"{kind[:KIND_CHARACTERS_MAX]}..."
     kinds[name if name in kinds or len(kinds) < KINDS_MAX else "others"] += 1
 
 
 class Budget:
-    """Counts the memory of one conversation; InputError beyond its bounds."""
+    """Counts the memory of one conversation; raises InputError beyond its limits."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
@@ -197,10 +207,10 @@ class Budget:
             place: FILE:LINE, for the message.
 
         Raises:
-            InputError: The conversation is past --max-conversation-bytes, or four times --max-items.
+            InputError: The conversation exceeds --max-conversation-bytes, or four times --max-items values.
         """
         self._bytes += len(text.encode())
-        # Signs inside of texts are counted too: prose has one in 50 characters or so, far below the bound.
+        # Punctuation inside strings is counted too: prose has about one in 50 characters, far below the limit.
         self._values += 1 + text.count(",") + text.count("[") + text.count("{")
         if self._bytes > self._limits.conversation_bytes:
             raise InputError(
@@ -214,6 +224,6 @@ class Budget:
             )
 
     def give_back(self, text: str) -> None:
-        """Stop counting a line."""
+        """Subtract a line that `take` counted."""
         self._bytes -= len(text)
         self._values -= 1 + text.count(",") + text.count("[") + text.count("{")

@@ -1,4 +1,4 @@
-"""Lines of JSON from a file, plain or gzip, each with its place, so that a refusal names file and line."""
+"""Lines of JSON from a file, plain or gzip, each with its place, so that an error names file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DEFAULT", "FileLimits", "Line", "Progress", "json_lines", "parse_jso
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One JSON value under the number rules; `place` is FILE:LINE."""
+    """One JSON value that obeys the number rules; `place` is FILE:LINE."""
 
     place: str
     value: Value
@@ -26,16 +26,21 @@ class Line:
 def json_lines(path: str | Path, progress: Progress | None = None, limits: FileLimits = DEFAULT) -> Iterator[Line]:
     """Yield each line's JSON value; blank lines are skipped. gzip is detected by its first bytes.
 
-    Raises InputError, naming file and line, for a file that cannot be read or is empty, a damaged or truncated gzip
-    stream, text that is not UTF-8, a line that is not JSON, and numbers or texts that no observation can hold. Lines
-    before the bad one have been yielded by then.
+    Raises:
+        InputError: The file cannot be read or is empty, a gzip stream is damaged or truncated, the text is not UTF-8,
+            a line is not JSON, or no observation can hold a number or a text. The message names file and line. Lines
+            before the bad one have already been yielded.
     """
     for place, text in text_lines(Path(path), progress=progress, limits=limits):
         yield Line(place, parse_json(text, place, limits))
 
 
 def parse_json(text: str, place: str, limits: FileLimits = DEFAULT) -> Value:
-    """The JSON value in `text`, under the number rules; InputError names `place`."""
+    """Return the JSON value in `text`, after the number rules.
+
+    Raises:
+        InputError: The text is not JSON, or no observation can hold the value; the message names `place`.
+    """
     try:
         return json_tree(json_value(text, place, limits))
     except ValidationError as error:

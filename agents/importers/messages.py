@@ -1,7 +1,7 @@
 """Parse one message of a conversation in the style of OpenAI or Anthropic, without losing any part of it.
 
-Of Anthropic's content blocks `text` is the text, `thinking` the rationale, `tool_use` a call. A block that is the
-result of a tool answers the call with its `tool_use_id`, and becomes a separate message, of the role `tool`: so one
+Anthropic's content blocks: `text` becomes the text, `thinking` the rationale, `tool_use` a call. A block with a tool's
+result answers the call that its `tool_use_id` names, and becomes a separate message with the role `tool`; so one
 message may become several. The other members of the message stay with the first of them. All other blocks stay
 unchanged in the message's content.
 
@@ -26,7 +26,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning")
 TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
 CALL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 RESULT_BLOCK = "tool_result"
-"""Also at the end of other names: web_search_tool_result."""
+"""The type of a result block. Longer types may end with it: web_search_tool_result."""
 SHARED_ROLES = {
     "human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "model": "assistant",
     "observation": "tool", "function_response": "tool", "tool_response": "tool",
@@ -36,7 +36,7 @@ MESSAGE_KEYS = frozenset({*TAKEN, "timestamp"})
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call. `inputs`: the parsed arguments, or their text where that is not JSON."""
+    """One tool call. `inputs`: the parsed arguments, or their text if it is not JSON."""
 
     tool: str
     inputs: Value
@@ -45,10 +45,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. `content` is its text; parts or other JSON are canonical JSON, as `content_type` says.
+    """A message. `content` is its text. Parts or other JSON are stored as canonical JSON; `content_type` says which.
 
-    said: only the text, if content has parts. result: a tool's verbatim answer. failed: whether the tool reported a
-    failure, None if it did not say. at: the message's own time, microseconds. extra: all other members.
+    said: only the text, if the content has parts. written_calls: the calls as the source has them. result: a tool's
+    verbatim answer. failed: whether the tool reported a failure; None if it did not say. at: the message's own time,
+    microseconds. extra: all other members.
     """
 
     role: str
@@ -67,16 +68,20 @@ class Message:
 
     @property
     def is_result(self) -> bool:
-        """Whether it is a tool's message: the role `tool`, or the older `function`, or any role with a result."""
+        """Whether this is a tool's message: the role `tool`, the older `function`, or any role with a result."""
         return self.role in ("tool", "function") or self.result is not None
 
     @property
     def text(self) -> str | None:
-        """Return the text, without empty parts; for parts without any text all of them, as JSON."""
+        """The text, without empty parts; for parts without any text, all parts as JSON."""
         return self.content if self.said is None else self.said or None
 
     def element(self, index: int) -> dict[str, object]:
-        """The message as an element of agent_session.messages."""
+        """Return the message as an element of agent_session.messages.
+
+        Args:
+            index: Its position in the conversation, from 0.
+        """
         parts: dict[str, object] = {"index": index, "role": self.role, "content": self.content}
         optional = {
             "content_type": "" if self.content_type == "text" else self.content_type,
@@ -89,17 +94,23 @@ class Message:
 
 
 def record(kind: str, value: Value, at: int | None = None) -> Message:
-    """A line, a span or the like that is no message, kept as it is among the messages, by the name of its kind."""
+    """Wrap a line, a span or the like that is not a message, so that it is stored unchanged among the messages.
+
+    Args:
+        kind: The name of its kind.
+        value: The value to store.
+        at: Its time, microseconds, if it has one.
+    """
     return Message(role="record", name=kind, content=json_text(value), content_type="json", at=at)
 
 
 def parse_messages(given: Value, place: str, keys: Mapping[str, str] | None = None) -> tuple[Message, ...]:
-    """The messages of one conversation.
+    """Parse the messages of one conversation.
 
     Args:
         given: A list of messages.
-        place: FILE:LINE, for messages of errors.
-        keys: The key in the file by the key that is read here, where they differ.
+        place: FILE:LINE, for error messages.
+        keys: The key that the file uses, by the key that is read here, where they differ.
 
     Returns:
         The messages in their order; a message with results of tools may have become several.
@@ -118,18 +129,18 @@ def parse_messages(given: Value, place: str, keys: Mapping[str, str] | None = No
 
 
 def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
-    """Return an object with its members under the names that are read here.
+    """Return an object with its members renamed to the keys that refold reads.
 
     Args:
         given: Any value; a value that is not an object is returned unchanged.
-        keys: Their key by ours.
-        place: FILE:LINE, for the message.
+        keys: The key that the file uses, by the key that refold reads.
+        place: FILE:LINE, for the error message.
 
     Returns:
-        The object under our names.
+        The object with renamed keys.
 
     Raises:
-        InputError: A member of our name exists already.
+        InputError: The object already has a member under the new name.
     """
     if not keys or not isinstance(given, Mapping):
         return given
@@ -144,14 +155,14 @@ def renamed(given: Value, keys: Mapping[str, str], place: str) -> Value:
 
 
 def is_message(given: Value) -> bool:
-    """Whether a value looks like a message."""
+    """Tell whether a value looks like a message."""
     if not isinstance(given, Mapping):
         return False
     return isinstance(given.get("role"), str) or (isinstance(given.get("from"), str) and "value" in given)
 
 
 def _messages(given: Value, place: str) -> Iterator[Message]:
-    """A message, or the several that it becomes."""
+    """Yield the message, or the several messages that it becomes."""
     if not isinstance(given, Mapping):
         raise InputError(f"{place}: is not an object with role and content")
     content = given.get("content")
@@ -181,7 +192,7 @@ def _is_result(block: Value) -> bool:
 
 
 def _result_of(block: Any, message: Mapping[str, Value], place: str) -> Message:
-    """The message of a block that is a tool's result."""
+    """Return the message of a block that is a tool's result."""
     content, kind = block.get("content"), block["type"]
     extra = {key: value for key, value in block.items() if key not in ("tool_use_id", "content", "type")}
     failed = block.get("is_error")
@@ -226,7 +237,7 @@ def _message(given: Mapping[str, Value], place: str) -> Message:
 
 
 def _shared(given: Mapping[str, Value]) -> Mapping[str, Value]:
-    """A message of ShareGPT: {from, value}. `from` stays among the other members where the role has another name."""
+    """Convert a message of ShareGPT, {from, value}. `from` is also stored in `extra` if the role gets another name."""
     speaker = given["from"]
     assert isinstance(speaker, str)
     role = SHARED_ROLES.get(speaker, speaker)
@@ -251,19 +262,19 @@ def _kind(block: Value) -> str:
 
 
 def _block(block: Value, key: str, kinds: Any) -> str:
-    """The text of a block of one of these kinds."""
+    """Return the text of a block of one of these kinds, else ""."""
     if not isinstance(block, Mapping) or _kind(block) not in kinds:
         return ""
     return text_at(block, key)
 
 
 def text_of(value: Value) -> str:
-    """A value that is text, and "" in place of any other."""
+    """Return a value that is a string; return "" for any other value."""
     return value if isinstance(value, str) else ""
 
 
 def text_at(given: Mapping[str, Any], key: str) -> str:
-    """A member that is text, and "" where there is none."""
+    """Return a member that is a string; return "" if it is absent or not a string."""
     return text_of(given.get(key))
 
 
@@ -273,7 +284,7 @@ def _time(given: Mapping[str, Value]) -> int | None:
 
 
 def _result(content: Value) -> str | None:
-    """A tool's answer as one text: parts that are all text are joined, as the model read them."""
+    """Return a tool's answer as one text. Parts that are all text are joined, as the model read them."""
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -298,7 +309,7 @@ def _calls(given: Mapping[str, Value], blocks: list[Value], place: str) -> tuple
 
 
 def _call(given: Value, place: str) -> ToolCall:
-    """A call as {function: {name, arguments}}, {custom: {name, input}}, or {name, arguments} by itself."""
+    """Parse a call as {function: {name, arguments}}, {custom: {name, input}}, or plain {name, arguments}."""
     if not isinstance(given, Mapping):
         raise InputError(f"{place}: is not an object with a name and arguments")
     body = given.get("function") or given.get("custom") or given
@@ -310,7 +321,7 @@ def _call(given: Value, place: str) -> ToolCall:
 
 
 def parsed(text: str) -> Value:
-    """The JSON value in `text`, or `text` itself where it holds none that an observation can hold."""
+    """Return the JSON value in `text`, or `text` itself if it is not JSON that an observation can hold."""
     try:
         return parse_json(text, "")
     except InputError:

@@ -1,4 +1,4 @@
-"""What an importer is, and what it hands over: recorded conversations, and how their tools are to be understood."""
+"""What an importer is, and what it returns: recorded conversations, and how to interpret their tools."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from refold.avro.observation import Kind, Link, Source, Value
 
 Effect: TypeAlias = Literal["read", "write"]
 NO_TIME_START = 946_684_800_000_000
-"""2000-01-01T00:00:00Z, microseconds: observations need a time to be put in order by, and nothing shows this one."""
+"""2000-01-01T00:00:00Z, microseconds. Observations need a time to be ordered by; no field shows this one."""
 
 
 class Observe(Protocol):
-    """A log's `observe`, as far as an importer uses it. Microseconds in, the id in lower-case hex out."""
+    """A log's `observe`, as far as importers use it. Times are microseconds; the returned id is lower-case hex."""
 
     def __call__(
         self,
@@ -36,7 +36,7 @@ class Observe(Protocol):
 class Judgement:
     """A score that came with a conversation. `fields`: more fields of its evaluation entity.
 
-    of_replies: whether the assistant's words were judged too, beside what its write calls did.
+    of_replies: whether the assistant's words were judged as well as its write calls.
     """
 
     score: float
@@ -47,18 +47,18 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One conversation, of one message or more.
+    """One conversation, of at least one message.
 
-    run: its run's id, of `ImportFile.run_of`. place: FILE:LINE, for messages. input: what it was started with, output:
-    what it came to, any JSON value; without an output the last reply is it.
-    outcome: empty where the source says nothing of it.
-    start: microseconds, where the source says when it began; default_start orders what has no time at all.
-    grows: the source may hold more of it later; then nothing that is observed of a part says how long the whole is.
+    run: the run's id, from `ImportFile.run_of`. place: FILE:LINE, for error messages. input, output: what the run was
+    started with and what it returned, any JSON value; without an output, the last reply is the output.
+    outcome: empty if the source does not state it.
+    start: when it began, microseconds, if the source says so; default_start orders conversations without any time.
+    grows: the source may hold more of it later; then no observation of a part says how long the whole is.
     usage: more fields of the run's end, such as input_tokens.
-    parent: the run that this one was started by. children: conversations that its calls started, each with the id of
-    the call, or an empty text where that is not known; they are imported after it.
-    effect_of: whether a tool reads or writes, None where that is not known.
-    documents_of: the documents that a call's parsed result speaks of.
+    parent: the id of the run that started this one. children: conversations that its calls started, each with the id of
+    the call, or an empty string if the call is not known; they are imported after it.
+    effect_of: returns whether a tool reads or writes, None if that is not known.
+    documents_of: returns the documents that a call's parsed result describes.
     """
 
     run: str
@@ -88,10 +88,12 @@ class Conversation:
 class Importer:
     """A format of recorded conversations, and how it is read.
 
-    name: what --format calls it. summary: a line of help. recognise: what a JSON value of such a file is, in a few
-    words, or an empty text; it is given the first values of a file and raises nothing. read: the conversations of a
-    file, the same each time, as a stream where the file is one; InputError names file and line. keys: those that --map
-    may give another name.
+    name: the value of --format. summary: one line of help.
+    recognise: describes a JSON value in a few words if it is of this format, else returns an empty string. It is called
+    with the first values of a file and must not raise.
+    read: yields the conversations of a file, the same each time, as a stream if the file is one. It raises InputError,
+    which names file and line.
+    keys: the keys that --map may rename.
     """
 
     name: str

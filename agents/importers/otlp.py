@@ -1,24 +1,24 @@
-"""Traces of agents as OTLP JSON: lines as the OpenTelemetry Collector's file exporter writes them, or one document.
+"""Import traces of agents from OTLP JSON: lines of the OpenTelemetry Collector's file exporter, or one document.
 
     {"resourceSpans": [{"resource": ..., "scopeSpans": [{"scope": ..., "spans": [{"traceId", "spanId", ...}]}]}]}
 
-A trace is a run. Its spans come in any order, over many lines, between those of other traces. So the file is read
+A trace is a run. Its spans come in any order, over many lines, mixed with spans of other traces. So the file is read
 twice:
 
 1. The first pass notes the last line of each trace.
-2. The second pass holds the spans of each trace as text, and gives the trace away whole at its last line. What is held
-   at once is bounded by --max-conversation-bytes.
+2. The second pass buffers the spans of each trace as text, and emits the whole trace at its last line.
+   --max-conversation-bytes bounds the size of all buffered spans.
 
-Of a trace (spans.py says what a span is):
+How a trace becomes a conversation (spans.py interprets each span):
 
-3. A call of a model is a step: what it was given and was not said before, when the span began, then its answer, when it
-   ended.
-4. A call of a tool answers the call that a model asked for, by its id, else by name and arguments. Calls that no model
-   asked for are the calls of a step of their own, one step for each span that they are below.
-5. All other spans are kept as they are; those of a kind that is not known are counted.
+3. A call of a model is a step. Its input messages that are new in the trace get the time at which the span began; its
+   answer gets the time at which the span ended.
+4. A call of a tool answers the call that a model requested: the one with its id, else one with its name and arguments.
+   Tool calls that no model requested become a step of their own, one step for each parent span.
+5. All other spans are stored unchanged; those of an unknown kind are counted.
 
-Times are the spans' own. A run is named by all that its spans say, in any order, so a second import adds nothing. A
-trace of which another file holds more is another run there.
+Times are the spans' own. A run's id depends on the content of all its spans, in any order, so a second import adds
+nothing. If another file holds more of a trace, the trace is a different run in that file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ ABOUT = ("session.id", "user.id", "gen_ai.conversation.id", "gen_ai.agent.id", "
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """The traces of a file, in the order in which they are complete; InputError names file and line."""
+    """Yield the traces of a file, in the order in which they become complete.
+
+    Raises:
+        InputError: A line is damaged or not OTLP JSON, or a limit is exceeded; the message names file and line.
+    """
     last = _last_values(file)
     held: dict[str, _Trace] = {}
     size = 0
@@ -70,13 +74,13 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a part of such a file."""
+    """Describe a value if it is a part of such a file; return an empty string if it is not."""
     spans = value.get("resourceSpans") if isinstance(value, Mapping) else None
     return "spans as OTLP JSON" if isinstance(spans, list) else ""
 
 
 def _last_values(file: ImportFile) -> dict[str, int]:
-    """The number of the value that has the last span of each trace."""
+    """Return, for each trace, the number of the value that holds its last span."""
     last: dict[str, int] = {}
     first = file.again()
     for number, line in enumerate(first.values()):
@@ -95,7 +99,7 @@ def _last_values(file: ImportFile) -> dict[str, int]:
 
 
 class _Part(NamedTuple):
-    """A span as it is written in a line, with the resource and the scope that it belongs to."""
+    """A span as it is written in the file, with the resource and the scope that it belongs to."""
 
     trace_id: str
     span: Mapping[str, Value]
@@ -104,7 +108,7 @@ class _Part(NamedTuple):
 
 
 def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
-    """The spans of a line. Anything in their place that is no span is counted."""
+    """Yield the spans of a line. Items in their place that are not spans are counted."""
     given = value if isinstance(value, Mapping) else {}
     for signal in SIGNALS:
         if signal in given:
@@ -132,13 +136,16 @@ def _objects(given: Value, file: ImportFile) -> Iterator[Mapping[str, Value]]:
 
 
 def _lower(identity: str) -> str:
-    """An id in hex in one form; any other as it is."""
+    """Return a hex id in lower case, and any other id unchanged."""
     return identity.lower() if len(identity) in (16, 32) else identity
 
 
 @dataclass(slots=True)
 class _Trace:
-    """A trace on its way: the texts of its spans, each with the number of its resource. size: of all texts."""
+    """An incomplete trace: the texts of its spans, each with the number of its resource.
+
+    resources: the number of each resource, by its text. size: characters of all texts.
+    """
 
     id: str
     spans: list[tuple[str, str, int, str]] = field(default_factory=list)
@@ -146,7 +153,11 @@ class _Trace:
     size: int = 0
 
     def add(self, part: _Part, place: str) -> int:
-        """Hold a span; how much longer the texts are with it."""
+        """Buffer a span.
+
+        Returns:
+            The number of characters that were added.
+        """
         text, resource = json_text(part.span), json_text(part.resource)
         grown = len(text)
         if resource not in self.resources:
@@ -157,19 +168,23 @@ class _Trace:
         return grown
 
     def _said(self) -> list[Value]:
-        """All that the spans say, each once, in an order that does not depend on the file's."""
+        """Return the content of all spans, without duplicates, in an order that does not depend on the file's."""
         resources = list(self.resources)
         return [list(each) for each in sorted({(text, resources[number]) for _, text, number, _ in self.spans})]
 
     def conversation(self, file: ImportFile) -> Conversation:
-        """The trace as a conversation."""
+        """Return the trace as a conversation.
+
+        Raises:
+            InputError: The trace exceeds a limit.
+        """
         budget = file.budget()
         spans: dict[str, ImportedSpan] = {}
         for place, text, _, _ in self.spans:
             budget.take(text, place)
             span = _span(self.id, parse_json(text, place, file.limits), place)
             before = spans.get(span.id)
-            if before is not None and before.given == span.given:  # a sender that had no answer sent it again
+            if before is not None and before.given == span.given:  # the exporter got no response and sent it again
                 file.leave_out("span that was there before")
             else:
                 spans[span.id if before is None else f"{span.id} {len(spans)}"] = span
@@ -213,21 +228,21 @@ def _span(trace_id: str, given: Value, place: str) -> ImportedSpan:
 
 
 class _Messages:
-    """Makes the messages of one trace, in the order of their times."""
+    """Builds the messages of one trace, in the order of their times."""
 
     def __init__(self, spans: Mapping[str, ImportedSpan], file: ImportFile) -> None:
         self._spans = spans
         self._file = file
         self._made: list[tuple[int, Message]] = []
         self._said: Counter[str] = Counter()
-        self._open: list[ToolCall] = []  # calls that a model asked for, and that nothing answered yet
+        self._open: list[ToolCall] = []  # calls that a model requested and that are not answered yet
         self._answered: set[str] = set()
         self._steps: dict[
             str, list[ImportedSpan]
-        ] = {}  # calls that no model asked for, by the span that they are below
+        ] = {}  # calls that no model requested, by the id of the parent span of each
 
     def of(self, ordered: list[ImportedSpan]) -> list[Message]:
-        """All of them; at least one."""
+        """Return all messages of the spans; at least one."""
         for span in ordered:
             if span.kind == "model":
                 self._model(span)
@@ -239,11 +254,11 @@ class _Messages:
                 self._put(span.started_at, record("span", self._shown(span), span.started_at))
         for parent, calls in self._steps.items():
             self._step(self._spans.get(parent), calls)
-        made = sorted(self._made, key=lambda each: each[0])  # stable: what is at once stays in the order of the spans
+        made = sorted(self._made, key=lambda each: each[0])  # stable: equal times keep the order of the spans
         return [message for _, message in made]
 
     def _put(self, at: int | None, message: Message) -> None:
-        """A message at its time; one without a time is with the one before it."""
+        """Add a message at its time. A message without a time gets the time of the one before it."""
         before = self._made[-1][0] if self._made else 0
         self._made.append((before if at is None else at, message))
 
@@ -288,12 +303,12 @@ class _Messages:
         self._put(span.ended_at, self._result(span, call.call_id))
 
     def _settle(self, call_id: str) -> None:
-        """A call is answered by a message: no span of a tool is its answer any more."""
+        """Mark a call as answered by a message, so that no tool span answers it any more."""
         self._answered.add(call_id)
         self._open = [each for each in self._open if each.call_id != call_id]
 
     def _step(self, parent: ImportedSpan | None, calls: list[ImportedSpan]) -> None:
-        """A step of calls that no model asked for."""
+        """Add a step of calls that no model requested."""
         at = min((each.started_at for each in calls if each.started_at is not None), default=None)
         asked = tuple(ToolCall(each.tool, each.arguments, each.id) for each in calls)
         extra = {} if parent is None else {"parent_span_id": parent.id, "parent_span": parent.name}
@@ -311,7 +326,7 @@ class _Messages:
         )  # fmt: skip
 
     def _shown(self, span: ImportedSpan) -> dict[str, Value]:
-        """A span as it is kept, with the names of those that it is below."""
+        """Return a span as it is stored, with the names of its ancestors."""
         above: list[Value] = []
         parent = self._spans.get(span.parent)
         while parent is not None and len(above) < ANCESTORS_MAX:
@@ -321,12 +336,12 @@ class _Messages:
 
 
 def _key(given: Mapping[str, Value]) -> str:
-    """What two messages that are the same have in common."""
+    """Return the parts of a message that decide whether two messages are equal."""
     return json_text([given.get(name) for name in ("role", "content", "tool_call_id", "tool_calls")])
 
 
 def _output(span: ImportedSpan) -> Value:
-    """What came of a call whose messages are not written."""
+    """Return the output of a model call whose messages the span does not contain."""
     output = span.output
     return output if output is None or isinstance(output, str) else json_text(output)
 

@@ -1,8 +1,8 @@
-"""Importers by name, as `refold import --format NAME` finds them, and which of them a file is for.
+"""Importers by name, as `refold import --format NAME` finds them, and the importers that recognise a file.
 
-Another package adds an importer by an entry point of the group `refold.importers`: its name is the format's, its value
-an `Importer`. One of your own that no package installs is named as MODULE:NAME. Either is code that the operator
-installed or named; nothing in a file names any.
+Another package adds an importer through an entry point of the group `refold.importers`: its name is the format's name,
+its value an `Importer`. An importer that no package installs is named MODULE:NAME. Only code that the operator
+installed or named is loaded; nothing in a file can name an importer.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ OWN = {
     "codex": "refold.agents.importers.codex",
     "otlp": "refold.agents.importers.otlp",
 }
-"""The module of each importer of refold's own; its IMPORTER is imported when it is asked for."""
+"""The module of each built-in importer. It is imported only when its format is used."""
 
 
 class Recognised(NamedTuple):
-    """What a file was found to be: the format's name, and the words of its importer."""
+    """An importer that recognises a file, and its description of the file's values."""
 
     importer: Importer
     what: str
 
 
 def importer_of(name: str) -> Importer:
-    """The importer of a format.
+    """Return the importer of a format.
 
     Args:
         name: A format's name, or MODULE:NAME of an importer of your own.
 
     Returns:
-        The importer; its module is imported now.
+        The importer; this call imports its module.
 
     Raises:
-        InputError: There is none of that name, or it cannot be imported.
+        InputError: No importer has that name, or it cannot be imported.
     """
     if name in OWN:
         own: Importer = import_module(OWN[name]).IMPORTER
@@ -58,28 +58,35 @@ def importer_of(name: str) -> Importer:
 
 
 def names() -> list[str]:
-    """The formats that are here.
+    """Return the names of all available formats.
 
     Returns:
-        The names of refold's own, and then those that other packages add.
+        The built-in names, followed by those that other packages add, sorted.
+
+    Raises:
+        InputError: Two packages add a format of the same name.
     """
     return [*OWN, *sorted(_installed())]
 
 
 def every() -> list[Importer]:
-    """All importers that are here."""
+    """Return all available importers.
+
+    Raises:
+        InputError: As `importer_of`.
+    """
     return [importer_of(name) for name in names()]
 
 
 def recognised(sample: Sequence[Line], importers: Sequence[Importer]) -> list[Recognised]:
-    """What a file may be, by its first values.
+    """Return the formats that a file may have, judged by its first values.
 
     Args:
-        sample: The values, of `ImportFile.sample`.
-        importers: Those that are asked.
+        sample: The values, from `ImportFile.sample`.
+        importers: The importers to try.
 
     Returns:
-        Each importer that recognises one of the values, and what it said of the first such.
+        Each importer that recognises one of the values, with its description of the first such value.
     """
     said = ((each, (each.recognise(line.value) for line in sample)) for each in importers)
     found = ((each, next(filter(None, words), "")) for each, words in said)
@@ -87,7 +94,7 @@ def recognised(sample: Sequence[Line], importers: Sequence[Importer]) -> list[Re
 
 
 def _installed() -> dict[str, str]:
-    """MODULE:NAME of the importers that other packages add, by the format's name."""
+    """Return MODULE:NAME of each importer that other packages add, by the format's name."""
     from importlib.metadata import entry_points
 
     found: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Items of OpenAI's Responses API, and of what is built on it, as messages.
+"""Convert items of OpenAI's Responses API, and of formats built on it, to messages.
 
-What a model does in one turn comes as several items: `reasoning`, `message` of the assistant, and calls. Consecutive
-ones are one message of the assistant, which has the items as they are in its `extra`. An item ending in `_output`
-answers the call with its `call_id`. A `message` of another role is itself.
+What a model does in one turn is written as several items: `reasoning`, a `message` of the assistant, and calls.
+Consecutive items become one message of the assistant, which stores the items unchanged in its `extra`. An item whose
+type ends in `_output` answers the call with its `call_id`. A `message` of another role becomes a message of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,22 @@ from refold.avro.observation import Value
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input", "local_shell_call": "action"}
 SERVED = frozenset({"web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"})
-"""Calls that the provider answers itself: they are kept with their turn, and are no actions of the agent."""
+"""Calls that the provider answers itself: they are stored with their turn, and are not actions of the agent."""
 
 
 def messages_of_items(items: Iterable[Value], place: str) -> list[Message]:
-    """The messages of a list of items; InputError names `place` and the item."""
+    """Convert a list of items to messages.
+
+    Args:
+        items: The items as they are in the file.
+        place: FILE:LINE, for error messages.
+
+    Returns:
+        The messages in order.
+
+    Raises:
+        InputError: An item has another shape; the message names `place` and the item.
+    """
     turns = Turns()
     for index, item in enumerate(items):
         turns.add(item, f"{place}: item {index}", None)
@@ -29,22 +40,22 @@ def messages_of_items(items: Iterable[Value], place: str) -> list[Message]:
 
 
 class Turns:
-    """Puts items together to messages, in their order."""
+    """Combines items into messages, in their order."""
 
     def __init__(self) -> None:
         self._made: list[Message | _Turn] = []
         self._open: _Turn | None = None
 
     def add(self, item: Value, place: str, at: int | None) -> str:
-        """Take one item.
+        """Add one item.
 
         Args:
             item: The item as it is in the file.
-            place: FILE:LINE, for the message.
-            at: When it was recorded, microseconds; None where that is not known.
+            place: FILE:LINE, for the error message.
+            at: When it was recorded, microseconds; None if that is not known.
 
         Returns:
-            The item's kind where it is not understood and kept as it is, else an empty text.
+            The item's type if it is not understood and therefore stored unchanged, else an empty string.
 
         Raises:
             InputError: The item has another shape.
@@ -71,11 +82,11 @@ class Turns:
         return ""
 
     def keep(self, message: Message) -> None:
-        """Take a message as it is; it does not end the turn."""
+        """Add a message unchanged, without ending the current turn."""
         self._made.append(message)
 
     def messages(self) -> list[Message]:
-        """All of them."""
+        """Return all messages, in order."""
         return [each.message() if isinstance(each, _Turn) else each for each in self._made]
 
     def _turn(self, item: Any, at: int | None) -> _Turn:
@@ -90,7 +101,7 @@ class Turns:
 
 
 class _Turn:
-    """What a model did in one turn, as far as it was read."""
+    """The items that were read so far of one turn of the model."""
 
     def __init__(self, at: int | None) -> None:
         self.at = at

@@ -1,5 +1,5 @@
-"""What a span of an agent says, by the conventions that libraries write: OpenTelemetry's for GenAI, OpenInference's,
-and OpenLLMetry's (traceloop).
+"""Read a span of an agent by the conventions that libraries write: OpenTelemetry's for GenAI, OpenInference's, and
+OpenLLMetry's (traceloop).
 
     what        GenAI                         OpenInference                 OpenLLMetry
     kind        gen_ai.operation.name         openinference.span.kind       traceloop.span.kind, llm.request.type
@@ -11,7 +11,7 @@ and OpenLLMetry's (traceloop).
     in and out  -                             input.value, output.value     traceloop.entity.input, .output
     tokens      gen_ai.usage.*                llm.token_count.*             gen_ai.usage.*
 
-Nothing here raises: an attribute of another form is none.
+Nothing here raises: an attribute of an unexpected form is treated as absent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from refold.avro.observation import Value
 from refold.avro.times import TIME_MAX
 
 Kind: TypeAlias = Literal["model", "tool", "part", ""]
-"""A call of a model; a call of a tool, a retriever and the like; a part of a run that holds others; "": not known."""
+"""model: a call of a model. tool: a call of a tool, a retriever and the like. part: a span that groups others.
+"": unknown."""
 
 _OPERATIONS: Mapping[str, Kind] = {
     "chat": "model", "text_completion": "model", "generate_content": "model", "execute_tool": "tool",
@@ -67,7 +68,10 @@ _FLAT_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ImportedSpan:
-    """One span. given: as it is written. attributes: of its attributes the values. place: FILE:LINE, where it is."""
+    """One span. given: as it is written. attributes: the values by name. place: FILE:LINE of the span.
+
+    started_at, ended_at: microseconds, None if the span has no such time. parent: the id of the parent span, or "".
+    """
 
     trace_id: str
     id: str
@@ -81,7 +85,7 @@ class ImportedSpan:
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """The kind of span, by its attributes."""
         for name, kinds in _KINDS:
             found = kinds.get(text_of(self.attributes.get(name)))
             if found is not None:
@@ -92,20 +96,20 @@ class ImportedSpan:
 
     @property
     def kind_said(self) -> str:
-        """What it calls its kind itself; empty where it does not say."""
+        """The kind as the span itself names it; empty if it does not."""
         said = (text_of(self.attributes.get(name)) for name, _ in _KINDS)
         return next(filter(None, said), "")
 
     @property
     def has_failed(self) -> bool | None:
-        """Whether it says that it failed; None where it does not say."""
+        """Whether the span states that it failed; None if it states neither."""
         status = self.given.get("status")
         code = status.get("code") if isinstance(status, Mapping) else None
         return True if code in _ERROR else False if code in _OK else None
 
     @property
     def error(self) -> str:
-        """What it failed with, as text."""
+        """The error message of the span; empty if it has none."""
         for event in _events(self.given):
             said = attributes_of(event).get("exception.message")
             if event.get("name") == "exception" and isinstance(said, str) and said:
@@ -115,51 +119,51 @@ class ImportedSpan:
 
     @property
     def model(self) -> str:
-        """The model that was called."""
+        """The name of the model that was called."""
         return self._first(_MODELS)
 
     @property
     def tool(self) -> str:
-        """The tool that was called; else the span's name, without the word that the conventions begin it with."""
+        """The name of the tool that was called; else the span's name, without the prefix of the conventions."""
         return self._first(_TOOL_NAMES) or self.name.removeprefix("execute_tool ") or self.kind_said.lower() or "tool"
 
     @property
     def call_id(self) -> str:
-        """The id of the call, as the model that asked for it gave it."""
+        """The id that the model gave to the call."""
         return self._first(_CALL_IDS)
 
     @property
     def arguments(self) -> Value:
-        """What a tool was called with."""
+        """The arguments that a tool was called with."""
         return self._value(_ARGUMENTS)
 
     @property
     def result(self) -> str | None:
-        """What a tool answered, as text."""
+        """The result of a tool, as text."""
         found = next((self.attributes[name] for name in _RESULTS if name in self.attributes), None)
         return found if found is None or isinstance(found, str) else json_text(found)
 
     @property
     def input(self) -> Value:
-        """What it was given."""
+        """The input of the span."""
         return self._value(_INPUTS)
 
     @property
     def output(self) -> Value:
-        """What came of it."""
+        """The output of the span."""
         return self._value(_OUTPUTS)
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Those of the request and those of the answer; 0 where they are not counted."""
+        """The tokens of the request and of the answer; 0 if they are not counted."""
         return self._count(_INPUT_TOKENS), self._count(_OUTPUT_TOKENS)
 
     def said(self) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
-        """The messages that a model was given, and those it answered with, in the form of OpenAI's."""
+        """Return the messages that a model received, and its answers, both in OpenAI's form."""
         attributes = dict(self.attributes)
         asked: list[dict[str, Value]] = []
         answered: list[dict[str, Value]] = []
-        for event in _events(self.given):  # what a newer convention has in attributes
+        for event in _events(self.given):  # older conventions write messages as events, newer ones as attributes
             more, name = attributes_of(event), text_of(event.get("name"))
             attributes |= {key: value for key, value in more.items() if key in _LISTED}
             if name in _SPOKEN:
@@ -177,7 +181,7 @@ class ImportedSpan:
         return asked, [{**each, "role": "assistant"} for each in answered if each.get("role") != "tool"]
 
     def without_messages(self) -> Mapping[str, Value]:
-        """The span as it is written, without the attributes that `said` has."""
+        """Return the span as it is written, without the attributes whose messages `said` returns."""
         written = self.given.get("attributes")
         if not isinstance(written, list):
             return self.given
@@ -200,7 +204,7 @@ class ImportedSpan:
 
 
 def attributes_of(given: Mapping[str, Value]) -> dict[str, Value]:
-    """The attributes of a span, an event or a resource, by their names."""
+    """Return the attributes of a span, an event or a resource, by name."""
     written = given.get("attributes")
     found: dict[str, Value] = {}
     for each in written if isinstance(written, list) else ():
@@ -211,7 +215,11 @@ def attributes_of(given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def time_of(given: Value) -> int | None:
-    """Microseconds behind nanoseconds as OTLP writes them, a number or its text; None for 0 and for none."""
+    """Convert OTLP nanoseconds, a number or its text, to microseconds.
+
+    Returns:
+        Microseconds since 1970; None for 0, for a value that is not such a number, and for a time out of range.
+    """
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 20:
         given = int(given)
     if not isinstance(given, int) or isinstance(given, bool) or given <= 0:
@@ -243,21 +251,21 @@ def _events(given: Mapping[str, Value]) -> list[Mapping[str, Value]]:
 
 
 def _spoken(given: Mapping[str, Value], role: str) -> dict[str, Value]:
-    """A message of an event."""
+    """Return the message that an event carries."""
     content = given.get("content", given.get("gen_ai.event.content"))
     calls = _tree(given.get("tool_calls"))
     return _openai({"role": given.get("role") or role, "content": content, "tool_calls": calls, "id": given.get("id")})
 
 
 def _listed(given: Value) -> list[dict[str, Value]]:
-    """The messages of a list of {role, parts}, or of OpenAI's own."""
+    """Return the messages of a list, each either {role, parts} or in OpenAI's form."""
     found = _tree(given)
     messages = found if isinstance(found, list) else []
     return [made for each in messages if isinstance(each, Mapping) for made in _plain(each)]
 
 
 def _plain(message: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """{role, parts} as OpenAI's messages: each response of a tool is a message of its own."""
+    """Convert {role, parts} to OpenAI's messages; each response of a tool becomes a message of its own."""
     parts = message.get("parts")
     if not isinstance(parts, list):
         return [_openai(message)]
@@ -291,13 +299,13 @@ def _plain(message: Mapping[str, Value]) -> list[dict[str, Value]]:
 
 
 def _flat(given: Value, name: str) -> list[dict[str, Value]]:
-    """Messages under numbers: {"0": {"message": {...}}, "1": ...}."""
+    """Return messages that are members under numbers: {"0": {"message": {...}}, "1": ...}."""
     numbered = _in_order(_member(given, name))
     return [_openai(_member(each, "message") or each) for each in numbered if isinstance(each, Mapping)]
 
 
 def _openai(given: Any) -> dict[str, Value]:
-    """A message of any of these conventions with the names that OpenAI's have, and forms that can be read."""
+    """Convert a message of any of these conventions to OpenAI's member names and to types that can be parsed."""
     given = given if isinstance(given, Mapping) else {"content": given}
     made: dict[str, Value] = {"role": text_of(given.get("role")) or "user", "content": _content(given)}
     for key in ("name", "reasoning"):
@@ -333,7 +341,7 @@ def _call(given: Value) -> dict[str, Value]:
 
 
 def _nested(flat: Mapping[str, Value]) -> dict[str, Any]:
-    """Attributes whose names have points, as objects in objects."""
+    """Convert attributes with dotted names to nested objects."""
     found: dict[str, Any] = {}
     for name, value in list(flat.items())[:_FLAT_MAX]:
         *path, last = name.split(".")
@@ -349,14 +357,14 @@ def _nested(flat: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _in_order(given: Value) -> list[Value]:
-    """The members of an object under numbers, in their order."""
+    """Return the members of an object whose keys are numbers, in numeric order."""
     if not isinstance(given, Mapping):
         return []
     return [given[key] for key in sorted((each for each in given if each.isdecimal()), key=lambda key: (len(key), key))]
 
 
 def _tree(given: Value) -> Value:
-    """What text that is JSON says, and anything else as it is."""
+    """Return the value of a text that is JSON, and anything else unchanged."""
     return parsed(given) if isinstance(given, str) and given[:1] in ("{", "[", '"') else given
 
 

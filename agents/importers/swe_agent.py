@@ -1,13 +1,13 @@
-"""SWE-agent trajectories: one JSON document a file (.traj), or one a line.
+"""Import SWE-agent trajectories: one JSON document per file (.traj), or one per line.
 
-The messages are those of `history`. What the agent does is in `trajectory`, one step for each reply that is no
-demonstration: a reply's `action` is its call, of the tool that its first word names, and the step's `observation` the
-verbatim result, whatever the message that carries it to the model says around it. Since SWE-agent 1.0 a reply may
-have `tool_calls`; then these are the calls. A last observation that no message carries is a message of its own. Where
-replies and steps are not one for one, or there is no history, the steps alone are read.
+The messages are those of `history`. The agent's actions are in `trajectory`, one step for each reply that is not a
+demonstration. A reply's `action` is its call, of the tool that its first word names. The step's `observation` is the
+verbatim result, even if the message that carries it to the model adds other text. Since SWE-agent 1.0 a reply may have
+`tool_calls`; then these are the calls. If no message carries the last observation, it becomes a message of its own. If
+the numbers of replies and steps differ, or there is no history, only the steps are read.
 
-Of a step, `state`, `execution_time` and `extra_info` are kept with its result. What the model was shown at each step
-(`query`, before 1.1 `messages`) repeats the history, and is not kept. A trajectory has no times.
+A step's `state`, `execution_time` and `extra_info` are stored with its result. What the model was shown at each step
+(`query`, before 1.1 `messages`) repeats the history and is not stored. A trajectory has no times.
 """
 
 from __future__ import annotations
@@ -29,13 +29,25 @@ USAGE = {"tokens_sent": "input_tokens", "tokens_received": "output_tokens"}
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """Each trajectory of a file; InputError names file and line."""
+    """Yield each trajectory of a file.
+
+    Raises:
+        InputError: A trajectory has another shape; the message names file and line.
+    """
     for line in file.values():
         yield conversation_of(line, file)
 
 
 def conversation_of(line: Line, file: ImportFile) -> Conversation:
-    """The conversation in one trajectory; raises InputError where it has another shape."""
+    """Return the conversation in one trajectory.
+
+    Args:
+        line: The trajectory and its place in the file.
+        file: The file, which assigns the run id.
+
+    Raises:
+        InputError: The value has another shape.
+    """
     given, place = line.value, line.place
     if not isinstance(given, Mapping) or not isinstance(given.get("trajectory"), list):
         raise InputError(f"{place}: a SWE-agent trajectory is an object with trajectory and history")
@@ -63,7 +75,7 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a trajectory."""
+    """Describe a value if it is a trajectory; return an empty string if it is not."""
     if not isinstance(value, Mapping):
         return ""
     steps, history = value.get("trajectory"), value.get("history")
@@ -112,7 +124,7 @@ def _first_reply(history: list[Any]) -> int:
 
 
 def _plain(given: Any) -> Any:
-    """A message whose result names its call as the others do."""
+    """Return a message whose result names its call by `tool_call_id`, as other formats do."""
     ids = given.get("tool_call_ids") if isinstance(given, Mapping) else None
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], str) and given.get("role") != "assistant":
         return {**given, "tool_call_id": ids[0]}
@@ -125,7 +137,7 @@ def _said(step: Mapping[str, Any]) -> Message:
 
 
 def _reply(message: Message, step: Mapping[str, Any]) -> Message:
-    """A reply with the call that its action is."""
+    """Return a reply whose call is the step's action, unless it has calls of its own."""
     thought, action = step.get("thought"), step.get("action")
     calls = message.calls
     if not calls and isinstance(action, str) and action.strip():
@@ -134,7 +146,7 @@ def _reply(message: Message, step: Mapping[str, Any]) -> Message:
 
 
 def _result(message: Message | None, step: Mapping[str, Any]) -> Message:
-    """What came of a step's action, in the message that carries it, if one does."""
+    """Return the result of a step's action, in the message that carries it if there is one."""
     observed = step.get("observation")
     observed = observed if isinstance(observed, str) else ""
     message = message or Message(role="tool", content=observed)
@@ -143,7 +155,7 @@ def _result(message: Message | None, step: Mapping[str, Any]) -> Message:
 
 
 def _usage(stats: Value) -> dict[str, Value]:
-    """Tokens and cost of the run, where they are counted."""
+    """Return the token counts of the run, if the trajectory has them."""
     found: dict[str, Value] = {}
     for theirs, ours in USAGE.items():
         count = stats.get(theirs) if isinstance(stats, Mapping) else None

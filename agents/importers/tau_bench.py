@@ -1,11 +1,11 @@
-"""tau-bench trajectories, one a line: {task_id, reward, info, traj, trial}.
+"""Import tau-bench trajectories, one per line: {task_id, reward, info, traj, trial}.
 
-Documents: get_user_details speaks of document/user-<user_id>; a result with a reservation_id, from whichever
-tool, of document/reservation-<id>; each flight a search finds, of document/flight-<number>-<date>, the date
-being its own or the one that was searched for. Other results follow the general rule (see documents).
+Documents: get_user_details describes document/user-<user_id>. A result with a reservation_id, from any tool, describes
+document/reservation-<id>. Each flight that a search finds is document/flight-<number>-<date>; the date is the flight's
+own, else the date that was searched for. Other results follow the general rule (see documents.py).
 
-tau-bench resets its world for each run, and these entities are shared by all runs of a file: their history
-tells what each run was told, not the course of one world.
+tau-bench resets its world for each run, but all runs of a file share these entities. So an entity's history shows what
+each run was told, not the course of one world.
 
 Tools that get, find, list, search, calculate or think only read; all others write.
 """
@@ -23,19 +23,32 @@ from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
 FORMAT = "tau-bench"
-DEFAULT_START = 1_715_803_200_000_000  # 2024-05-15T20:00:00Z, which the agent's policy calls 15:00 EST, now
+DEFAULT_START = 1_715_803_200_000_000  # 2024-05-15T20:00:00Z: the agent's policy says that it is now 15:00 EST
 PASSING = 1 - 1e-6  # as tau-bench itself counts successes
 READERS = ("calculate", "find_", "get_", "list_", "search_", "think")
 
 
 def conversations(file: ImportFile) -> Iterator[Conversation]:
-    """Each line's conversation. InputError names file and line; the lines before it have been given."""
+    """Yield each line's conversation.
+
+    Raises:
+        InputError: A line has another shape. The message names file and line; the conversations before it have already
+            been yielded.
+    """
     for line in file.lines():
         yield conversation_of(line, file)
 
 
 def conversation_of(line: Line, file: ImportFile) -> Conversation:
-    """The conversation in one line; raises InputError where it has another shape."""
+    """Return the conversation in one line.
+
+    Args:
+        line: The trajectory and its place in the file.
+        file: The file, which assigns the run id.
+
+    Raises:
+        InputError: The value has another shape.
+    """
     given, place = line.value, line.place
     if not isinstance(given, Mapping) or not {"task_id", "reward", "traj"} <= given.keys():
         raise InputError(f"{place}: a tau-bench line is an object with task_id, reward and traj")
@@ -79,18 +92,18 @@ def conversation_of(line: Line, file: ImportFile) -> Conversation:
 
 
 def recognised(value: Value) -> str:
-    """What a value is, if it is a trajectory."""
+    """Describe a value if it is a trajectory; return an empty string if it is not."""
     is_one = isinstance(value, Mapping) and {"task_id", "reward", "traj"} <= value.keys()
     return "an object with task_id, reward and traj" if is_one else ""
 
 
 def effect_of(tool: str) -> Effect:
-    """Whether a tool reads or writes."""
+    """Return whether a tool reads or writes, by its name."""
     return "read" if tool.startswith(READERS) else "write"
 
 
 def documents_of(call: ToolCall, result: Value) -> Iterator[Document]:
-    """The documents a result speaks of, by the rules above."""
+    """Yield the documents that a result describes, by the rules of this module."""
     inputs = call.inputs if isinstance(call.inputs, Mapping) else {}
     if call.tool.startswith("search_"):
         yield from _flights(result, inputs.get("date"))
@@ -103,7 +116,7 @@ def documents_of(call: ToolCall, result: Value) -> Iterator[Document]:
 
 
 def _flights(result: Value, searched: Value) -> Iterator[Document]:
-    """A direct search gives flights, one with a stop lists of flights."""
+    """Yield the flights of a search: a direct search returns flights, one with a stop returns lists of flights."""
     for each in result if isinstance(result, list) else ():
         if isinstance(each, list):
             yield from _flights(each, searched)

@@ -1,4 +1,4 @@
-"""When each message was said: by its own clock, else by a made-up one that keeps their order."""
+"""The time of each message: its own, else a synthetic one that keeps the order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ MICROS_FROM = 10**14
 
 
 def own_time(given: object) -> int | None:
-    """Microseconds since 1970 behind a time as files write it; None where it is none.
+    """Convert a time, as files write it, to microseconds since 1970.
 
-    Numbers are seconds, milliseconds or microseconds, told apart by size. Text is RFC 3339; without a zone,
-    UTC.
+    Args:
+        given: A number of seconds, milliseconds or microseconds, told apart by its size; or text in RFC 3339. Text
+            without a zone is UTC.
+
+    Returns:
+        Microseconds since 1970; None if the value is not a time.
     """
     if isinstance(given, str):
         for text in (given, f"{given}Z"):
@@ -35,9 +39,18 @@ def own_time(given: object) -> int | None:
 
 
 def message_times(own: Sequence[int | None], start: int | None, default: int) -> list[int]:
-    """Each message's time, microseconds: its own, else one millisecond after the message before it.
+    """Return the time of each message: its own, else one millisecond after the message before it.
 
-    Messages before the first own time count from `start`, else back from that time, else on from `default`.
+    Messages before the first own time count from `start`; without `start`, they count back from that time. If no
+    message has a time of its own and there is no `start`, they count from `default`.
+
+    Args:
+        own: Each message's own time, or None.
+        start: When the conversation began, if that is known.
+        default: The start of a conversation without any time.
+
+    Returns:
+        One time for each message. All times are microseconds.
     """
     first = next(((index, time) for index, time in enumerate(own) if time is not None), None)
     if start is None:
