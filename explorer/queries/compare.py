@@ -1,4 +1,4 @@
-"""Where two runs differ: the answer of `refold run compare`."""
+"""The first difference between two runs: the answer of `refold run compare`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ Pair = tuple[RunInLog, RunInLog]
 
 @dataclass(frozen=True, slots=True)
 class CompareQuery:
-    """Two runs of one log at one point. exact: count clock, randomness and fresh ids too; depth: causes back."""
+    """Compares two runs of one log at one point.
+
+    Args:
+        a: The first run: its id, or the beginning of it.
+        b: The second run, likewise.
+        at: The point to answer for, as WHEN; None: now.
+        exact: Whether clock readings, random numbers and generated ids count as differences too.
+        depth: At most how many causes back the provenance goes.
+    """
 
     a: str
     b: str
@@ -29,17 +37,21 @@ class CompareQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold run compare`."""
+        """The arguments of `refold run compare`."""
         depth = None if self.depth == DEPTH else str(self.depth)
         named = options_of({"at": self.at, "exact": self.exact, "depth": depth})
         return ["run", "compare", *named, *positionals(self.a, self.b)]
 
     def pair(self, log: AgentLog) -> Pair:
-        """Return both runs, opened. NotAnswerable if the content of one is gone."""
+        """Return both runs, opened.
+
+        Raises:
+            NotAnswerable: The content of a run is gone.
+        """
         return known_at(log, self.a, self.at), known_at(log, self.b, self.at)
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Return the first divergence, and its provenance."""
+        """Return the first divergence and its provenance."""
         pair = self.pair(log)
         found = compare(pair[0].run, pair[1].run, exact=self.exact)
         behind = [] if found is None else provenance(found, *pair, self.depth)
@@ -47,7 +59,7 @@ class CompareQuery:
 
 
 def known_at(log: AgentLog, run: str, at: str | None = None) -> RunInLog:
-    """Return a run, with its log."""
+    """Return a run together with its log."""
     cut = log.point(at).cut
     return RunInLog(log.recording(known_run(log, run, cut), cut), log)
 
@@ -59,7 +71,15 @@ def compare_json(
     behind: Sequence[FieldCauses],
     at: str | None = None,
 ) -> dict[str, Any]:
-    """The JSON of a comparison."""
+    """Return a comparison in JSON.
+
+    Args:
+        logs: The log of each side, by "a" and "b".
+        pair: Both runs.
+        found: The first divergence; None: the runs are equal.
+        behind: The provenance of the divergence.
+        at: The point that both logs are read at, as WHEN.
+    """
     sides = {
         side: {"run": each.run.run, "hash": each.run.hash, "steps": len(each.run.steps)}
         for side, each in zip("ab", pair, strict=True)

@@ -1,4 +1,4 @@
-"""The records that are no observations: what `refold deadletters list` answers."""
+"""Records that are not valid observations: the answer of `refold deadletters list`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,30 @@ LETTERS_LISTED = 100
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersQuery:
-    """The records that are no observations. limit: the newest so many are listed, 0: all; all are counted."""
+    """Counts all dead letters and lists the newest. limit: how many are listed, 0: all."""
 
     limit: int = LETTERS_LISTED
 
     @property
     def arguments(self) -> list[str]:
-        """`refold deadletters list`."""
+        """The arguments of `refold deadletters list`."""
         return ["deadletters", "list", *options_of({"limit": str(self.limit)})]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """How many there are by reason, and the newest."""
+        """Return the number of dead letters by reason, and the newest of them."""
         return letters_json(*newest_of(DeadLetterFilter((), None, None, None).among(log), self.limit))
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are asked for. No reasons or no type: any. since, until: points, as WHEN."""
+    """A selection of dead letters.
+
+    Args:
+        reasons: The reasons that match; empty: any.
+        type_name: The entity type that matches; None: any.
+        since: The point to start from, as WHEN; None: the beginning of the log.
+        until: The point to end before, as WHEN; None: the end of the log.
+    """
 
     reasons: tuple[str, ...]
     type_name: str | None
@@ -63,7 +70,7 @@ class DeadLetterFilter:
 
 
 def letter_json(letter: Letter) -> dict[str, Any]:
-    """Return the dead letter as a list shows it."""
+    """Return a dead letter in JSON, as the list shows it."""
     verdict = letter.verdict
     return {
         "position": position_json(letter.position),

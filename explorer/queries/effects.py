@@ -1,4 +1,4 @@
-"""What write tools did, or may have done: what `refold effects list` answers."""
+"""Side effects of write tools, certain or possible: the answer of `refold effects list`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from refold.explorer.queries.query import options_of
 
 @dataclass(frozen=True, slots=True)
 class EffectsQuery:
-    """What write tools did, or may have done. run: the id of one that carried it out."""
+    """Lists what write tools did, or may have done.
+
+    Args:
+        status: Only effects with this status; None: any.
+        run: Only effects that the run with this id carried out; empty: any.
+        tool: Only effects of this tool; empty: any.
+        at: The point to answer for, as WHEN; None: now.
+    """
 
     status: str | None = None
     run: str = ""
@@ -26,18 +33,18 @@ class EffectsQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold effects list`."""
+        """The arguments of `refold effects list`."""
         return ["effects", "list", *options_of(asdict(self))]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """Each effect, in the order in which they were first intended."""
+        """Return each effect, ordered by when it was first intended."""
         ledger = log.effects
         every = ledger.list(at=self.at)
         return [effect_json(ledger, each) for each in effects_like(every, self.status, self.run, self.tool)]
 
 
 def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
-    """Return the effects with this status, of this run and of this tool; empty for any."""
+    """Return the effects that have this status, run and tool. An empty run or tool and a status of None match any."""
     return [
         each for each in every
         if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
@@ -45,7 +52,7 @@ def effects_like(every: Iterable[Effect], status: str | None = None, run: str = 
 
 
 def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
-    """Return one effect in JSON. Times are RFC 3339 UTC; null for a missing value. Add keys, rename none."""
+    """Return one effect in JSON. Times are RFC 3339 UTC; a missing value is null. Keys may be added, never renamed."""
     arguments, why = opened(lambda: ledger.arguments(effect))
     result, no_result = opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
     message, _ = opened(lambda: ledger.message(effect))
@@ -74,7 +81,7 @@ def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
 
 
 def opened(read: Any) -> tuple[Any, str | None]:
-    """Return a value, or why it cannot be read."""
+    """Call `read`; return its value and None, or None and the reason why it cannot be read."""
     try:
         return read(), None
     except (NotAnswerable, ResultNotKept) as error:

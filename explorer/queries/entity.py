@@ -1,4 +1,4 @@
-"""One entity: the answers of `refold state`, `refold history`, `refold why` and `refold diff`."""
+"""One entity: the answers of `refold state`, `refold history`, `refold diff` and `refold why`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ RECORDED = "recorded"
 
 
 def _clock(clock: str) -> str:
-    """The option's value, empty for the default."""
+    """Return the value of the option --clock, empty for the default."""
     return "" if clock == RECORDED else clock
 
 
 @dataclass(frozen=True, slots=True)
 class StateQuery:
-    """An entity at a point. clock: what a time means, "recorded" or "observed"."""
+    """The state of an entity at a point. clock: which time a WHEN means, "recorded" or "observed"."""
 
     entity: str
     at: str | None = None
@@ -37,24 +37,24 @@ class StateQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold state`."""
+        """The arguments of `refold state`."""
         named = options_of({"at": self.at, "clock": _clock(self.clock)})
         return ["state", *named, *positionals(self.entity)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Return its fields, each with its origin."""
+        """Return the entity's fields, each with its origin."""
         point = log.point(self.at, self.entity, self.clock)
         return told_state(log, point, log.state(self.entity, point.cut))
 
 
 def told_state(log: AgentLog, point: Point, view: EntityView) -> dict[str, Any]:
-    """Return the JSON of a state, with sealed values opened if their key is available."""
+    """Return a state in JSON. Sealed values are opened if their key is available."""
     found: dict[str, Any] = untimed_json(log, Opener(log).state(state_json(point, view)), point.cut)
     return found
 
 
 def told_rows(log: AgentLog, rows: list[Row], cut: Cut) -> list[dict[str, Any]]:
-    """Return the JSON of mutations, likewise."""
+    """Return mutations in JSON. Sealed values are opened if their key is available."""
     found: list[dict[str, Any]] = untimed_json(log, [Opener(log).row(row_json(row)) for row in rows], cut)
     return found
 
@@ -70,7 +70,7 @@ class HistoryQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold history`."""
+        """The arguments of `refold history`."""
         named = options_of({"since": self.since, "until": self.until, "clock": _clock(self.clock)})
         return ["history", *named, *positionals(self.entity)]
 
@@ -95,7 +95,7 @@ class DiffQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold diff`."""
+        """The arguments of `refold diff`."""
         places = [self.a, self.b, *([] if self.entity is None else [self.entity])]
         return ["diff", *options_of({"clock": _clock(self.clock)}), *positionals(*places)]
 
@@ -106,7 +106,7 @@ class DiffQuery:
 
 
 class FieldReference(NamedTuple):
-    """TYPE/ID.FIELD, parsed. key: of a map field, else None."""
+    """A parsed TYPE/ID.FIELD[.KEY]. key: the key in a map field; None: the whole field."""
 
     entity: str
     field: str
@@ -115,7 +115,14 @@ class FieldReference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WhyQuery:
-    """The observations behind a value. value: TYPE/ID.FIELD[.KEY]; depth: at most so many causes back."""
+    """The observations that a value comes from.
+
+    Args:
+        value: TYPE/ID.FIELD[.KEY].
+        at: The point to answer for, as WHEN; None: now.
+        clock: Which time a WHEN means, "recorded" or "observed".
+        depth: At most how many causes back; None: all.
+    """
 
     value: str
     at: str | None = None
@@ -124,7 +131,7 @@ class WhyQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold why`."""
+        """The arguments of `refold why`."""
         depth = None if self.depth is None else str(self.depth)
         named = options_of({"depth": depth, "at": self.at, "clock": _clock(self.clock)})
         return ["why", *named, *positionals(self.value)]
@@ -137,14 +144,27 @@ class WhyQuery:
 
 
 def told_chain(log: AgentLog, chain: list[TraceLink], cut: Cut) -> list[dict[str, Any]]:
-    """Return the JSON of a chain of causes."""
+    """Return a chain of causes in JSON. Sealed values are opened if their key is available."""
     told = [Opener(log).link(why_json(link, log.port.registry)) for link in chain]
     found: list[dict[str, Any]] = untimed_json(log, told, cut)
     return found
 
 
 def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, EntityView, FieldReference]:
-    """Return the entity of the rightmost split that names an existing one, at the point, and its field."""
+    """Resolve TYPE/ID.FIELD[.KEY]; return the point, the entity and the field.
+
+    An id may contain dots, so a text can have several readings. The rightmost split that names an existing entity wins.
+
+    Args:
+        log: The log to read.
+        text: TYPE/ID.FIELD[.KEY].
+        at: The point, as WHEN; None: now.
+        clock: Which time a WHEN means, "recorded" or "observed".
+
+    Raises:
+        UnknownEntity: No split names an existing entity.
+        InputError: The type is unknown, or no part of the text is one of its fields.
+    """
     refusal: UnknownEntity | None = None
     for path in readings(log, text):
         try:
@@ -163,7 +183,7 @@ def field_of(log: Log, text: str, at: str | None, clock: str) -> tuple[Point, En
 
 
 def readings(log: Log, text: str) -> Iterator[FieldReference]:
-    """Yield every way to read the argument, the rightmost split first."""
+    """Yield every way to split the text into entity, field and key, the rightmost split first."""
     definition = log.types.get(type_of(text))
     fields = {} if definition is None else definition.by_first_name
     position = text.rfind(".")

@@ -1,4 +1,4 @@
-"""The entities that hold a text: the answer of `refold find`."""
+"""The entities that contain a text: the answer of `refold find`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from refold.streams.cut import Cut
 from refold.streams.view import EntityView
 
 OF_RUNS = frozenset({"run", "step", "action", "agent_session", "effect"})
-"""The types that record runs: `refold runs` searches these; here they are found only by their type."""
+"""The types that record runs. `refold runs` searches them; here they are searched only if `type` names one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindQuery:
-    """Entities whose id or values hold a text, ignoring case. type: only this one, else all except those of runs."""
+    """Entities whose id or values contain a text, ignoring case.
+
+    Args:
+        text: The text to search for; empty: every entity is listed.
+        type: The type to search; empty: all types except those that record runs.
+        at: The point to answer for, as WHEN; None: now.
+    """
 
     text: str = ""
     type: str = ""
@@ -28,11 +34,15 @@ class FindQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold find`."""
+        """The arguments of `refold find`."""
         return ["find", *options_of({"type": self.type, "at": self.at}), *positionals(*filter(None, [self.text]))]
 
     def names(self, log: AgentLog, cut: Cut) -> dict[str, EntityView]:
-        """Return the entities to search, by name. InputError if the log has no such type."""
+        """Return the entities to search, by name.
+
+        Raises:
+            InputError: The log has no such type.
+        """
         known = {version.definition.name for version in log.port.registry}
         if self.type and self.type not in known:
             raise InputError(f"{self.type:.80}: this log has no such type; it has {', '.join(sorted(known)) or 'none'}")
@@ -40,8 +50,9 @@ class FindQuery:
         return {} if view is None else {name: view[name] for name in sorted(view)}
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """Return one object for each entity, by name: its version, where the text is in it, and its unreadable
-        fields."""
+        """Return one object for each entity found, ordered by name: its version, the fields that contain the text, and
+        the fields that could not be read.
+        """
         cut = log.point(self.at).cut
         found = []
         for name, view in self.names(log, cut).items():
@@ -52,7 +63,12 @@ class FindQuery:
         return found
 
     def _places(self, log: AgentLog, name: str, view: EntityView) -> tuple[list[str], list[str]]:
-        """Return `id` and the fields that hold the text, and the fields that are sealed under an unavailable key."""
+        """Search one entity.
+
+        Returns:
+            `id` and the fields that contain the text; and the fields that cannot be read, for example because their key
+            is unavailable.
+        """
         wanted = self.text.casefold()
         places = ["id"] if wanted in name.partition("/")[2].casefold() else []
         unread = []
@@ -68,7 +84,7 @@ class FindQuery:
 
 
 def _opened(log: AgentLog, entity: str, field: str, value: Any) -> Any:
-    """Return a field's content; expired content holds no text."""
+    """Return a field's content. Expired content is replaced by None, so it never matches."""
     if isinstance(value, dict):
         return {key: _opened(log, entity, field, each) for key, each in value.items()}
     if isinstance(value, list | tuple):

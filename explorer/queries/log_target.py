@@ -1,6 +1,6 @@
 """The log that a question or a command is about, and how it is opened.
 
-A log is for one thread. `Handles` gives each thread that answers questions its own, opened when it is first needed.
+A log may be used by one thread only. `Handles` opens one log for each thread that answers questions, on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from refold.avro.errors import InputError, StorageError
 from refold.streams.defaults import OWNER_TIMEOUT_S
 
-# Logs are imported where one is opened: --help and --version need none.
+# Logs are imported only where one is opened: --help and --version do not need them.
 if TYPE_CHECKING:
     from refold.agents.log import AgentLog
     from refold.avro.definition import TypeDefinition
@@ -28,7 +28,7 @@ TYPES_ENVIRONMENT = "REFOLD_TYPES"
 class LogTarget:
     """The log that a command works on.
 
-    A url of None means REFOLD_LOG, or file:.refold. No types means those of REFOLD_TYPES. A worker of None means
+    A url of None means REFOLD_LOG, or file:.refold. Empty types mean those of REFOLD_TYPES. A worker of None means
     REFOLD_WORKER, or any worker in the group.
     """
 
@@ -38,12 +38,20 @@ class LogTarget:
     worker: str | None = None
 
     def read(self) -> AgentLog:
-        """Open the log to read. It is never created, and nothing in it changes."""
+        """Open the log read-only. A missing log is not created."""
         return self._open(read_only=True)
 
     @contextmanager
     def write(self, *, make: bool = True) -> Iterator[AgentLog]:
-        """Open the log to write, and close it at the end. With `make`, a missing log is created."""
+        """Open the log for writing, and close it at the end.
+
+        Args:
+            make: Whether a missing log is created.
+
+        Raises:
+            InputError: The log does not exist, and `make` is false.
+            StorageError: The work is done and durable, but the log could not be closed.
+        """
         from refold.streams.open import given_url
 
         if not make and not self.exists():
@@ -73,12 +81,12 @@ class LogTarget:
         return log_exists(self.url, self.owner_timeout_s)
 
     def type_paths(self) -> list[Path]:
-        """The type files and folders that were given, or else those in the environment."""
+        """Return the type files and folders that were given, or else those of REFOLD_TYPES."""
         listed = self.types or os.environ.get(TYPES_ENVIRONMENT, "").split(os.pathsep)
         return [Path(each) for each in listed if each]
 
     def own_types(self) -> dict[str, TypeDefinition]:
-        """The user's own types, by name."""
+        """Return the user's own types, by name."""
         from refold.avro.shipped import load_types
         from refold.reducers.custom import code_of
 
@@ -86,7 +94,7 @@ class LogTarget:
 
 
 class Handles:
-    """Opens the log of a place to read, once a thread."""
+    """Opens a log for reading, once for each thread."""
 
     def __init__(self, place: LogTarget) -> None:
         self._place = place
@@ -95,7 +103,11 @@ class Handles:
         self._opened: list[AgentLog] = []
 
     def log(self) -> AgentLog:
-        """This thread's log. RefoldError where it cannot be opened; the next call tries again."""
+        """Return this thread's log.
+
+        Raises:
+            RefoldError: The log cannot be opened. The next call tries again.
+        """
         found: AgentLog | None = getattr(self._own, "log", None)
         if found is None:
             found = self._own.log = self._place.read()
@@ -104,7 +116,7 @@ class Handles:
         return found
 
     def close(self) -> None:
-        """Close all of them; the threads have ended, or ask no more."""
+        """Close every log that was opened. Call it only when no thread uses its log any more."""
         with self._lock:
             while self._opened:
                 self._opened.pop().close()

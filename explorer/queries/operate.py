@@ -1,4 +1,4 @@
-"""How a log stands: what `refold doctor`, `verify` and `markers` answer.
+"""The condition of a log: the answers of `refold doctor`, `verify` and `markers`.
 
 Every entity at a point: the answer of `refold rebuild`.
 
@@ -21,41 +21,41 @@ from refold.streams.point import Point
 
 
 def question_json(question: ApprovalQuestion) -> dict[str, Any]:
-    """A question, and its answer where there is one."""
+    """Return a question in JSON, with its answer if it has one."""
     return {**question._asdict(), "approval": question.approval._asdict()}
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsQuery:
-    """The calls that wait for a person. all_too: also those that have an answer."""
+    """The calls that wait for a person's approval. all_too: include those that were answered already."""
 
     all_too: bool = False
 
     @property
     def arguments(self) -> list[str]:
-        """`refold approvals`."""
+        """The arguments of `refold approvals`."""
         return ["approvals", *options_of({"all": self.all_too})]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """Each question, the oldest first."""
+        """Return each question, the oldest first."""
         return [question_json(each) for each in log.questions(all_too=self.all_too)]
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildQuery:
-    """types: only entities of these; then there is no root."""
+    """Rebuilds every entity at a point. types: only entities of these types; the answer then has no root."""
 
     at: str | None = None
     types: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> list[str]:
-        """`refold rebuild`."""
+        """The arguments of `refold rebuild`."""
         types = [f"--type={each}" for each in self.types]
         return ["rebuild", *types, *options_of({"at": self.at})]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Return how many entities there are, and the root."""
+        """Return the number of entities, and the root."""
         point = log.point(self.at)
         view = log.rebuild(point.cut, types=self.types or None)
         return rebuild_json(point, view, None if self.types else view.root)
@@ -63,17 +63,17 @@ class RebuildQuery:
 
 @dataclass(frozen=True, slots=True)
 class DoctorQuery:
-    """Whether the log is fit to be used here. place: as commands name it."""
+    """Whether the log can be used on this machine. place: the log, as commands name it."""
 
     place: LogTarget
 
     @property
     def arguments(self) -> list[str]:
-        """`refold doctor`."""
+        """The arguments of `refold doctor`."""
         return ["doctor"]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Each finding. It opens the log itself, because that it opens is one of them."""
+        """Return each finding. The examination opens the log itself: whether it opens is one of the findings."""
         del log
         findings = examine(self.place, CheckSettings())
         return {"ok": all(each.ok for each in findings), "findings": [each._asdict() for each in findings]}
@@ -86,17 +86,17 @@ class VerifyQuery:
     arguments: ClassVar[list[str]] = ["verify"]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """The root and each mismatch; reads the whole log."""
+        """Return the root and each mismatch. This reads the whole log."""
         verdict = log.verify()
         return verdict_json(Point(verdict.cut), verdict)
 
 
 @dataclass(frozen=True, slots=True)
 class MarkersQuery:
-    """The points that have a name."""
+    """The named points of a log."""
 
     arguments: ClassVar[list[str]] = ["markers"]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """Each marker, the oldest first."""
+        """Return each marker, the oldest first."""
         return [marker_json(each) for each in log.port.markers()]

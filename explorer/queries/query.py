@@ -1,9 +1,9 @@
-"""A question about a log: the command that asks it, and the answer, as that command's `--json` prints it.
+"""A question about a log: the command that asks it, and the answer as that command prints it with `--json`.
 
-The command line, the explorer's pages and its HTTP API ask the same questions. So a page that shows a command shows
-that command's answer.
+The command line, the explorer's pages and its HTTP API share these questions. A page that shows a command therefore
+shows exactly that command's answer.
 
-The parameters of questions that the HTTP API and the MCP tools share.
+`Parameter` describes a parameter of a question; the HTTP API and the MCP tools share it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from refold.streams.defaults import CLOCKS
 
 
 class Parameter(NamedTuple):
-    """A parameter of a question. kind: of JSON Schema; choices: the possible values, if they are few."""
+    """A parameter of a question. kind: its JSON Schema type; choices: the allowed values, if there are few."""
 
     name: str
     kind: str = "string"
@@ -35,7 +35,7 @@ class Query(Protocol):
 
     @property
     def arguments(self) -> list[str]:
-        """Return the arguments of `refold` that ask it, without the log."""
+        """The arguments of the `refold` command that asks this question, without the log."""
 
     def answer(self, log: AgentLog) -> Any:
         """Return the JSON tree that the command prints with `--json`.
@@ -46,15 +46,15 @@ class Query(Protocol):
 
 
 def command_text(arguments: Sequence[str], log_url: str | None = None) -> str:
-    """Return a command that can be pasted into a shell. log_url: the log to name, if REFOLD_LOG does not name it."""
+    """Return a command that can be pasted into a shell. log_url: the log to name; None: REFOLD_LOG names it."""
     named = [] if log_url is None else ["--log", log_url]
     return shlex.join(["refold", *arguments, *named])
 
 
 def options_of(given: Mapping[str, object]) -> list[str]:
-    """Return options by name: left out if empty, without a value if True.
+    """Return command-line options. An empty value leaves the option out; True gives an option without a value.
 
-    A value is joined to its option, so that a value that starts with `-` is not read as an option.
+    A value is joined to its option with `=`, so a value that starts with `-` is not read as an option.
     """
     found: list[str] = []
     for name, value in given.items():
@@ -66,5 +66,5 @@ def options_of(given: Mapping[str, object]) -> list[str]:
 
 
 def positionals(*given: str) -> list[str]:
-    """Return arguments without a name; after `--` if one starts with `-`."""
+    """Return positional arguments. They follow `--` if one of them starts with `-`."""
     return ["--", *given] if any(each.startswith("-") for each in given) else list(given)

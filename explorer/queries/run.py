@@ -2,7 +2,7 @@
 
 The JSON of what an agent knew, as `refold knew` prints it.
 
-A run whose content has expired, or is sealed with no key here: what stands in clear of it.
+If the content of a run has expired, or is sealed and the key is unavailable, only its fields in clear are returned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ TEXTS = {
 
 
 def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> dict[str, Any]:
-    """Return a run and its own steps without their content. content: why it is missing, null if it is not."""
+    """Return the parts of a run and of its own steps that are stored in clear.
+
+    Args:
+        log: The log to read.
+        run: The id of the run.
+        cut: The point to read at.
+        why: Why the content is missing; None if it is not. It becomes the key `content`.
+    """
     fields = Fields(log.state(f"run/{run}", cut), log.vault)
     before = fields.plain("forked_at_step", 0)
     steps = own_steps(lambda names: log.states(names, cut), [(run, before, step_count(fields))])[run]
@@ -51,7 +58,7 @@ def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> 
 
 
 def _exception(record: Any) -> str | None:
-    """Return the class of an error whose record is stored in clear."""
+    """Return the class name of an error. None if the error's record is not stored in clear."""
     return record.get("exception") if isinstance(record, dict) else None
 
 
@@ -71,7 +78,9 @@ def _step_json(number: int, step: Fields) -> dict[str, Any]:
 
 
 def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
-    """Return what an agent had read and been answered by a point, each read with what the log held then."""
+    """Return what an agent had read and which answers it had received by a point. Each read comes with what the log
+    held at that point.
+    """
     return {
         "agent": agent,
         **point_json(found.point),
@@ -82,7 +91,7 @@ def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
 
 
 def read_json(given: KnownEntity) -> dict[str, Any]:
-    """Return one read."""
+    """Return one read in JSON."""
     read, held = given.read, given.held
     return {
         "entity": read.entity,
@@ -120,21 +129,21 @@ def _heard_json(each: ReceivedAnswer) -> dict[str, Any]:
 
 
 def _difference_json(each: Difference) -> dict[str, Any]:
-    """A side without a value has no key."""
+    """Return one difference in JSON. A side without a value has no key."""
     sides = (("known", each.left), ("held", each.right))
     return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
 
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A whole run. run: its id, or the beginning of it."""
+    """A whole run. run: its id, or the beginning of its id."""
 
     run: str
     at: str | None = None
 
     @property
     def arguments(self) -> list[str]:
-        """`refold run show`."""
+        """The arguments of `refold run show`."""
         return ["run", "show", *options_of({"at": self.at}), *positionals(self.run)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
@@ -148,14 +157,14 @@ class RunQuery:
 
 
 def whole_json(run: Recording, chain: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a run with its steps. chain: the result of checking its hashes, null if they were not checked."""
+    """Return a run with its steps. chain: the result of checking its hashes; None: they were not checked."""
     layers = [step_json(step, has_code=run.has_code) for step in run.steps]
     return {**run_json(run), "chain": chain, "layers": layers}
 
 
 @dataclass(frozen=True, slots=True)
 class StepsQuery:
-    """The steps of a run, or the one with a number."""
+    """The steps of a run, or one of them. step: its number; None: all."""
 
     run: str
     at: str | None = None
@@ -163,7 +172,7 @@ class StepsQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold run steps`."""
+        """The arguments of `refold run steps`."""
         return ["run", "steps", *options_of({"at": self.at, "step": self.step}), *positionals(self.run)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
@@ -172,13 +181,20 @@ class StepsQuery:
 
 
 def steps_json(run: Recording, number: int | None = None) -> list[dict[str, Any]]:
-    """Return the steps, or the one with a number."""
+    """Return all steps, or only the one with the given number."""
     return [step_json(step, has_code=run.has_code) for step in run.steps if number in (None, step.number)]
 
 
 @dataclass(frozen=True, slots=True)
 class KnewQuery:
-    """What an agent knew by a moment. run: only what it knew in that run; every: not only the latest."""
+    """What an agent knew at a moment.
+
+    Args:
+        agent: The agent's name.
+        at: The moment, as WHEN; None: now.
+        run: Only what it knew in this run; None: in all its runs.
+        every: Whether to list every read and answer instead of only the latest.
+    """
 
     agent: str
     at: str | None = None
@@ -187,10 +203,10 @@ class KnewQuery:
 
     @property
     def arguments(self) -> list[str]:
-        """`refold knew`."""
+        """The arguments of `refold knew`."""
         named = {"at": self.at, "run": self.run, "all": self.every}
         return ["knew", *options_of(named), *positionals(self.agent)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
-        """Return its reads and answers, and what the log held then."""
+        """Return the agent's reads and answers, and what the log held at that moment."""
         return knowledge_json(self.agent, log.knew(self.agent, self.at, run=self.run, every=self.every))

@@ -1,4 +1,4 @@
-"""A run as one names it, by its id or the beginning of it."""
+"""Finds a run by its id or the beginning of its id."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from refold.streams.cut import Cut
 
 
 def known_run(log: Log, given: str, cut: Cut) -> str:
-    """Return the id of a run, given whole or by its beginning. UnknownEntity if no run matches, InputError if many
-    do."""
+    """Return the full id of a run. given: the id, or the beginning of it.
+
+    Raises:
+        UnknownEntity: No run matches.
+        InputError: Several runs match.
+    """
     text = given.removeprefix("run/")
     if text and log.states([f"run/{text}"], cut):
         return text
@@ -26,5 +30,5 @@ def known_run(log: Log, given: str, cut: Cut) -> str:
 
 
 def recorded_run(log: AgentLog, given: str, cut: Cut) -> Recording:
-    """Return the run, opened."""
+    """Return the recording of a run. It raises as `known_run` does."""
     return log.recording(known_run(log, given, cut), cut)

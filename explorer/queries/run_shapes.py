@@ -1,10 +1,11 @@
-"""The JSON of runs, steps and calls. Times in RFC 3339 UTC; null where there is none. Add keys, rename none.
+"""The JSON of runs, steps and calls. Times are RFC 3339 UTC; a missing value is null. Keys may be added, never renamed.
 
-synthetic_time is there, and true, where the run's source left out times: null is then a time that nobody recorded.
-caller and caller_step are there where a run began within another, children where others began within it. In a list
-usage is there where it was asked for and model calls say it.
+Some keys exist only if they apply:
+synthetic_time: true if the run's source left out times; a null time then means that no time was recorded.
+caller and caller_step: the run began within another run. children: other runs began within this one.
+usage, in a list: it was requested, and the model calls report it.
 
-`usage_text` and `cost_text` say in words what model calls took and cost.
+`usage_text` and `cost_text` describe the usage and the cost of model calls in words.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ def cost_text(usage: UsageSum) -> str:
 
 
 def dollars(amount: float) -> str:
-    """With as many digits as say something."""
+    """Format an amount in US dollars. Smaller amounts get more decimals."""
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}" if amount >= 0.01 else f"${amount:.6f}"
 
 
 def row_json(row: RunRow) -> dict[str, Any]:
-    """A run in the list of `refold runs`."""
+    """Return one run as `refold runs` lists it."""
     return {
         "run": row.run,
         "agent": row.agent,
@@ -60,7 +61,7 @@ def row_json(row: RunRow) -> dict[str, Any]:
 
 
 def run_json(run: Recording) -> dict[str, Any]:
-    """A run without its steps."""
+    """Return a run without its steps."""
     return {
         "run": run.run,
         "agent": run.agent,
@@ -97,9 +98,10 @@ def run_json(run: Recording) -> dict[str, Any]:
 
 
 def usage_json(usage: UsageSum | None) -> dict[str, Any] | None:
-    """The tokens and the cost of model calls; null where none says any. input_tokens: all that was read.
+    """Return the tokens and the cost of model calls in JSON. None if no call reports any.
 
-    cost_usd: of the models that have a price, null where none has one; unpriced: the models that have none.
+    input_tokens: all tokens read, including cached ones. cost_usd: the cost of the models whose price is known, null if
+    no price is known. unpriced: the models whose price is not known.
     """
     if usage is None:
         return None
@@ -117,7 +119,7 @@ def usage_json(usage: UsageSum | None) -> dict[str, Any] | None:
 
 
 def child_json(run: Recording) -> dict[str, Any]:
-    """A run within another, in short."""
+    """Return a run that began within another, in short."""
     return {
         "run": run.run,
         "agent": run.agent,
@@ -137,7 +139,7 @@ def _synthetic(*, is_so: bool) -> dict[str, bool]:
 
 
 def position_json(run: Recording) -> dict[str, Any] | None:
-    """Where the run stands: its last step."""
+    """Return the position of a run, which is its last step. None if it has no steps."""
     if not run.steps:
         return None
     last = run.steps[-1]
@@ -145,7 +147,9 @@ def position_json(run: Recording) -> dict[str, Any] | None:
 
 
 def step_json(step: Step, *, has_code: bool = True) -> dict[str, Any]:
-    """One step: the five layers of it, and its place in the chain. has_code: whether code can be run against it."""
+    """Return one step: its five layers and its hashes in the chain. has_code: whether code can be run against the
+    run.
+    """
     decided = decision_of(step)
     return {
         "step": step.number,
@@ -168,7 +172,7 @@ def step_json(step: Step, *, has_code: bool = True) -> dict[str, Any]:
 
 
 def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
-    """One call, verbatim."""
+    """Return one call, verbatim."""
     return {
         "kind": call.asked.kind,
         "name": call.asked.name,
@@ -192,7 +196,7 @@ def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
 
 
 def failure_json(failure: Failure | None) -> dict[str, Any] | None:
-    """How something failed."""
+    """Return a failure in JSON; None for no failure."""
     if failure is None:
         return None
     return {
@@ -208,18 +212,18 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def status_of(step: Step) -> str:
-    """committed or pending."""
+    """Return "committed" or "pending"."""
     return "committed" if step.is_committed else "pending"
 
 
 def decision_of(step: Step) -> dict[str, Any] | None:
-    """The last decision of a step: {choice, why, options}."""
+    """Return the last decision of a step, {choice, why, options}; None if it decided nothing."""
     decided = [call.asked.request for call in step.calls if call.asked.kind == "decide"]
     return decided[-1] if decided else None
 
 
 def title_of(step: Step) -> str:
-    """A step's name, else what it decided, else ""."""
+    """Return a step's name, or else its decision, or else an empty text."""
     decided = decision_of(step)
     return step.name or ("" if decided is None else str(decided["choice"]))
 

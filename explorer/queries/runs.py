@@ -1,4 +1,4 @@
-"""Which runs are recorded: what `refold runs` answers."""
+"""The recorded runs: the answer of `refold runs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from refold.explorer.queries.run_shapes import row_json
 
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
-    """All that is given has to hold; see AgentLog.runs."""
+    """A search for runs. A run must meet every condition that is given; see AgentLog.runs."""
 
     since: str | None = None
     until: str | None = None
@@ -34,27 +34,29 @@ class RunsQuery:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether anything but the point and the limit is asked for."""
+        """Whether any condition besides the point and the limit is given."""
         return any(value for name, value in asdict(self).items() if name not in {"at", "limit", "usage"})
 
     @property
     def arguments(self) -> list[str]:
-        """`refold runs`."""
+        """The arguments of `refold runs`."""
         return ["runs", *options_of(asdict(self))]
 
     def find(self, log: AgentLog) -> RunList:
-        """The runs, newest first, with what could not be read."""
+        """Return the matching runs, newest first, and what could not be read."""
         return log.runs(**asdict(self))
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """One object a run."""
+        """Return one object for each run."""
         return [row_json(row) for row in self.find(log).rows]
 
 
 def as_tree(rows: Sequence[RunRow], *, with_forks: bool = False) -> Iterator[tuple[RunRow, int]]:
-    """The rows, each run within another after that one, if it is among them, and how deep it is.
+    """Yield each row with its depth. A run that began within another listed run follows that run.
 
-    with_forks: forks likewise come after the run that they are forks of.
+    Args:
+        rows: The rows, newest first.
+        with_forks: Whether a fork likewise follows the run that it was forked from.
     """
     listed = {row.run for row in rows}
     within: dict[str, list[RunRow]] = {}

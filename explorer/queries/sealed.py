@@ -1,8 +1,8 @@
-"""Sealed values and contents in answers: opened if the key is available.
+"""Sealed values and contents in answers: they are opened if the key is available.
 
-In JSON an opened value replaces the sealed one, as if it had been recorded in clear, and "sealed": true marks the
-field, the mutation or the observation's patch. A value that cannot be opened keeps its $sealed or $blob, with "why",
-and with "expired" if the key or the content is gone, or "damaged".
+In JSON, an opened value replaces the sealed one, as if it had been recorded in clear. "sealed": true marks the field,
+the mutation or the observation's patch. A value that cannot be opened keeps its $sealed or $blob and gets "why". It
+also gets "expired" if the key or the content is gone, or "damaged".
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from refold.avro.jsonform import BLOB, MARKS, SEALED, WRAPPED
 
 
 class Opener:
-    """Opens the JSON forms of one log's values. field: by its first name, as it was sealed under."""
+    """Opens sealed values in the JSON of one log. `field` is always the field's first name: values are sealed under
+    it.
+    """
 
     def __init__(self, log: AgentLog) -> None:
         self._log = log
 
     def value(self, entity: str, field: str, tree: Any) -> Any:
-        """Return a field's value, or a part of it, with each sealed value in it opened, or marked as unreadable."""
+        """Return a field's value, or a part of it. Each sealed value in it is opened, or marked as unreadable."""
         if isinstance(tree, list):
             return [self.value(entity, field, each) for each in tree]
         if not isinstance(tree, dict):
@@ -39,7 +41,7 @@ class Opener:
         return {key: self.value(entity, field, each) for key, each in tree.items()}
 
     def state(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Open what shapes.state_json returns."""
+        """Open the sealed values in what shapes.state_json returns."""
         entity = tree["entity"]
         return {
             **tree,
@@ -48,11 +50,11 @@ class Opener:
         }
 
     def row(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Open what shapes.row_json returns."""
+        """Open the sealed values in what shapes.row_json returns."""
         return self._member(tree["entity"], tree["field"], tree, "old", "new")
 
     def link(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Open what shapes.why_json returns."""
+        """Open the sealed values in what shapes.why_json returns."""
         patch = tree["patch"]
         if not patch:
             return tree
@@ -66,20 +68,20 @@ class Opener:
         return found
 
     def _member(self, entity: str, field: str, tree: dict[str, Any], *names: str) -> dict[str, Any]:
-        """Return an object with values of the field under some names."""
+        """Open an object in which each of the given keys has a value of the field."""
         opened = {name: self.value(entity, field, tree[name]) for name in names}
         sealed = {"sealed": True} if any(_is_sealed(tree[name]) for name in names) else {}
         return {**tree, **opened, **sealed}
 
     def _option(self, entity: str, field: str, mark: str, inner: dict[str, Any]) -> Any:
-        """Open one $sealed or $blob. Contents in clear stay, because they may be large."""
+        """Open one $sealed or $blob. Content in clear stays a $blob, because it may be large."""
         try:
             if mark == SEALED:
                 return self._opened(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
             digest = bytes.fromhex(inner["hash"])
         except (NotAnswerable, CorruptionError, StorageError) as error:
             return {mark: {**inner, **_why(error)}}
-        except (KeyError, ValueError, TypeError):  # it looks like one, but is not
+        except (KeyError, ValueError, TypeError):  # it has the form of a sealed value, but is not one
             return {mark: inner}
         return {mark: inner} if not self._log.port.has_store else self._content(entity, field, digest, inner)
 

@@ -1,4 +1,4 @@
-"""Turns of all runs by what they say: what `refold run search` answers. See sinks/search."""
+"""Full-text search over the turns of all runs: the answer of `refold run search`. See sinks/search."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ from refold.sinks.search.sink import SearchSink
 
 @dataclass(slots=True)
 class SearchAnswer:
-    """cut: of the index. unread: entities that were found, and cannot be read any more. sealed_left_out: how many
-    turns are sealed, and have no words in the index."""
+    """The answer of a search.
+
+    Attributes:
+        cut: The position of the index, as text; empty if it has none.
+        hits: The turns found.
+        unread: Entities that were found but can no longer be read.
+        sealed_left_out: How many turns are not searched, because they are sealed and their words are not indexed.
+    """
 
     cut: str
     hits: list[SearchHit]
@@ -31,7 +37,7 @@ class SearchAnswer:
     sealed_left_out: int = 0
 
     def json(self) -> dict[str, Any]:
-        """As `--json` prints it. step is null where it is the run as a whole, or a conversation."""
+        """Return the answer as `--json` prints it. A step of null means the run as a whole, or a conversation."""
         return {**asdict(self), "hits": [_hit_json(each) for each in self.hits]}
 
 
@@ -39,15 +45,18 @@ class SearchAnswer:
 def search_index(
     log: AgentLog, path: Path | None, *, has_sealed: bool | None, updates: bool, watch: SinkWatch | None = None
 ) -> Iterator[SearchDatabase]:
-    """The index of a log, brought up to the log's end, unless another process does that.
+    """Open the index of a log, and bring it up to the log's end unless another process does that.
 
     Args:
-        path: of the file; None: the usual one.
-        has_sealed: whether sealed content is in it; None: as it was made.
+        log: The log that is indexed.
+        path: The file of the index; None: the default one.
+        has_sealed: Whether sealed content is indexed; None: as the index was created.
+        updates: Whether the index is brought up to the log's end.
+        watch: Observes the progress of the update.
 
     Raises:
-        SinkRefused: the file is damaged, or no such index; also where that shows when the index is read.
-        SinkBusy: another process keeps it locked.
+        SinkRefused: The file is damaged or is not such an index. It may also be raised while the index is read.
+        SinkBusy: Another process keeps the file locked.
     """
     with closing(SearchSink(path, has_sealed=has_sealed)) as sink:
         try:
@@ -60,7 +69,7 @@ def search_index(
 
 
 def searched(database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int) -> SearchAnswer:
-    """The newest turns that have all that is wanted."""
+    """Return the newest turns that meet every condition."""
     unread: list[str] = []
     hits = search(database, log, wanted, limit, unread.append)
     left_out = sealed_left_out(database, wanted.text)
@@ -68,12 +77,12 @@ def searched(database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limi
 
 
 def sealed_left_out(database: SearchDatabase, text: str) -> int:
-    """How many turns a search for a text leaves out, because their content is sealed and not in the index."""
+    """Return how many turns a search for a text leaves out because their content is sealed and not in the index."""
     return 0 if database.has_sealed or not text else database.sealed_count
 
 
 def runs_with(database: SearchDatabase, log: AgentLog, text: str) -> set[str]:
-    """The ids of the runs of which a turn has every word of a text."""
+    """Return the ids of the runs in which one turn contains every word of a text."""
     found = {each.owner for each in TurnFinder(database, log.vault.ring).find(SearchWanted(text))}
     of_sessions = [each.partition("/")[2] for each in found if each.startswith("agent_session/")]
     runs = {each.partition("/")[2] for each in found if each.startswith("run/")}
@@ -81,7 +90,11 @@ def runs_with(database: SearchDatabase, log: AgentLog, text: str) -> set[str]:
 
 
 def wanted_of(since: str | None, until: str | None, **given: Any) -> SearchWanted:
-    """What is wanted. since, until: RFC 3339. InputError."""
+    """Return the conditions of a search. since, until: RFC 3339.
+
+    Raises:
+        InputError: A time cannot be read.
+    """
     return SearchWanted(since=time_of(since, "since"), until=time_of(until, "until"), **given)
 
 

@@ -1,7 +1,7 @@
-"""The JSON of answers: what `--json`, the pages, the HTTP API and MCP give.
+"""The JSON of answers, as `--json`, the pages, the HTTP API and MCP return it.
 
-Ids and hashes in hex; times in RFC 3339 UTC, observed_at to the microsecond, recorded_at to the millisecond.
-The keys here are what others build on: add to them, rename none.
+Ids and hashes are hex text. Times are RFC 3339 UTC: observed_at to the microsecond, recorded_at to the millisecond.
+Other programs depend on these keys: they may be added, never renamed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from refold.streams.view import EntityView, Holder, StateView, TraceLink
 
 
 def point_json(point: Point) -> dict[str, Any]:
-    """The cut of an answer, and whether it may still grow."""
+    """Return the cut of an answer, and whether the answer may still change."""
     return {"cut": str(point.cut), "cut_short": point.cut.short, "open": point.open}
 
 
 def marker_json(marker: Marked) -> dict[str, Any]:
-    """One marker."""
+    """Return one marker in JSON."""
     point = Point(read_cut(marker.cut))
     return {
         "name": marker.name,
@@ -42,12 +42,12 @@ def marker_json(marker: Marked) -> dict[str, Any]:
 
 
 def position_json(position: Position) -> dict[str, int]:
-    """A place in the log."""
+    """Return a position in the log in JSON."""
     return {"partition": position.partition, "offset": position.offset}
 
 
 def row_json(row: Row) -> dict[str, Any]:
-    """One mutation."""
+    """Return one mutation in JSON."""
     is_link = row.field == LINKS
     return {
         "entity": row.entity,
@@ -71,7 +71,7 @@ def _validity(given: Mapping[str, int] | None) -> dict[str, str] | None:
 
 
 def rebuild_json(point: Point, view: StateView, root: str | None) -> dict[str, Any]:
-    """What a rebuild found, without the states themselves; without a root where only some were asked for."""
+    """Return the result of a rebuild, without the states. root: None if only some types were rebuilt."""
     return {
         **point_json(point),
         "observations": view.observations,
@@ -82,7 +82,7 @@ def rebuild_json(point: Point, view: StateView, root: str | None) -> dict[str, A
 
 
 def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
-    """One sealed epoch; of a damaged one only where it is, and the problem."""
+    """Return one sealed epoch in JSON. A damaged one has only its position and the problem."""
     epoch = snapshot.epoch
     place = {"partition": epoch.partition, "offset": epoch.offset, "schemas": epoch.schemas}
     pinned_at = None if snapshot.pinned_at is None else millis_text(snapshot.pinned_at)
@@ -102,7 +102,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def collected_json(found: Sequence[Collected], *, dry_run: bool) -> dict[str, Any]:
-    """What was removed of a log's snapshots, or would be."""
+    """Return which snapshots of a log were removed, or, with dry_run, would be removed."""
     return {
         "dry_run": dry_run,
         "records": sum(each.records for each in found),
@@ -124,7 +124,7 @@ def collected_json(found: Sequence[Collected], *, dry_run: bool) -> dict[str, An
 
 
 def state_json(point: Point, view: EntityView) -> dict[str, Any]:
-    """One entity, each field with the newest observation that holds it, and each element with its own."""
+    """Return one entity in JSON. Each field has the newest observation that holds it, each element its own."""
     conflicts = view.conflicts
     shown = Shown(view.definition.definition, python=False)
     return {
@@ -147,7 +147,7 @@ def state_json(point: Point, view: EntityView) -> dict[str, Any]:
 
 
 def link_json(link: Mapping[str, Any]) -> dict[str, Any]:
-    """A live link and the observation that made it."""
+    """Return a live link and the observation that created it."""
     times = {side: time_text(link[side]) for side in ("valid_from", "valid_to") if link.get(side) is not None}
     return {"relation": link["relation"], "target": link["target"], "by": link["by"].hex(), **times}
 
@@ -173,17 +173,17 @@ def _holder_json(holder: Holder) -> dict[str, Any]:
 
 
 def foreign_json(foreign: Foreign) -> dict[str, Any]:
-    """Records of a topic that refold did not write."""
+    """Return the records of a topic that refold did not write."""
     return {"topic": foreign.topic, "records": foreign.records, "first": position_json(foreign.first)}
 
 
 def set_aside_json(aside: SetAside) -> dict[str, Any]:
-    """Damaged records of a topic that hold nothing."""
+    """Return the damaged records of a topic that were set aside or passed over."""
     return {"topic": aside.topic, "records": aside.records, "first": position_json(aside.first)}
 
 
 def verdict_json(point: Point, verdict: VerifyReport) -> dict[str, Any]:
-    """What verify found."""
+    """Return the result of `verify` in JSON."""
     return {
         "ok": verdict.ok,
         "root": verdict.root,
@@ -199,7 +199,7 @@ def verdict_json(point: Point, verdict: VerifyReport) -> dict[str, Any]:
 
 
 def why_json(link: TraceLink, registry: Registry) -> dict[str, Any]:
-    """One observation of a chain; a cause that does not stand below the cut has its id alone."""
+    """Return one observation of a chain. A cause that is not in the log before the cut has only its id."""
     statement = link.statement
     return {
         "observation": link.observation,
@@ -219,7 +219,7 @@ def why_json(link: TraceLink, registry: Registry) -> dict[str, Any]:
 
 
 def relation_json(link: Relation) -> dict[str, Any]:
-    """What a link or an unlink says."""
+    """Return the relation, the target and the times of a link or an unlink."""
     times = {"valid_from": link.valid_from, "valid_to": link.valid_to}
     return {
         "relation": link.relation,
@@ -229,7 +229,7 @@ def relation_json(link: Relation) -> dict[str, Any]:
 
 
 def patch_of(statement: Observation, registry: Registry) -> dict[str, Any]:
-    """An observation's patch in JSON, by the newest version that knows all its fields."""
+    """Return an observation's patch in JSON, using the newest version of its type that has all its fields."""
     versions = registry.versions(statement.type)
     for version in reversed(versions):
         if statement.patch.keys() <= version.definition.by_first_name.keys():
@@ -238,7 +238,7 @@ def patch_of(statement: Observation, registry: Registry) -> dict[str, Any]:
 
 
 def change_json(change: Change, shown: Shown, partition: int) -> dict[str, Any]:
-    """One change of an entity, with the mutations of each step."""
+    """Return one change of an entity, with the mutations of each step."""
     return {
         "entity": change.entity,
         "from_version": change.from_version,
@@ -253,7 +253,7 @@ def change_json(change: Change, shown: Shown, partition: int) -> dict[str, Any]:
 
 
 def change_rows(change: Change, shown: Shown, partition: int) -> list[Row]:
-    """A change's mutations as rows."""
+    """Return a change's mutations as rows."""
     return [
         row
         for step in change.steps

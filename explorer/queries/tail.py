@@ -1,4 +1,4 @@
-"""Changes as they come: what `refold tail` answers."""
+"""Changes as they are recorded: the answer of `refold tail`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ RECORDS_OF_A_PARTITION_MIN = 10
 
 
 class ShownChanges:
-    """How the values of changes are shown: by the definition that each change was made under.
+    """Formats the values of changes by the type definition that each change was made under.
 
-    found: called when a change has a definition that no change before had.
+    `found` is called whenever a definition occurs for the first time.
     """
 
     def __init__(self, log: Log, found: Callable[[], None] = lambda: None) -> None:
@@ -32,7 +32,7 @@ class ShownChanges:
         self._known: dict[bytes, Shown] = {}
 
     def of(self, change: Change) -> Shown:
-        """How the values of a change are shown."""
+        """Return the formatter for the values of a change."""
         if change.definition not in self._known:
             self._known[change.definition] = Shown(self._version(change).definition, python=False)
             self._found()
@@ -45,34 +45,37 @@ class ShownChanges:
 
 @dataclass(frozen=True, slots=True)
 class TailQuery:
-    """The changes after a point. since: WHEN."""
+    """The changes after a point. since: the point, as WHEN."""
 
     since: str
 
     @property
     def arguments(self) -> list[str]:
-        """`refold tail`."""
+        """The arguments of `refold tail`."""
         return ["tail", *options_of({"from": self.since})]
 
     def changes(self, log: AgentLog) -> Iterator[dict[str, Any]]:
-        """Each change, as the command prints it in a line, in order within each partition."""
+        """Yield each change as the command prints it on a line. Changes of one partition are in order."""
         shown = ShownChanges(log)
         for change in log.changes(self.since):
             yield change_json(change, shown.of(change), log.port.partition_of(change.entity))
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """All of them."""
+        """Return all changes."""
         return list(self.changes(log))
 
 
 def before_some(cut: Cut) -> Cut:
-    """A cut before this one by about RECORDS_LISTED records, the same number in each partition."""
+    """Return a cut about RECORDS_LISTED records before this one, the same number in each partition."""
     of_each = max(RECORDS_OF_A_PARTITION_MIN, RECORDS_LISTED // max(1, len(cut.offsets)))
     return replace(cut, offsets={partition: max(0, end - of_each) for partition, end in cut.offsets.items()})
 
 
 def by_observation(change: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A change as one row for each observation, with its mutations; one without where a new definition made it."""
+    """Split a change into one row for each observation, with its mutations.
+
+    A change that a new type definition caused starts with a row that has no mutations.
+    """
     if change["redefined"]:
         through = change["through"]
         yield {

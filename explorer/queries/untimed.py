@@ -1,7 +1,7 @@
-"""Observations of imported runs whose source has no time.
+"""Observations of imported runs whose source has no times.
 
-Each observation needs a time to be put in order by. Where the source has none it was made up, and answers say so
-instead of showing it: "no time" as text, null with `synthetic_time` in JSON.
+Every observation needs a time, because observations are ordered by time. If the source has none, the importer
+generates one. Answers hide a generated time: they say "no time" in text, and null with `synthetic_time` in JSON.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from refold.streams.cut import Cut
 
 RUNS_AT_ONCE = 500
 VALUES = frozenset({"value", "old", "new", "key", "patch", "conflicts"})
-"""What stands below these in JSON was observed, whatever it looks like."""
+"""Keys whose values are recorded data. Objects inside them are never changed, even if they have the form of an
+observation.
+"""
 
 
 def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
-    """The JSON of an answer, in which observations without a time say so.
+    """Mark the observations in an answer whose time was generated.
 
     Args:
-        log: The log that the answer is of.
+        log: The log that was asked.
         tree: The answer; it is changed in place.
-        cut: Up to where the runs of its observations are looked at.
+        cut: The point at which the runs of the observations are looked up.
 
     Returns:
         The same tree.
@@ -40,7 +42,7 @@ def untimed_json(log: Log, tree: Any, cut: Cut) -> Any:
 
 
 def _observed(tree: Any) -> Iterator[dict[str, Any]]:
-    """Each object that says when and by which run something was observed."""
+    """Yield each object that has both a time of observation and the run that observed it."""
     if isinstance(tree, list):
         for each in tree:
             yield from _observed(each)
@@ -54,7 +56,9 @@ def _observed(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def untimed_runs(log: Log, runs: Iterable[str], cut: Cut) -> set[str]:
-    """Those of some runs that were imported without any time. A run in which some messages have a time is none."""
+    """Return those of the given runs that were imported without any time. A run in which some messages have a time is
+    not one of them.
+    """
     names = sorted(filter(_is_entity, {f"run/{each}" for each in runs if each}))
     found: set[str] = set()
     for begin in range(0, len(names), RUNS_AT_ONCE):

@@ -1,6 +1,6 @@
-"""Two runs side by side, opened where they first differ; texts that differ word by word.
+"""Two runs side by side, opened at their first difference. Texts that differ are compared word by word.
 
-The explorer's pages and the deck show the same.
+The explorer's pages and the deck share this view.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 class TextPiece(NamedTuple):
-    """A piece of a text. is_other: the other side has not got it there."""
+    """A piece of a text. is_other: whether the other side has different text at this point."""
 
     text: str
     is_other: bool
 
 
 def comparison(log: AgentLog, query: CompareQuery, redact: Redact | None = None) -> dict[str, Any]:
-    """What is shown of two runs. redact: what of each recorded tree may be shown; then nothing is told in sentences."""
+    """Return the view of a comparison.
+
+    Args:
+        log: The log of both runs.
+        query: The runs to compare.
+        redact: Removes secrets from each recorded tree. With it, no sentences about the difference are included.
+    """
     pair = query.pair(log)
     found = compare(pair[0].run, pair[1].run, exact=query.exact)
     behind = [] if found is None else provenance(found, *pair, query.depth)
@@ -61,12 +67,12 @@ def comparison(log: AgentLog, query: CompareQuery, redact: Redact | None = None)
 
 
 def _head(run: Recording, redact: Redact | None) -> Recording:
-    """A run, of which only what heads it is shown."""
+    """Return a run whose title and agent may be shown. Only these are used, to head the view."""
     return run if redact is None else replace(run, title=str(redact(run.title)), agent=str(redact(run.agent)))
 
 
 def _hidden(path: str, value: Any, redact: Redact | None) -> Any:
-    """A value without its secrets, which are known by the name that it stands under, too."""
+    """Redact a value. The last name of its path is passed on, because secrets are recognized by name too."""
     if redact is None:
         return value
     name = path.rpartition(".")[2] or "value"
@@ -74,7 +80,7 @@ def _hidden(path: str, value: Any, redact: Redact | None) -> Any:
 
 
 def _sides(found: Divergence, redact: Redact | None = None) -> list[dict[str, Any]]:
-    """Each place that differs, what is on both sides, and texts word by word."""
+    """Return each path that differs, with the values on both sides; texts also word by word."""
     listed = found.differences or differences(found.a.value, found.b.value)
     shown = [
         {
@@ -88,7 +94,7 @@ def _sides(found: Divergence, redact: Redact | None = None) -> list[dict[str, An
 
 
 def words(left: Any, right: Any) -> tuple[list[TextPiece], list[TextPiece]] | None:
-    """Two texts word by word; None where they are no texts, or have too many words."""
+    """Compare two texts word by word. None if a value is not a text, or has more than WORDS_MAX words."""
     if not (isinstance(left, str) and isinstance(right, str)):
         return None
     a, b = _WORD.findall(left), _WORD.findall(right)
@@ -104,7 +110,7 @@ def words(left: Any, right: Any) -> tuple[list[TextPiece], list[TextPiece]] | No
 
 
 def _steps(a: Recording, b: Recording, found: Divergence | None) -> Iterator[Mapping[str, Any]]:
-    """The steps of both around the place where they part, side by side by their numbers."""
+    """Yield the steps of both runs around the first divergence, paired by number."""
     middle = max(found.step or max(len(a.steps), len(b.steps)), 1) if found is not None else 1
     later = {(each.a, each.b) for each in found.later} if found is not None else set()
     differing = {number for pair in later for number in pair if number is not None}

@@ -1,6 +1,6 @@
-"""What a model was asked and answered, as messages: in the forms of OpenAI, Anthropic, Gemini, and texts.
+"""A model's request and answer as messages. OpenAI, Anthropic and Gemini formats and plain text are understood.
 
-A form that is not known is shown as JSON. Nothing is left out: the raw request and answer are one key away.
+An unknown format is shown as JSON. Nothing is lost: one key shows the raw request and answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "model", "tool", 
 
 
 class MessagePart(NamedTuple):
-    """A part of a message. kind: text, thinking, call, result or json; name: of the tool, for a call or a result."""
+    """A part of a message. kind: text, thinking, call, result or json; name: the tool, for a call or a result."""
 
     kind: str
     value: Any
@@ -31,8 +31,9 @@ class ModelMessage(NamedTuple):
 
 
 class ModelRequest(NamedTuple):
-    """What a model was asked. settings: everything that is no message, such as model and temperature; tools: the names
-    of those it could call."""
+    """A model's request. settings: everything that is not a message, such as model and temperature; tools: the names of
+    the tools that the model could call.
+    """
 
     messages: tuple[ModelMessage, ...]
     settings: dict[str, Any]
@@ -40,7 +41,7 @@ class ModelRequest(NamedTuple):
 
 
 def asked(request: Any) -> ModelRequest | None:
-    """A model's request as messages; None where its form is not known."""
+    """Return a model's request as messages. None if its format is unknown."""
     given = _keywords(request)
     if given is None:
         return None
@@ -64,7 +65,7 @@ def asked(request: Any) -> ModelRequest | None:
 
 
 def answered(answer: Any) -> tuple[ModelMessage, ...]:
-    """A model's answer as messages; none where its form is not known."""
+    """Return a model's answer as messages. Empty if its format is unknown."""
     if isinstance(answer, str):
         return (ModelMessage("assistant", (MessagePart("text", answer),)),)
     if not isinstance(answer, Mapping):
@@ -85,7 +86,7 @@ def answered(answer: Any) -> tuple[ModelMessage, ...]:
 
 
 def message_of(value: Any) -> ModelMessage | None:
-    """A value as a message; None where it is none."""
+    """Return a value as a message. None if it is not a message."""
     if not isinstance(value, Mapping) or value.get("role") not in ROLES:
         return None
     found = _message(value)
@@ -93,13 +94,13 @@ def message_of(value: Any) -> ModelMessage | None:
 
 
 def messages_of(value: Any) -> tuple[ModelMessage, ...]:
-    """A list as messages; none where one of its items is none."""
+    """Return a list as messages. Empty unless every item is a message."""
     found = [message_of(each) for each in value] if isinstance(value, list) else []
     return tuple(each for each in found if each is not None) if all(found) else ()
 
 
 def _keywords(request: Any) -> Mapping[str, Any] | None:
-    """The named parts of a request: a call's keywords, or a body as it crossed the wire."""
+    """Return the named parts of a request: the keywords of a call, or the body of an HTTP request."""
     if not isinstance(request, Mapping):
         return None
     if request and request.keys() <= {"args", "kwargs"}:
@@ -154,7 +155,7 @@ def _parts(content: Any) -> Iterator[MessagePart]:
 
 
 def _result(part: MessagePart, name: str) -> MessagePart:
-    """What a tool answered; JSON in a text is read, so that it is shown as what it is."""
+    """Return a tool's result. JSON text is parsed, so that it is shown as JSON."""
     text = part.value
     is_json = isinstance(text, str) and text[:1] in ("{", "[")
     return MessagePart("result", _parsed(text) if is_json else text, name)
@@ -184,7 +185,7 @@ def _part(given: Mapping[str, Any]) -> Iterator[MessagePart]:
 
 
 def _parsed(arguments: Any) -> Any:
-    """Arguments that are written as JSON text, read."""
+    """Parse arguments that are JSON text. Anything else is returned unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -1,8 +1,8 @@
-"""The moments of an entity between which a slider moves, by one of three clocks.
+"""The moments of an entity that a slider stops at, by one of three clocks.
 
-known: the versions, by when the log took what made them. true: the times at which things happened, by their sources.
-read: the times at which agents read the entity. Each moment has the address of the page as of then. Of many moments
-those around the chosen one are shown.
+known: the versions, by when the log recorded them. true: the times at which things happened, according to their
+sources. read: the times at which agents read the entity. Each moment has the address of the page at that moment. If
+there are too many moments, only those around the chosen one are shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from refold.streams.cut import Cut
 
 MOMENTS_MAX = 240
 CLOCKS = ("known", "true", "read")
-# From the thumb's middle at one end of a slider to the slider's end, as a share of a usual width.
+# The distance from the middle of the thumb, at an end of the slider, to that end: percent of a usual width.
 MARGIN_PERCENT = 1.0
 
 
 class SliderStop(NamedTuple):
-    """One stop. at: WHEN; clock: of WHEN; time: RFC 3339; about: what happened; x: percent of the width."""
+    """One stop of a slider.
+
+    Attributes:
+        at: The moment, as WHEN.
+        clock: The clock of `at`.
+        time: RFC 3339.
+        about: What happened.
+        is_chosen: Whether the page shows this moment.
+        x: The position on the slider, in percent of its width.
+    """
 
     at: str
     clock: str
@@ -33,14 +42,16 @@ class SliderStop(NamedTuple):
 
 
 class DeployMark(NamedTuple):
-    """A marker of the log, such as a deploy. x: percent, between the moments before and after it."""
+    """A marker of the log, such as a deploy. x: percent, halfway between the moments before and after it."""
 
     name: str
     x: float
 
 
 class SliderStops(NamedTuple):
-    """earlier, later: how many moments are left out on each side; chosen: the index of the one shown."""
+    """The stops of a slider. earlier, later: how many moments are left out on each side; chosen: the index of the shown
+    moment, -1 for none.
+    """
 
     clock: str
     moments: tuple[SliderStop, ...]
@@ -51,7 +62,12 @@ class SliderStops(NamedTuple):
 
 
 def known_moments(rows: Sequence[Mapping[str, Any]], version: int) -> list[SliderStop]:
-    """The versions that changed something, of the rows of a history; chosen: the newest up to the version."""
+    """Return the versions that changed something. The chosen one is the newest up to `version`.
+
+    Args:
+        rows: The rows of the entity's history.
+        version: The version that is shown.
+    """
     by_version: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_version.setdefault(row["version"], []).append(row)
@@ -71,7 +87,14 @@ def known_moments(rows: Sequence[Mapping[str, Any]], version: int) -> list[Slide
 def true_moments(
     rows: Sequence[Mapping[str, Any]], version: int, observed_until: str | None
 ) -> list[SliderStop]:  # fmt: skip
-    """The times at which something happened; chosen: the latest up to a time, or else of what is known by a version."""
+    """Return the times at which something happened.
+
+    Args:
+        rows: The rows of the entity's history.
+        version: The version that is shown.
+        observed_until: The time that is shown, RFC 3339. The chosen stop is the latest up to it; with None, the
+            latest time that was known in `version`.
+    """
     by_time: dict[str, list[str]] = {}
     for row in rows:
         if row["observed_at"]:
@@ -89,7 +112,7 @@ def true_moments(
 
 
 def read_moments(reads: Sequence[Mapping[str, Any]], cut: str) -> list[SliderStop]:
-    """The reads of the entity, each at the cut that was read; chosen: the one of the cut."""
+    """Return the agents' reads of the entity, each at the cut that was read. The chosen one was read at `cut`."""
     return [
         SliderStop(each["cut"], "", each["read_at"],
                f"v{each['version']}, read by {each['agent']} in step {each['step']} of {each['run']}",
@@ -102,7 +125,7 @@ def read_moments(reads: Sequence[Mapping[str, Any]], cut: str) -> list[SliderSto
 def moments_of(
     log: AgentLog, entity: str, clock: str, version: int, rows: Sequence[Mapping[str, Any]], cut: Cut, end: Cut
 ) -> list[SliderStop]:
-    """Every moment of an entity, by a clock. version, cut: what is shown now; end: where the slider ends."""
+    """Return every moment of an entity, by one clock. version, cut: what is shown now; end: where the slider ends."""
     if clock == "read":
         return read_moments(reads_of(log, entity, end), str(cut))
     if clock == "true":
@@ -111,7 +134,7 @@ def moments_of(
 
 
 def reads_of(log: AgentLog, entity: str, end: Cut) -> list[dict[str, Any]]:
-    """Every read of an entity that a step recorded, in order; goes through all steps."""
+    """Return every read of an entity that a step recorded, in order. This scans all steps."""
     steps = rebuilt(log, ["step"], end)
     found = []
     for step in () if steps is None else map(steps.__getitem__, steps):
@@ -129,7 +152,7 @@ def reads_of(log: AgentLog, entity: str, end: Cut) -> list[dict[str, Any]]:
 
 
 def placed(clock: str, found: Sequence[SliderStop], markers: Sequence[Mapping[str, Any]]) -> SliderStops:
-    """The moments around the chosen one, evenly spaced, and the markers between them."""
+    """Return at most MOMENTS_MAX moments around the chosen one, evenly spaced, with the markers between them."""
     chosen = next((index for index, each in enumerate(found) if each.is_chosen), -1)
     middle = chosen if chosen >= 0 else len(found) - 1
     first = max(0, min(middle - MOMENTS_MAX // 2, len(found) - MOMENTS_MAX))

@@ -1,7 +1,7 @@
-"""Recorded values as text for people: what the explorer's pages and the deck show.
+"""Recorded values as text for people, for the explorer's pages and the deck.
 
-Control characters, characters that turn the direction of writing, and halves of UTF-16 pairs are shown as escapes, so
-that no value can disguise itself or another, and none can steer a terminal. Long values are cut, and say so.
+Control characters, characters that change the writing direction, and lone surrogates are escaped. So no value can
+disguise itself or another value, and none can control a terminal. Long values are cut, with a note.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from refold.avro.times import parse_time
 NONE = "\N{EN DASH}"
 KEPT = frozenset("\n\t")
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-# Emoji are joined by this one, and words of some languages need it.
+# This one joins emoji, and some languages need it within words.
 JOINERS = frozenset("\u200c\u200d")
 
 TOO_DEEP = "nested too deeply to be shown"
@@ -25,14 +25,14 @@ CELL_MAX = 160
 
 
 class Clipped(NamedTuple):
-    """A text to be shown. left_out: how many characters of it are not."""
+    """A text to be shown. left_out: how many of its characters are not shown."""
 
     text: str
     left_out: int = 0
 
 
 def visible(text: str) -> str:
-    """The text, with what would not be seen as it is escaped."""
+    """Return the text with every invisible or misleading character escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_visible, text))
@@ -45,7 +45,7 @@ def _visible(character: str) -> str:
 
 
 def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
-    """A value as text: a text itself, anything else as indented JSON. At most so many characters of it."""
+    """Return at most `most` characters of a value: a text as it is, anything else as indented JSON."""
     whole = value if isinstance(value, str) else json_text(value)
     if len(whole) <= most:
         return Clipped(visible(whole))
@@ -53,7 +53,7 @@ def clipped(value: Any, most: int = SHOWN_MAX) -> Clipped:
 
 
 def json_text(value: Any) -> str:
-    """Indented JSON for people, without the marks of the journal."""
+    """Return a value as indented JSON, without the journal's type marks."""
     return _dumped(value, 2)
 
 
@@ -65,7 +65,7 @@ def _dumped(value: Any, indent: int | None) -> str:
 
 
 def cell(value: Any, most: int = CELL_MAX) -> str:
-    """A value on one line of a table; a long one is cut in its middle."""
+    """Return a value on one line, for a table cell. A long value is cut in its middle."""
     text = value if isinstance(value, str) else _dumped(value, None)
     if len(text) > most:
         text = f"{text[: most * 2 // 3]} … {text[-(most // 4) :]}"
@@ -73,14 +73,14 @@ def cell(value: Any, most: int = CELL_MAX) -> str:
 
 
 def took(started: str | None, ended: str | None) -> str:
-    """How long, in the unit that reads best; a dash where a time is missing."""
+    """Return the time between two RFC 3339 times, in the most readable unit. A dash if one is missing."""
     if not started or not ended:
         return NONE
     return duration((parse_time(ended, "ended") - parse_time(started, "started")) / 1000)
 
 
 def duration(milliseconds: float) -> str:
-    """A duration in the unit that reads best."""
+    """Format a duration in the most readable unit."""
     if milliseconds < 1:
         return f"{milliseconds * 1000:.0f} µs"
     if milliseconds < 1000:
@@ -92,5 +92,5 @@ def duration(milliseconds: float) -> str:
 
 
 def number(given: int | None) -> str:
-    """A count with separators between thousands; a dash for none."""
+    """Format a count with thousands separators. A dash for None."""
     return NONE if given is None else f"{given:,}"

@@ -1,6 +1,6 @@
-"""One step of a run as people look at it: its calls, what they changed, what the agent had read, and how it failed.
+"""One step of a run, prepared for display: its calls, changes, reads and failure.
 
-The explorer's pages and the deck show the same.
+The explorer's pages and the deck share this view.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ OF_THE_PROCESS = ("now", "random", "uuid")
 
 
 class StateDifference(NamedTuple):
-    """A place in a state. has_before, has_after: whether anything was there. message: what was added, if it is one."""
+    """A difference at one path of a state.
+
+    has_before, has_after: whether the path had a value before and after. message: the added value as a message, if it
+    is one.
+    """
 
     path: str
     before: Plain
@@ -40,8 +44,11 @@ class StateDifference(NamedTuple):
 
 
 def opening_step(run: Recording) -> int:
-    """Where a run is opened: at the failure it ended with, at the last step where it has not ended, else at the first
-    failure that it had, else at its beginning."""
+    """Return the number of the step at which a run is opened.
+
+    This is the failure that the run ended with. For a run that has not ended it is the last step; otherwise the first
+    failure, or else step 1.
+    """
     failed = [step.number for step in run.steps if step.failure is not None or step.outcome in ("failed", "timed_out")]
     if not run.outcome:
         return len(run.steps)
@@ -51,7 +58,7 @@ def opening_step(run: Recording) -> int:
 
 
 def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut) -> Iterator[dict[str, Any]]:
-    """A row for each step near one: at most `around` steps before and after it."""
+    """Yield a row for each step near `number`: at most `around` steps before and after it."""
     first = max(0, number - 1 - around)
     shown = run.steps[first : number + around]
     observed = observed_of(log, run, [step for step in shown if not step.attempts], cut)
@@ -73,11 +80,20 @@ def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut)
 def step_shown(
     log: AgentLog, run: Recording, step: Step, before: Plain, after: Plain, cut: Cut, redact: Redact = lambda tree: tree
 ) -> tuple[dict[str, Any], Query]:
-    """What is shown of a step, and the question for what was known by then. before, after: the run's state around it;
-    redact: what of each tree may be shown."""
+    """Return the view of a step, and the question for what the agent knew at its end.
+
+    Args:
+        log: The log of the run.
+        run: The run.
+        step: The step to show.
+        before: The run's state before the step.
+        after: The run's state after it.
+        cut: The point that the log is read at.
+        redact: Removes secrets from each recorded tree.
+    """
     before, after = redact(before), redact(after)
     changed = differences(before, after)
-    # A step that goes on, or was cut short, has no end to ask for: what the log holds at the cut counts.
+    # An unfinished step has no end to ask for, so the state of the log at the cut is used.
     knew = KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
     reads, not_known = [], ""
     try:
@@ -107,7 +123,9 @@ def step_shown(
 
 
 def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) -> Iterator[dict[str, Any]]:
-    """The calls of a step. Of the messages of a model's request, how many the call before it had been asked already."""
+    """Yield the calls of a step. For a model call, `said_before` counts the messages that the previous request had
+    already.
+    """
     before = _asked_before(run, step, redact)
     for call, told in zip(step.calls, given["calls"], strict=True):
         made = _call(told, given["failure"])
@@ -118,7 +136,7 @@ def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) ->
 
 
 def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | None:
-    """What the last model call before a step was asked."""
+    """Return the last model request before a step. None if there is none."""
     for each in reversed(run.steps[: step.number - 1]):
         for call in reversed(each.calls):
             if call.asked.kind == "model":
@@ -127,7 +145,7 @@ def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | 
 
 
 def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
-    """How many messages two requests have in common at their beginning; 0 where all are, so that something is shown."""
+    """Return how many leading messages two requests share. 0 if all are shared, so that something is shown."""
     if before is None or now is None:
         return 0
     same = takewhile(lambda pair: pair[0] == pair[1], zip(before.messages, now.messages, strict=False))
@@ -136,7 +154,7 @@ def _in_common(before: ModelRequest | None, now: ModelRequest | None) -> int:
 
 
 def model_facts(call: Call) -> list[str]:
-    """What a model call says of itself by the names that clients use: model, tokens, why it ended, cost."""
+    """Return what a model call reports about itself: model, tokens, finish reason, cost."""
     found = model_call(call)
     model = found.get("response_model") or found.get("model")
     facts = [str(model)] if model else []
@@ -150,21 +168,21 @@ def model_facts(call: Call) -> list[str]:
 
 
 def observed_of(log: AgentLog, run: Recording, steps: Iterable[Step], cut: Cut) -> dict[int, dict[str, Any]]:
-    """By number, what was observed of steps that no recorder wrote: their entities' fields."""
+    """Return, by step number, the observed fields of the step's entity. Used for steps that no recorder wrote."""
     names = {f"step/{run.run}#{step.number}": step.number for step in steps}
     return {names[name]: state.shown() for name, state in log.states(list(names), cut).items()}
 
 
 def _earlier(step: Step, run: Recording, redact: Redact) -> Iterator[list[dict[str, Any]]]:
-    """The calls of the attempts before the last, each as step_json gives those of the last."""
+    """Yield, for each attempt before the last, its calls in JSON. step_json returns those of the last attempt."""
     for attempt in step.attempts[:-1]:
         yield [cast("dict[str, Any]", redact(call_json(call, has_code=run.has_code))) for call in attempt.calls]
 
 
 def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any]:
-    """A call, with its messages where a model was called, and its arguments by name where a tool was.
+    """Return a call, prepared for display: messages for a model call, arguments by name for a tool call.
 
-    failure: of the attempt; a call that failed it is not shown to have failed a second time.
+    failure: the failure of the attempt. A call that caused it is not shown as failed a second time.
     """
     is_model = call["kind"] == "model"
     request = call["request"]
@@ -187,7 +205,7 @@ def _call(call: dict[str, Any], failure: dict[str, Any] | None) -> dict[str, Any
 
 
 def _is_told(failure: dict[str, Any] | None, known: dict[str, Any] | None) -> bool:
-    """Whether a failure is one that is shown already."""
+    """Return whether a failure is the one that is shown already."""
     same = ("exception", "message")
     return failure is not None and known is not None and all(failure[name] == known[name] for name in same)
 
