@@ -1,26 +1,27 @@
-"""Look-ups in tables as workers answer them over `/lookup/1`: CBOR of [name, arguments...], and CBOR of the answer.
+"""Table look-ups that workers serve over `/lookup/1`: the request is CBOR of [name, arguments...], the answer is CBOR.
 
     arrivals    partition, entity, start, end       [through, [[offset, recorded_at, q, retracts]]]
     records     partition, entity, [q]              [through, [[partition, offset, recorded_at, entity, id, data]]]
     checkpoint  partition, entity, end, definition  its key and value as they are stored (streams/table/keys.py)
     places      id                                  [[[partition, offset]], {partition: through}]
-    rows        partition, after                    [[key, value]] of the states behind a key
+    rows        partition, after                    [[key, value]] of the states after a key
     totals      partition                           [entities, observations]
 
-Null: not here, or not folded here. `places` speaks of the partitions that are.
+A null answer: the item does not exist, or this worker does not fold the partition. `places` covers only the partitions
+that this worker folds.
 
-Which worker has a partition, and where its pages are: as the members of the group say.
+The consumer group's members say which worker owns a partition, and where that worker's pages are.
 
-A worker's client.id is `refold-worker URL`: whoever may describe the group finds the pages of all its workers.
+A worker's client.id is `refold-worker URL`: any client that may describe the group finds the pages of all its workers.
 
-Asking a worker's page (streams/worker/host/pages.py), by whoever has its URL: a client, or another worker.
+A client or another worker that knows the URL of a worker's page (streams/worker/host/pages.py) can request it.
 
-A URL on loopback means another worker on another machine: who asks says of which log, and a worker of another one
-refuses.
+A loopback URL reaches a different worker on each machine. So each request names its log, and a worker of another log
+refuses it.
 
 A client of a Kafka log has no tables. It asks the workers over their pages (worker_client.py). A worker reads its own
-(streams/worker/tables.py). An answer is a shortcut: it says up to which offset it holds. The log is read for the rest,
-and for everything if no worker answers.
+(streams/worker/tables.py). An answer is a shortcut: it gives the offset up to which it is complete. The log is read for
+the rest, and for everything if no worker answers.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ from refold.streams.web.page import DEPTH_MAX, JSON, PageResponse, cbor_list
 
 
 class IndexedHistory(NamedTuple):
-    """The distinct observations of an entity that a table's indexes hold; all of them below the offset `through`."""
+    """The distinct observations of an entity in a table's indexes; complete below the offset `through`."""
 
     through: int
     arrivals: Sequence[IndexedObservation]
 
 
 class IndexedRecords(NamedTuple):
-    """Records in the order in which they were asked for, None for what the indexes lack; `through` as in Arrived."""
+    """Records in the order of the request, None for each that the indexes lack; `through` as in IndexedHistory."""
 
     through: int
     records: Sequence[Record | None]
 
 
 class Places(NamedTuple):
-    """(partition, offset) of records whose ids begin as the one asked for.
+    """(partition, offset) of records whose ids have the same prefix as the requested id.
 
-    through: the offset below which that is all, of the partitions that were looked at.
+    through: for each partition that was searched, the offset below which `places` is complete.
     """
 
     places: Sequence[tuple[int, int]]
@@ -70,70 +71,78 @@ class Places(NamedTuple):
 
 
 class TableClient(ABC):
-    """The tables of a log, asked for what they hold of an entity, with its partition.
+    """Reads the tables of a log by entity and partition.
 
-    None where nobody who folds that answers.
+    A look-up returns None if no worker that folds the partition answers.
     """
 
     @abstractmethod
     def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
-        """An entity's observations with start <= offset < end."""
+        """Return an entity's observations with start <= offset < end."""
 
     @abstractmethod
     def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
-        """The first record of each of an entity's observations, by order key."""
+        """Return the first record of each of an entity's observations, by order key."""
 
     @abstractmethod
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
-        """LogPort.checkpoint; None also where there is none."""
+        """See LogPort.checkpoint; also None if there is no checkpoint."""
 
     @abstractmethod
     def places_of(self, observation_id: bytes) -> Places:
-        """Where an id may stand."""
+        """Return the positions at which an id may be stored."""
 
     @abstractmethod
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
-        """A partition's table as it is stored: (entity, packed). StorageError where nobody answers."""
+        """Yield a partition's table as it is stored: (entity, packed state).
+
+        Raises:
+            StorageError: no worker answers.
+        """
 
     @abstractmethod
     def totals(self, partition: int) -> tuple[int, int]:
-        """How many entities, and distinct observations, a partition's table counts. StorageError likewise."""
+        """Return how many entities, and how many distinct observations, a partition's table counts.
+
+        Raises:
+            StorageError: no worker answers.
+        """
 
 
 class Folding(ABC):
-    """The workers, as what they are told to do. StorageError says what to do where they do not answer."""
+    """Commands to the workers. If no worker answers, the StorageError says what to do."""
 
     @abstractmethod
     def await_folded(self, offsets: Mapping[int, int], schemas: int) -> None:
-        """Return when everything below the offsets is folded, and the definitions below `schemas` are taken up."""
+        """Return when everything below the offsets is folded, and the definitions below `schemas` are registered."""
 
     @abstractmethod
     def snapshot(self, pinned_at: int | None) -> Sequence[Epoch]:
-        """Seal an epoch of every partition that has records where its fold stands; see LogPort.snapshot."""
+        """Seal an epoch of every partition that has records, at its fold's current position; see LogPort.snapshot."""
 
     @abstractmethod
     def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> None:
-        """LogPort.pin, of epochs that are there."""
+        """See LogPort.pin; the epochs exist."""
 
     @abstractmethod
     def collect(self, *, dry_run: bool, damaged: bool) -> Sequence[Collected]:
-        """LogPort.collect."""
+        """See LogPort.collect."""
 
     @abstractmethod
     def recover(self, *, wait: bool) -> Mapping[str, object]:
-        """LogPort.recover."""
+        """See LogPort.recover."""
 
     @abstractmethod
     def verify(self) -> OtherTables:
-        """Have every table compared with a full replay, by the worker that keeps it."""
+        """Compare every table with a full replay; the worker that stores a table compares it."""
 
 
 FORWARDED = "X-Refold-Forwarded"
 LOG = "X-Refold-Log"
 OTHER_LOG = 409
-"""The status of a page that is asked about another log."""
+"""The status with which a worker refuses a request about another log."""
 LOOKUP = "lookup/1"
-"""The page of look-ups, with the version of what is said there: a worker of another one has no such page."""
+"""The page of look-ups, with the version of its protocol: a worker with another version has no such page."""
 CBOR = "application/cbor"
 
 
@@ -141,7 +150,20 @@ def ask(
     asker: PagesClient, url: str, content: bytes | None = None, *, log_id: bytes, timeout_s: float,
     media_type: str = JSON, is_forwarded: bool = False,
 ) -> PageResponse:  # fmt: skip
-    """The page of a worker of a log at a URL; content: what is posted there. OSError where nobody answers."""
+    """Request a page of a worker.
+
+    Args:
+        asker: the HTTP client.
+        url: the page's URL.
+        content: the body of a POST request; None sends a GET request.
+        log_id: the id of the log; a worker of another log refuses the request.
+        timeout_s: how long to wait for the answer, in seconds.
+        media_type: the content type of `content`.
+        is_forwarded: whether this worker forwards another client's request.
+
+    Raises:
+        OSError: nobody answers.
+    """
     headers = {LOG: log_id.hex(), **({FORWARDED: "1"} if is_forwarded else {})}
     if content is not None:
         headers["Content-Type"] = media_type
@@ -153,12 +175,18 @@ TIMEOUT_S = 10.0
 
 
 def client_id(url: str) -> str:
-    """What a worker calls itself in its group."""
+    """Return a worker's client.id in its group."""
     return f"{CLIENT_ID}{url}"
 
 
 def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
-    """The URL of the worker's pages by partition; without those that nobody has, or one without pages."""
+    """Return the URL of the owning worker's pages by partition.
+
+    Partitions without an owner, or whose owner has no pages, are left out.
+
+    Raises:
+        StorageError: the group cannot be described.
+    """
     try:
         found = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()
     except KafkaException as failed:
@@ -169,21 +197,29 @@ def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
 
 
 class Member(NamedTuple):
-    """Who is in the group, and the partitions that are its own."""
+    """A member of the group, and the partitions assigned to it."""
 
     client_id: str
     partitions: tuple[int, ...]
 
     @property
     def url(self) -> str | None:
-        """Of a worker's pages; None for one without pages."""
+        """The URL of the worker's pages; None for a member without pages."""
         return self.client_id.removeprefix(CLIENT_ID) if self.client_id.startswith(CLIENT_ID) else None
 
 
 def members_of(admin: AdminClient, group: str, topic: str, timeout_s: float, needs: str = "") -> list[Member]:
-    """Who is in the group at this moment, asked for until a coordinator answers; nobody where there is no such group.
+    """Return the group's current members, retrying until a coordinator answers; empty if there is no such group.
 
-    needs: what is said where an access list lacks the right. StorageError.
+    Args:
+        admin: the admin client.
+        group: the group's id.
+        topic: the topic whose assigned partitions are returned.
+        timeout_s: how long to retry, in seconds.
+        needs: the remedy to name in the error if an access list denies the request.
+
+    Raises:
+        StorageError: the members cannot be read.
     """
     try:
         return _members(describe_group(admin, group, timeout_s), topic)
@@ -241,7 +277,11 @@ _ARGUMENTS: dict[str, tuple[Callable[[object], bool], ...]] = {
 
 
 def asked(content: bytes) -> tuple[str, list[Any]]:
-    """The name and arguments in a question; InputError where it is none, or one of them is not of its kind."""
+    """Return the name and the arguments of a look-up request.
+
+    Raises:
+        InputError: the look-up is unknown, or an argument has another type or range.
+    """
     name, *arguments = cbor_list(content) or [None]
     checks = _ARGUMENTS.get(name) if isinstance(name, str) else None
     if checks is None:
@@ -251,12 +291,16 @@ def asked(content: bytes) -> tuple[str, list[Any]]:
     return str(name), arguments
 
 
-# What a worker answers is believed, but it is a stranger's until it has the form: whoever is in the workers' group may
-# have any program answer.
+# A worker's answer is trusted only after its form has been checked: any member of the workers' group may run any
+# program that answers.
 
 
 def arrived_of(tree: object) -> IndexedHistory | None:
-    """The answer to `arrivals`; StorageError where it has another form, as in all of these."""
+    """Parse the answer to `arrivals`.
+
+    Raises:
+        StorageError: the answer has another form. The same holds for each of the functions below.
+    """
     if tree is None:
         return None
     match tree:
@@ -273,7 +317,7 @@ def _arrival(tree: Any) -> IndexedObservation:
 
 
 def held_of(tree: Any) -> IndexedRecords | None:
-    """The answer to `records`."""
+    """Parse the answer to `records`."""
     if tree is None:
         return None
     match tree:
@@ -291,7 +335,7 @@ def _record(tree: Any) -> Record:
 
 
 def places_of(tree: Any) -> Places:
-    """The answer to `places`."""
+    """Parse the answer to `places`."""
     match tree:
         case [[*places], dict(through)]:
             pairs = [*places, *(list(each) for each in through.items())]
@@ -301,7 +345,7 @@ def places_of(tree: Any) -> Places:
 
 
 def pairs_of(tree: Any) -> list[tuple[bytes, bytes]]:
-    """The answer to `rows`; in a list, that to `checkpoint`."""
+    """Parse the answer to `rows`, or the answer to `checkpoint` wrapped in a list."""
     if isinstance(tree, list):
         found = [(each[0], each[1]) for each in tree if isinstance(each, list) and len(each) == 2]
         if len(found) == len(tree) and all(isinstance(part, bytes) for each in found for part in each):
@@ -310,7 +354,7 @@ def pairs_of(tree: Any) -> list[tuple[bytes, bytes]]:
 
 
 def totals_of(tree: Any) -> tuple[int, int]:
-    """The answer to `totals`."""
+    """Parse the answer to `totals`."""
     match tree:
         case [entities, observations] if _is_whole(entities) and _is_whole(observations):
             return entities, observations
@@ -324,7 +368,11 @@ def _refuse(name: str) -> NoReturn:
 
 
 def read_answer(content: bytes, url: str) -> object:
-    """The tree behind an answer; StorageError where it is none."""
+    """Decode an answer's CBOR.
+
+    Raises:
+        StorageError: the content is not CBOR.
+    """
     try:
         return cbor2.loads(content, max_depth=DEPTH_MAX)
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError) as error:

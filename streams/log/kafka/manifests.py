@@ -1,4 +1,4 @@
-"""The `.manifests` topic as a map, partition by partition: its last value of each key.
+"""The `.manifests` topic as one map for each partition: the last value of each key.
 
 "epoch/", the epoch                 -> a manifest                      in the epoch's partition, as the next two
 "pin/" or "tomb/", the epoch's key  -> streams/snapshots/store.py
@@ -8,15 +8,17 @@
 "format/activations"                -> anything                        in partition 0: versions with code may be pending
 "format/", what has another format  -> anything                        in partition 0: this release refuses the log
 
-A record with another key, or whose marker, pin or tomb cannot be read, is none of refold's (foreign_records.py). Such a
-value counts as none for its key, but that of a pin: it keeps its epoch, for without the pin the epoch would be removed.
-A manifest that cannot be read stays: readers fall back to the epoch before it, and verify names it.
+A record with another key, or whose marker, pin or tomb cannot be read, was not written by refold (foreign_records.py).
+Such a value counts as no value for its key. A pin is the exception: an unreadable pin still keeps its epoch, because
+without the pin the epoch would be removed. A manifest that cannot be read stays: readers fall back to the epoch before
+it, and verify names it.
 
-`refresh` reads each partition from where it read to before up to the last stable offset, so nothing of a transaction
-that is open or was aborted shows. A value of nothing removes its key. Compaction keeps those for a time (Kafka's
-`delete.retention.ms`, a day) so that who follows sees them: who did not for FORGOTTEN_S reads everything again.
+`refresh` reads each partition from the end of its last read up to the last stable offset, so records of an open or
+aborted transaction are never seen. A tombstone (a null value) removes its key. Compaction keeps tombstones for a time
+(Kafka's `delete.retention.ms`, a day) so that followers see them. A map that was not refreshed for FORGOTTEN_S is read
+again from the beginning.
 
-What was seen last can be asked for while a refresh waits for a broker: a worker's pages answer in an outage.
+The map can be read while a refresh waits for a broker: a worker's pages answer during an outage.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MARKERS = 0
 
 
 class ManifestMap:
-    """Follows one log's `.manifests`. clock_s: seconds that only grow."""
+    """Follows one log's `.manifests`. clock_s: a monotonic clock, in seconds."""
 
     def __init__(
         self, topic: str, partitions: int, offsets: Offsets, reading: LogReaders, clock_s: Callable[[], float],
@@ -57,13 +59,17 @@ class ManifestMap:
         self._reading = reading
         self._clock_s = clock_s
         self._refreshing = Lock()
-        # A partition's map is replaced whole, so a reader sees one refresh or the next.
+        # A partition's map is replaced as a whole, so a reader sees the state after one refresh or after the next.
         self._values: list[dict[bytes, bytes]] = [{} for _ in range(partitions)]
         self._next = [0] * partitions
         self._read_at = [clock_s()] * partitions
 
     def refresh(self, partitions: Iterable[int] | None = None) -> None:
-        """See what was committed by now, in all partitions or in some."""
+        """Read everything committed so far, in all partitions or in the given ones.
+
+        Raises:
+            StorageError: a newer release changed the log to a format that this release cannot read.
+        """
         with self._refreshing:
             now = self._clock_s()
             asked = range(self.partitions) if partitions is None else partitions
@@ -94,11 +100,11 @@ class ManifestMap:
         self._values[place.partition], self._next[place.partition] = values, end
 
     def get(self, partition: int, key: bytes) -> bytes | None:
-        """A key's value as it was last seen."""
+        """Return a key's value as of the last refresh, or None."""
         return self._values[partition].get(key) if 0 <= partition < self.partitions else None
 
     def decided(self, token: bytes) -> Decision | Ruling | None:
-        """An administrator's decision; where its token is not known, what is new is read first."""
+        """Return an administrator's decision by its token; refreshes first if the token is unknown."""
         key = decision_key(token)
         if self.get(MARKERS, key) is None:
             self.refresh([MARKERS])
@@ -106,7 +112,7 @@ class ManifestMap:
         return None if value is None else decision_of(key, value)
 
     def activated(self, token: bytes) -> Activation | None:
-        """What was activated under a token; where it is not known, what is new is read first."""
+        """Return the activation with a token; refreshes first if the token is unknown."""
         key = activation_key(token)
         if self.get(MARKERS, key) is None:
             self.refresh([MARKERS])
@@ -114,17 +120,17 @@ class ManifestMap:
         return None if value is None else activation_of(key, value)
 
     def scan(self, partition: int, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """(key, value) of the keys that begin so, in their order."""
+        """Return (key, value) of the keys with a prefix, sorted by key."""
         return sorted(item for item in self._values[partition].items() if item[0].startswith(prefix))
 
 
 def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
-    """Whether a record is one of refold's: a key of this partition, and nothing or what can be read under it."""
+    """Return whether refold wrote a record: the key belongs in this partition, and the value is null or readable."""
     if key.startswith(MARKER):
         return partition == MARKERS and _is_read(lambda: marked_of(key, value or b""), value)
     if key.startswith(LATER):
         return partition == MARKERS
-    if key.startswith(DECISION):  # it stays, so nothing over it is none
+    if key.startswith(DECISION):  # a decision is never removed, so refold writes no tombstone for it
         return partition == MARKERS and value is not None and _is_read(lambda: decision_of(key, value), value)
     if key.startswith(ACTIVATION):
         return partition == MARKERS and value is not None and _is_read(lambda: activation_of(key, value), value)
@@ -146,13 +152,13 @@ def _is_read(read: Callable[[], object], value: bytes | None) -> bool:
 
 
 def _instead(partition: int, key: bytes) -> bytes | None:
-    """What counts for a key whose value cannot be read."""
+    """Return the value that replaces one that cannot be read, or None."""
     epoch = _epoch(partition, key)
     return pin_value(Pin(epoch, PINNED_UNREADABLY)) if epoch is not None and key.startswith(PIN) else None
 
 
 def _epoch(partition: int, key: bytes) -> Epoch | None:
-    """The epoch that a key of a manifest, pin or tomb names; None where the key is none of these."""
+    """Return the epoch that the key of a manifest, pin or tomb names; None for any other key."""
     prefix = next((each for each in (PIN, TOMB) if key.startswith(each)), b"")
     name = key.removeprefix(prefix)
     if not name.startswith(PREFIX) or len(name) != KEY_BYTES:

@@ -1,23 +1,25 @@
-"""Setting a readable definition in `.schemas`, or a damaged record, aside, and taking that back: an administrator's two
-records.
+"""Sets a readable definition in `.schemas`, or a damaged record, aside, and restores it. An administrator does either
+with two records.
 
-1. Read to the end. The definition at the offset has to be in effect; to take back, it has to be set aside.
-2. To set aside: read the schema ids of all observations. One that is written by this definition needs it: refused.
-3. Write the decision to `.manifests`, which a producer may not; wait until it shows.
-4. Write its place to `.schemas`; wait until it shows, and read on. Whoever reads the place finds the decision.
-5. To set aside: read what was recorded since step 2. Where an observation by this definition came meanwhile, the
-   definition is taken back, and this is refused.
-Who ends between 3 and 4 has decided nothing: a decision without a place has no effect.
+1. Read to the end. The definition at the offset must be in effect; to be restored, it must be set aside.
+2. To set aside: read the schema ids of all observations. An observation written with this definition needs it: refuse.
+3. Write the decision to `.manifests`, to which a producer may not write; wait until it is visible.
+4. Write the record that refers to it to `.schemas`; wait until it is visible, and read on. Every reader of that record
+   finds the decision.
+5. To set aside: read what was recorded since step 2. If an observation written with this definition arrived meanwhile,
+   restore the definition, and refuse.
+A process that ends between 3 and 4 has decided nothing: a decision without a record in `.schemas` has no effect.
 
-A damaged record of `.observations` or `.changes` is set aside by steps 1, 3 and 4: it has to be damaged, and decided by
-a worker. Taking it back asks nothing: where it is damaged still, whoever needs it stops at it again.
+A damaged record of `.observations` or `.changes` is set aside by steps 1, 3 and 4: it must be damaged, and a worker
+must have decided it. Restoring has no precondition: if the record is still damaged, every reader that needs it stops
+at it again.
 
-Where the record's batch cannot be unpacked, the ruling is on all offsets of the batch, whichever of them was given; so
-is what takes it back. How far the batch reaches is found by reading from offsets after it (range_reader.py). It need
-not be decided: no worker gets past it.
+If the record's batch cannot be decompressed, the ruling covers all offsets of the batch, whichever of them was given.
+So does the ruling that restores it. The end of the batch is found by reading from offsets after it (range_reader.py).
+The batch need not be decided: no worker gets past it.
 
-Of `.schemas`, partition 0 of `.manifests`, `.deadletters` and `.keys` only such batches are ruled on. Who sets one
-aside has the log open leniently (KafkaLog), for else nothing of it can be asked.
+Of `.schemas`, partition 0 of `.manifests`, `.deadletters` and `.keys` only such batches can be set aside. The process
+that does so opens the log leniently (KafkaLog), because otherwise it cannot read the log at all.
 """
 
 from __future__ import annotations
@@ -53,9 +55,9 @@ from refold.streams.verify.changes import check_change
 
 
 class Entry(NamedTuple):
-    """A definition at an offset of `.schemas`: since when, whether it is set aside, and when that was decided last.
+    """A definition at an offset of `.schemas`: when it was registered, and whether it is set aside.
 
-    Times in milliseconds; decided_at is None where nothing was decided on it.
+    decided_at: the time of the last decision on it; None if there was none. Times are in milliseconds.
     """
 
     offset: int
@@ -67,7 +69,7 @@ class Entry(NamedTuple):
 
 
 def entries(log: KafkaLog) -> list[Entry]:
-    """Every definition of the log, by offset."""
+    """Return every definition of the log, by offset."""
     decided: dict[int, int] = {}
     for key, value in log.manifests.scan(MARKERS, DECISION):
         decision = decision_of(key, value)
@@ -78,7 +80,17 @@ def entries(log: KafkaLog) -> list[Entry]:
 
 
 def set_aside(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
-    """Put a definition out of effect; InputError where observations need it, or there is none at the offset."""
+    """Set a definition aside, so that it is no longer in effect.
+
+    Args:
+        log: the log.
+        offset: the definition's offset in `.schemas`.
+        now_ms: the current time, in milliseconds.
+        apply: False only checks.
+
+    Raises:
+        InputError: observations need the definition, or there is none at the offset.
+    """
     log.refresh()
     version = _version(log, offset)
     if log.registry.is_aside(version.definition):
@@ -96,7 +108,12 @@ def set_aside(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
 
 
 def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
-    """Register a definition again that was set aside; SchemaError where it may not follow what is in effect now."""
+    """Restore a definition that was set aside; the arguments are those of `set_aside`.
+
+    Raises:
+        InputError: it is not set aside.
+        SchemaError: evolution forbids it after the definitions that are in effect now.
+    """
     log.refresh()
     version = _version(log, offset)
     if not log.registry.is_aside(version.definition):
@@ -110,10 +127,10 @@ def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
 
 
 class RecordEntry(NamedTuple):
-    """A damaged record of a topic: whose it is, whether it is set aside, and when that was decided last (milliseconds).
+    """A damaged record of a topic: its entity, whether it is set aside, and the last decision's time (milliseconds).
 
-    why: what is wrong with it, where that was looked at. records: how many offsets from this one on were ruled on
-    together, as of a batch.
+    why: what is wrong with it; empty if that was not checked. records: how many offsets, from this one on, one ruling
+    covers; more than 1 for a batch.
     """
 
     topic: str
@@ -127,7 +144,7 @@ class RecordEntry(NamedTuple):
 
 
 def record_entries(log: KafkaLog) -> list[RecordEntry]:
-    """Every record that was ever ruled on, by topic and position."""
+    """Return every record with a ruling, by topic and position."""
     rulings = log.registry.rulings
     return [RecordEntry(each.topic, each.partition, each.offset, each.entity,
                         each.offset in rulings.of(each.topic, each.partition), each.decided_at, records=each.length)
@@ -137,8 +154,11 @@ def record_entries(log: KafkaLog) -> list[RecordEntry]:
 def set_record_aside(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
-    """Set a damaged record of a topic aside, or all of its batch where that cannot be unpacked; InputError where it is
-    not damaged, or nothing has to be decided on it."""
+    """Set a damaged record of a topic aside, or its whole batch if that cannot be decompressed.
+
+    Raises:
+        InputError: the record is not damaged, or needs no decision.
+    """
     log.refresh()
     place = _record_place(log, topic, partition)
     if offset in log.registry.rulings.of(topic, partition):
@@ -178,7 +198,11 @@ def _set_batch_aside(
 def take_record_back(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
-    """Have a record counted again that was set aside; InputError where it was not."""
+    """Restore a record that was set aside.
+
+    Raises:
+        InputError: it is not set aside.
+    """
     log.refresh()
     place = _record_place(log, topic, partition)
     entity = log.registry.rulings.of(topic, partition).get(offset)
@@ -193,7 +217,7 @@ def take_record_back(
 
 
 def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[int, int]:
-    """The offset from which the last ruling on an offset is, and on how many offsets it is."""
+    """Return the first offset that the last ruling on `offset` covers, and how many offsets it covers."""
     found = [
         (each.offset, each.length)
         for each in log.registry.rulings.between(0, len(log.registry))
@@ -216,7 +240,7 @@ def _shown(place: TopicPlace, offset: int) -> str:
 
 
 def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
-    """What is wrong with an observation that workers took for one."""
+    """Return what is wrong with a record that the workers accepted as an observation."""
     if raw.offset in log.with_verdicts(place.partition):
         raise InputError(f"{_shown(place, raw.offset)}: it has a verdict, so every reader skips it already")
     if raw.offset >= log.decided(place.partition):
@@ -238,7 +262,7 @@ def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
 
 
 def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
-    """What is wrong with a change that a worker wrote."""
+    """Return what is wrong with a change that a worker wrote."""
     if not is_emitted(raw):
         raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader skips it already")
     try:
@@ -274,7 +298,7 @@ def _entry(log: KafkaLog, version: TypeVersion, decided_at: int | None) -> Entry
 
 
 def _require_unneeded(log: KafkaLog, version: TypeVersion, starts: Mapping[int, int]) -> None:
-    """InputError where an observation from these offsets on is written by this definition and by none other."""
+    """Raise InputError if an observation at or after these offsets was written with this definition and no other."""
     schema = version.codec.schema_id
     others = (each for each in log.registry if log.registry.is_in_effect(each, len(log.registry)))
     if any(each.codec.schema_id == schema and each.definition != version.definition for each in others):
@@ -303,7 +327,7 @@ def _written_by(log: KafkaLog, schema: int, starts: Mapping[int, int]) -> Iterat
 
 
 def _decide(log: KafkaLog, decision: Decision | Ruling) -> None:
-    """Steps 3 and 4."""
+    """Do steps 3 and 4 of the module's protocol."""
     token = secrets.token_bytes(TOKEN_BYTES)
     what = f"the decision on the {'record' if isinstance(decision, Ruling) else 'definition'} at {decision.offset}"
     manifests, schemas = TopicPlace(log.topics.manifests, MARKERS), TopicPlace(log.topics.schemas, 0)

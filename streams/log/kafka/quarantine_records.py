@@ -1,23 +1,24 @@
-"""Decisions to set something aside, or to take that back; how they are stored.
+"""The stored form of decisions to set something aside, or to restore it.
 
-A decision is two records. What is decided is in partition 0 of `.manifests`, which a producer may not write:
+A decision is two records. The decision itself is in partition 0 of `.manifests`, to which a producer may not write:
 
     "quarantine/", a token of 16 random bytes  ->  CBOR, CRC-32C
 
-The CBOR is, of a definition in `.schemas`,
+The CBOR for a definition in `.schemas` is
 
     [offset, is_lifted, decided_at in milliseconds]
 
-and of a damaged record, or batch of records (avro/quarantine.py)
+and for a damaged record, or batch of records (avro/quarantine.py)
 
     ["observations", "changes", "schemas", "manifests" or "deadletters", partition, offset, how many offsets,
      entity or "", is_lifted, decided_at in milliseconds]
 
-Where it applies is in `.schemas`: a record with the header `refold-quarantine`, the token, written after the first one
-shows. Its offset is the decision's place in the order of definitions. Of a definition, a cut before that place is
-answered as it always was. A ruling on a record is a hole there, and applies to every cut, for whoever read as far.
-Before the first one the key `format/set-aside` is written to `.manifests`: older releases refuse the log from then on.
-Every reader decides alike. Each token counts once, and one without a decision is a hole.
+The second record, in `.schemas`, says from where the decision applies: it has the header `refold-quarantine`, whose
+value is the token, and is written once the first record is visible. Its offset is the decision's position in the order
+of definitions. After a decision on a definition, a cut before that position is answered as before. A ruling on a record
+is a hole at that position, and applies to every cut, for every reader that has read that far. Before the first ruling,
+the key `format/set-aside` is written to `.manifests`: older releases refuse the log from then on. All readers reach the
+same result. Each token counts once, and a token without a decision is a hole.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from refold.streams.checksum import sealed, unsealed
 
 DECISION = b"quarantine/"
 FORMAT = b"format/set-aside"
-"""In `.manifests` before the first ruling on a record: older releases, which would need the record, refuse the log."""
+"""Key in `.manifests`, written before the first ruling on a record. Older releases, which would need the record, then
+refuse the log."""
 HEADER = "refold-quarantine"
 TOKEN_BYTES = 16
 _VALUE_BYTES_MAX = 64
@@ -41,7 +43,7 @@ _RULING_BYTES_MAX = 4_096
 
 
 class Decision(NamedTuple):
-    """What was decided about the definition at an offset of `.schemas`; decided_at in milliseconds."""
+    """A decision on the definition at an offset of `.schemas`; decided_at in milliseconds."""
 
     offset: int
     is_lifted: bool
@@ -49,17 +51,21 @@ class Decision(NamedTuple):
 
 
 def decision_key(token: bytes) -> bytes:
-    """The key of a decision in `.manifests`."""
+    """Return the key of a decision in `.manifests`."""
     return DECISION + token
 
 
 def decision_value(decision: Decision | Ruling) -> bytes:
-    """A decision's stored form."""
+    """Encode a decision."""
     return sealed(encode(list(decision)))
 
 
 def decision_of(key: bytes, value: bytes) -> Decision | Ruling:
-    """The decision behind its stored form; CorruptionError where it is none."""
+    """Decode a decision.
+
+    Raises:
+        CorruptionError: the key and the value are not those of a decision.
+    """
     try:
         if len(key) != len(DECISION) + TOKEN_BYTES or len(value) > _RULING_BYTES_MAX:
             raise ValueError("its key or its value has another length")
@@ -73,6 +79,6 @@ def decision_of(key: bytes, value: bytes) -> Decision | Ruling:
             raise TypeError("it is not a decision and time")
     except CorruptionError:
         raise
-    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+    except Exception as error:  # cbor2 raises arbitrary exceptions on malformed bytes
         raise CorruptionError(f"a decision of quarantine cannot be read: {error}") from error
     return Decision(offset, is_lifted, decided_at)

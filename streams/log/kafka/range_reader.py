@@ -1,18 +1,18 @@
-"""Reading a range of one partition, by a consumer that is told what to read.
+"""Reads a range of one partition, with a consumer whose partition and start offset are assigned.
 
-A range ends for certain, also where its last offsets hold nothing that is given out (records of aborted transactions,
-the markers of transactions, what compaction took):
-1. Its end is at most an end that the broker gave before (offsets.py), so all below is decided.
-2. A record at its last offset, or behind it, ends it.
-3. Without one, the consumer comes to the partition's end, which is at or behind the range's, and says so.
-4. Where neither comes and nothing else, the broker is gone: after a while that is an error.
-5. At a batch that cannot be unpacked the client gives an error at its first offset, again and again. Reading begins
-   again after what is set aside (damaged.py); where the batch is not, that is an error.
-6. At a record whose length is damaged, in a batch that is not compressed, the client gives nothing more. Where nothing
-   came for a while, and the end of the partition can be read, that is as in 5, from this record on.
+Reading a range always ends, even if its last offsets have no record that the client returns (records of aborted
+transactions, transaction markers, records removed by compaction):
+1. The range's end is at most an end that the broker returned before (offsets.py), so everything below is decided.
+2. A record at the range's last offset, or after it, ends the range.
+3. Without such a record, the consumer reports the partition's end, which is at or after the range's end.
+4. If neither arrives, nor anything else, the broker is gone: after a time-out this is an error.
+5. At a batch that cannot be decompressed, the client returns an error at the batch's first offset, repeatedly. Reading
+   resumes after the offsets that are set aside (damaged.py). If the batch is not set aside, this is an error.
+6. At a record whose length is damaged, in an uncompressed batch, the client returns nothing more. If nothing arrives
+   for a while, and the partition's end can be read, the range is handled as in 5, from this record on.
 
-Whoever reads has a consumer of his own until he is done: a read under way is not disturbed by the next one. Consumers
-are kept for the next reader; single records are read by others that fetch little.
+Each reader uses a consumer exclusively until it has finished, so reads do not disturb each other. Consumers are pooled
+for later reads. Single records are read by separate consumers that fetch little.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ AT_ONCE = 1000
 IDLE_MAX = 4
 _POLL_S = 0.5
 SILENT_S = 10.0
-"""Twice this without an answer about an offset, with an answer about another one between, is no slow broker."""
+"""If an offset gives no answer twice for this long, and another offset gives one in between, the broker is not slow."""
 _FEW = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
 
 Headers = list[tuple[str, "str | bytes | None"]]
 
 
 class Raw(NamedTuple):
-    """A record as the broker has it; timestamp in milliseconds."""
+    """A record as the broker stores it; timestamp in milliseconds."""
 
     offset: int
     timestamp: int
@@ -53,7 +53,7 @@ class Raw(NamedTuple):
     headers: Headers
 
     def header(self, name: str) -> bytes | None:
-        """The first header of a name, or None."""
+        """Return the value of the first header with a name, or None."""
         for each, value in self.headers:
             if each == name:
                 return value if isinstance(value, bytes) else None
@@ -61,7 +61,7 @@ class Raw(NamedTuple):
 
 
 class UnreadableBatch(NamedTuple):
-    """A batch that cannot be unpacked: the offsets first <= offset < end, and what the client says of it."""
+    """A batch that cannot be decompressed: the offsets first <= offset < end, and the client's error text."""
 
     first: int
     end: int
@@ -69,7 +69,7 @@ class UnreadableBatch(NamedTuple):
 
 
 class _Unreadable(Exception):
-    """The client met a batch that it cannot unpack, or gives nothing of."""
+    """The client reached a batch that it cannot decompress, or of which it returns nothing."""
 
     def __init__(self, first: int, why: str) -> None:
         super().__init__(why)
@@ -78,7 +78,7 @@ class _Unreadable(Exception):
 
 
 class _Reader:
-    """A consumer, and the topics it has met."""
+    """A consumer, and the topics it has read so far."""
 
     def __init__(self, consumer: Consumer, timeout_s: float) -> None:
         self.consumer = consumer
@@ -86,9 +86,9 @@ class _Reader:
         self._met: set[str] = set()
 
     def assign(self, place: TopicPlace, start: int) -> None:
-        """Begin to read. A client that is at work already looks for a topic that is new to it after a second."""
+        """Start reading at an offset. Fetches a new topic's metadata, which a running client fetches a second later."""
         if self._met and place.topic not in self._met:
-            with contextlib.suppress(KafkaException):  # then reading waits, and says what is wrong
+            with contextlib.suppress(KafkaException):  # the read that follows waits, and reports the error
                 self.consumer.list_topics(place.topic, self._timeout_s)
         self._met.add(place.topic)
         self.consumer.assign([TopicPartition(place.topic, place.partition, start)])
@@ -97,8 +97,12 @@ class _Reader:
 class LogReaders:
     """The readers of one log; several threads may read.
 
-    committed: whether nothing undecided is given out. ahead_kb: how much each reader fetches before it is asked for,
-    where that is not as usual. unreadable: knows what is set aside in the log; without it nothing is.
+    Args:
+        clients: makes the consumers.
+        timeout_s: how long a read waits for the broker, in seconds.
+        committed: whether only committed records are returned.
+        ahead_kb: how much each reader prefetches, in KiB, instead of the default.
+        unreadable: knows which offsets of the log are set aside; without it none are.
     """
 
     def __init__(
@@ -119,10 +123,17 @@ class LogReaders:
         self._closed = False
 
     def records(self, place: TopicPlace, start: int, end: int, *, few: bool = False) -> Generator[Raw]:
-        """What is given out with start <= offset < end, in order; end: at most one that the broker gave.
+        """Yield the records with start <= offset < end, in order.
 
-        few: fetch little at a time, for who wants one or two. CorruptionError where records before `start` are gone;
-        DamagedRecord where a batch cannot be unpacked that is not set aside.
+        Args:
+            place: the topic and partition.
+            start: the first offset.
+            end: at most an end offset that the broker returned before.
+            few: fetch little at a time, for a caller that needs one or two records.
+
+        Raises:
+            CorruptionError: records before `start` are gone.
+            DamagedRecord: a batch cannot be decompressed, and is not set aside.
         """
         known = self._empty.get(place, (0, 0))
         if start >= end or (known[0] <= start and end <= known[1]):
@@ -145,7 +156,7 @@ class LogReaders:
                                 break
                         break
                     except _Unreadable as met:
-                        is_empty = False  # a ruling may be taken back: then it is met again
+                        is_empty = False  # a ruling may be lifted: then the batch must be read again
                         at = self._after(place, met, at, end)
             except KafkaException as failed:
                 doing = f"{place.topic}/{place.partition} cannot be read"
@@ -160,14 +171,17 @@ class LogReaders:
             self._give_back(reader, few=few, is_sound=is_sound)
 
     def first(self, place: TopicPlace, start: int, end: int) -> Raw | None:
-        """The first record of a range, or None."""
+        """Return the first record of a range, or None."""
         with contextlib.closing(self.records(place, start, end, few=True)) as found:
             return next(found, None)
 
     def last(self, place: TopicPlace, end: int, is_wanted: Callable[[Raw], bool]) -> Raw | None:
-        """The last record below an end that is wanted, found in doubling ranges back from it; None where none is.
+        """Return the last record below an end for which `is_wanted` is true, or None.
 
-        DamagedRecord where one in a batch that cannot be unpacked may be the last.
+        Searches backwards from the end, in ranges of doubling length.
+
+        Raises:
+            DamagedRecord: the last such record may be in a batch that cannot be decompressed.
         """
         length = 2
         stop = end
@@ -180,7 +194,7 @@ class LogReaders:
         return None
 
     def _last_in(self, place: TopicPlace, start: int, end: int, is_wanted: Callable[[Raw], bool]) -> Raw | None:
-        """The last record of a range that is wanted; batches before it that cannot be unpacked are passed over."""
+        """Return the last wanted record of a range; skips batches before it that cannot be decompressed."""
         last, met = None, None
         while start < end:
             try:
@@ -197,7 +211,8 @@ class LogReaders:
         return last
 
     def unreadable_at(self, place: TopicPlace, offset: int, end: int) -> UnreadableBatch | None:
-        """The batch at an offset that cannot be unpacked, found by reading from offsets after it; None where it can."""
+        """Return the extent of the unreadable batch at an offset, found by reading from later offsets; None if it is
+        readable."""
         reader = self._take(True)
         try:
             met = self._met_at(reader, place, offset, end)
@@ -217,7 +232,7 @@ class LogReaders:
             reader.consumer.close()
 
     def _is_met(self, reader: _Reader, place: TopicPlace, offset: int, end: int, met: _Unreadable) -> bool:
-        """Whether who reads from an offset on meets the same batch."""
+        """Return whether reading from an offset reaches the same unreadable batch."""
         if met.why == SILENT:
             return self._is_silent(reader, place, offset)
         again = self._met_at(reader, place, offset, end)
@@ -232,7 +247,7 @@ class LogReaders:
         return None
 
     def _is_silent(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
-        """Whether nothing is given out from an offset on, while the end of the partition can be read."""
+        """Return whether the client returns nothing from an offset on, although the partition's end can be read."""
         return (
             not self._is_heard(reader, place, offset)
             and self._is_heard(reader, place, OFFSET_END)
@@ -240,7 +255,7 @@ class LogReaders:
         )
 
     def _is_heard(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
-        """Whether a record, the end or an error comes of a partition from an offset on."""
+        """Return whether a record, the partition's end or an error arrives when reading from an offset."""
         reader.assign(place, offset)
         waited_s = 0.0
         while waited_s < SILENT_S:
@@ -251,7 +266,7 @@ class LogReaders:
         return False
 
     def _after(self, place: TopicPlace, met: _Unreadable, wanted: int, end: int) -> int:
-        """Where reading goes on after a batch that cannot be unpacked; raises where it is needed and not set aside."""
+        """Return where reading resumes after an unreadable batch; raises if the batch is needed and not set aside."""
         if self._unreadable is None:
             raise unreadable(place, met.first, met.why)
         if not self._unreadable.is_needed(place):
@@ -263,7 +278,7 @@ class LogReaders:
         return self._unreadable.after(place, met.first, wanted, met.why)
 
     def close(self) -> None:
-        """Let go of the readers that are idle; those under way go when they end."""
+        """Close the idle readers; readers in use are closed when their read ends."""
         with self._lock:
             self._closed = True
             idle = [*chain(*self._idle.values())]
@@ -272,7 +287,7 @@ class LogReaders:
             each.consumer.close()
 
     def _messages(self, reader: _Reader, place: TopicPlace, start: int, end: int) -> Iterator[Message]:
-        """What comes, until the partition's end is there; errors that do not pass are raised."""
+        """Yield messages until the partition's end is reached; raises errors that are not transient."""
         consumer, waited_s, at, was_tried = reader.consumer, 0.0, start, False
         while True:
             first = consumer.poll(_POLL_S)

@@ -1,14 +1,14 @@
-"""`.observations` as records: what is no observation is skipped or refused, and the rest has its id and recorded_at.
+"""Reads `.observations` as records with id and recorded_at; skips or refuses what is not an observation.
 
-A record's key is its entity, its value the framed bytes, its header `refold-id` says its id (32 bytes). Of each:
-1. An offset with a verdict is skipped, wherever it stands, and so is a record that is set aside (damaged.py).
-2. Below the offset up to which its partition is decided, a worker looked at it: it is what it says. Without the header
-   the id is computed from the bytes.
-3. Above, it is looked at here, by the worker's rules: bytes that decode by a schema of the log, the key its
-   observation's entity, the partition the key's, the header, where there is one, its id, and a type that is not held
-   (streams/held_types.py). What is none of that awaits a worker's verdict: reading stops there with NotAnswerable,
-   which names that offset. What was looked at once is not looked at again by this process. Keys are compared without
-   looking at anything else, so one entity's records are answered although another's record awaits a verdict.
+A record's key is its entity, its value the framed bytes, its header `refold-id` its id (32 bytes). For each record:
+1. An offset with a verdict is skipped, wherever it is, and so is a record that is set aside (damaged.py).
+2. Below the offset up to which the partition is decided, a worker has checked the record: its key and its header are
+   trusted. Without the header the id is computed from the bytes.
+3. Above that offset, the record is checked here by the worker's rules: the bytes decode with a schema of the log; the
+   key is the observation's entity; the partition is the key's; the header, if there is one, is the observation's id;
+   and the type is not held (streams/held_types.py). Anything else waits for a worker's verdict: reading stops there
+   with NotAnswerable, which names that offset. A process checks each record once. Keys are compared without checking
+   anything else, so one entity's records can be read although another entity's record waits for a verdict.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HELD = "held"
 
 
 class NoObservation(Exception):
-    """Why a record is no observation: a verdict's reason, and a sentence."""
+    """A record is not an observation. reason: the reason in a verdict; the message is a sentence."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -42,14 +42,18 @@ class NoObservation(Exception):
 
 
 def sent_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> Sent:
-    """An observation as it is written."""
+    """Return an observation as it is written to Kafka."""
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
     return Sent(place, entity.encode(), data, [(ID, observation_id)], what)
 
 
 def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> tuple[Observation, bytes]:
-    """The observation in a record, and its id. NoObservation where it is none; UnknownWireId where its schema is not
-    in the registry."""
+    """Return the observation in a record, and its id.
+
+    Raises:
+        NoObservation: the record is not an observation.
+        UnknownWireId: its schema is not in the registry.
+    """
     try:
         observation, observation_id = registry.identified(raw.value or b"")
     except UnknownWireId:
@@ -71,7 +75,7 @@ def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> t
 
 
 def entity_of(raw: Raw) -> str:
-    """The entity that a record's key names; empty where it names none."""
+    """Return the entity that a record's key names; empty if it names none."""
     try:
         name = (raw.key or b"").decode()
     except UnicodeDecodeError:
@@ -80,7 +84,7 @@ def entity_of(raw: Raw) -> str:
 
 
 def _key_words(key: bytes | None) -> str:
-    """A record's key in a sentence: as text where it is one, else in hex."""
+    """Describe a record's key in a sentence: as text if it is printable, else in hex."""
     if key is None:
         return "it has no key"
     try:
@@ -93,7 +97,7 @@ def _key_words(key: bytes | None) -> str:
 
 
 class Records:
-    """Reads the records of one log, up to ends that it is given. learn: takes up what `.schemas` holds by now."""
+    """Reads the records of one log, up to given end offsets. learn: reads new records of `.schemas`."""
 
     def __init__(
         self, topic: str, times: list[Times], registry: Registry, decided: Decided, reading: LogReaders,
@@ -108,7 +112,12 @@ class Records:
         self._looked_at = [0] * len(times)
 
     def read(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """The records with start <= offset < end, in order."""
+        """Yield the records with start <= offset < end, in order.
+
+        Raises:
+            NotAnswerable: a record is not an observation, and has no verdict yet.
+            DamagedRecord: a decided record is damaged.
+        """
         looked_at = self._looked_at
         for raw, recorded_at in self._timed(partition, start, end):
             yield self._record(partition, raw, recorded_at)
@@ -116,7 +125,7 @@ class Records:
                 looked_at[partition] = raw.offset + 1
 
     def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """As `read`, with a hole at each offset that has no observation."""
+        """As `read`, and yield a hole for each offset without an observation."""
         at, recorded_at = start, self._times[partition].below(start)
         for record in self.read(partition, start, end):
             yield from self._holes(partition, at, record.offset, recorded_at)
@@ -125,7 +134,7 @@ class Records:
         yield from self._holes(partition, at, end, recorded_at)
 
     def _holes(self, partition: int, start: int, end: int, recorded_at: int) -> Iterator[Record]:
-        """Those of a stretch without observations, where verdicts have times of their own."""
+        """Yield the holes of a range without observations; its refused records have timestamps of their own."""
         if start >= end:
             return
         times = {
@@ -136,19 +145,21 @@ class Records:
             yield hole(partition, offset, recorded_at)
 
     def among(self, partition: int, names: Collection[str], end: int, start: int = 0) -> Iterator[Record]:
-        """Those of some entities with start <= offset < end, in order: a pass that compares keys."""
+        """Yield the records of some entities with start <= offset < end, in order: one pass that compares keys."""
         keys = {name.encode() for name in names}
         for raw, recorded_at in self._timed(partition, start, end):
             if raw.key in keys:
                 yield self._record(partition, raw, recorded_at)
 
     def at(self, partition: int, offset: int, end: int) -> Record | None:
-        """The record at an offset below `end`, or None."""
+        """Return the record at an offset below `end`, or None."""
         return next(self.read(partition, offset, offset + 1), None) if offset < end else None
 
     def find(self, partition: int, observation_id: bytes, end: int, start: int = 0) -> Record | None:
-        """The first record of an id with start <= offset < end: a pass that compares headers, and decodes what has
-        none."""
+        """Return the first record with an id and start <= offset < end, or None.
+
+        One pass that compares headers, and decodes records without one.
+        """
         for raw, recorded_at in self._timed(partition, start, end):
             if raw.header(ID) in {None, observation_id}:
                 record = self._record(partition, raw, recorded_at)
@@ -157,7 +168,7 @@ class Records:
         return None
 
     def _timed(self, partition: int, start: int, end: int) -> Iterator[tuple[Raw, int]]:
-        """Every record without a verdict, and its recorded_at, to which the others count too."""
+        """Yield every record without a verdict, and its recorded_at: the running maximum of all records' timestamps."""
         if start >= end:
             return
         times = self._times[partition]
@@ -176,7 +187,7 @@ class Records:
             try:
                 return Record(partition, raw.offset, recorded_at, raw.key.decode(), given, raw.value)
             except UnicodeDecodeError:
-                pass  # it is damaged, which is told below
+                pass  # it is damaged: `_observed` reports that
         observation, observation_id = self._observed(partition, raw)
         return Record(partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
 

@@ -1,12 +1,12 @@
-"""Setting a consumer group's offsets to a cut: what its members read next is what came after that point.
+"""Sets a consumer group's offsets to a cut: its members then read what came after that point.
 
-1. The group of the log's own workers is refused: its offsets say what is decided and emitted, and are no one's to set.
-2. A group with members is refused, by their names. Between this look and the change the broker keeps watch: it takes
-   offsets from outside a group only while nobody is in it.
-3. Of `.observations` the offsets are the cut's. Of `.changes` each is that of the first change whose `refold-through`
-   lies above the cut's offset: `.changes` stands in that order, so by halving. What led up to the cut is not read
-   again, and a batch that the cut divides is read whole.
-4. Set them all in one request, where that is asked for.
+1. Refuse the group of the log's own workers: its offsets say what is decided and emitted, and nobody may set them.
+2. Refuse a group with members, and name them. Between this check and the change the broker guards the group: it accepts
+   offsets from outside a group only while the group is empty.
+3. For `.observations` the offsets are the cut's. For `.changes` each is the offset of the first change whose
+   `refold-through` is above the cut's offset. `.changes` is sorted by that header, so a binary search finds it. Changes
+   before the cut are not read again, and a batch that the cut divides is read as a whole.
+4. With `apply`, set them all in one request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_EMPTY = frozenset({
 
 
 class Moved(NamedTuple):
-    """One partition of a group: its next offset before (None: it had none) and after."""
+    """One partition of a group: its next offset before the change (None: it had none) and after."""
 
     partition: int
     before: int | None
@@ -42,7 +42,19 @@ class Moved(NamedTuple):
 
 
 def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, apply: bool = False) -> list[Moved]:
-    """Where the group's offsets are, and where the cut puts them; with `apply`, they are set."""
+    """Return the group's current offsets, and those of the cut.
+
+    Args:
+        log: the log.
+        group: the consumer group.
+        cut: the point after which its members read.
+        topic: "observations" or "changes".
+        apply: whether to set the offsets.
+
+    Raises:
+        InputError: it is the workers' group, or has members.
+        StorageError: the offsets cannot be read or set.
+    """
     _require_allowed(log, group)
     name = log.topics.observations if topic == OBSERVATIONS else log.topics.changes
     consumer = log.clients.reader(**{"group.id": group})
@@ -83,7 +95,7 @@ def _require_allowed(log: KafkaLog, group: str) -> None:
 
 
 def _members(log: KafkaLog, group: str) -> list[str]:
-    admin = log.clients.admin()  # held until it has answered
+    admin = log.clients.admin()  # a reference is kept until it has answered
     try:
         found = describe_group(admin, group, TIMEOUT_S)
     except KafkaException as failed:
@@ -115,7 +127,7 @@ def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
 
 
 def _next_change(log: KafkaLog, place: TopicPlace, start: int, end: int) -> tuple[int, int] | None:
-    """The first change of a range: its offset, and what its header says."""
+    """Return the offset of the first change in a range, and its `refold-through`; None if there is none."""
     with closing(log.reading.records(place, start, end, few=True)) as found:
         for raw in found:
             through = through_of(raw)

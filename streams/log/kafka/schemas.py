@@ -1,30 +1,30 @@
-"""`.schemas`: every type definition of a log, in order, for everyone the same.
+"""`.schemas`: every type definition of a log, in the same order for every reader.
 
-A record's value is the definition's JSON text. Its headers: `refold-id-space`, `embedded` or `registry`, which says by
-what ids the log's bytes name schemas, and is the first record's for ever; `refold-ids`, in the second case, what the
-Schema Registry gave: deterministic CBOR {change, observation, state}. registered_at is the running maximum of append
-times.
+A record's value is the definition's JSON text. Its headers: `refold-id-space`, `embedded` or `registry`, says which ids
+the log's bytes use to name schemas; the first record decides it for ever. `refold-ids`, with `registry` only, has the
+ids that the Schema Registry assigned: deterministic CBOR {change, observation, state}. registered_at is the running
+maximum of append times.
 
-Everyone who reads decides alike what each record is, from those before it:
-a definition, where it may follow them (Registry.check);
-pending, where it is a new version with custom code of a type that has one in effect (activations.py): a hole, until
-an activation of it comes, at whose place it is registered;
-a hole, where it repeats one, is refused given them, is of another id space than the first definition, or cannot be read
-as one (readable_definition), or is set aside;
-a decision, where it has the token of one (quarantine_records.py): at its place a definition is set aside, or restored;
-an activation, where it has the token of one: at its place a pending definition takes effect, or the rule begins by
+Every reader derives from the records before it, with the same result, what each record is:
+a definition, if it may follow them (Registry.check);
+pending, if it is a new version with custom code of a type that has one in effect (activations.py): a hole, until it is
+activated; it is registered at the activation's position;
+a hole, if it repeats a definition, is refused after those before it, has another id space than the first definition,
+cannot be read as a definition (readable_definition), or is set aside;
+a decision, if it has the token of one (quarantine_records.py): at its position a definition is set aside, or restored;
+an activation, if it has the token of one: at its position a pending definition takes effect, or the rule starts by
 which definitions are pending.
-A hole has an offset, and nothing else. So has a place where no record is given out.
-What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may say, and a release that
-wants to say more first says so where only those with an administrator's rights write. A record without a definition is
-counted (foreign_records.py); so nothing that a producer writes here ends a reader.
+A hole has an offset, and nothing else. An offset without a readable record is a hole too.
+What cannot be read is a hole for every release: docs/FORMAT.md fixes what a definition may contain. A release that
+extends this first announces it where only those with an administrator's rights write. A record without a definition is
+counted (foreign_records.py), so nothing that a producer writes here stops a reader.
 
 Registering, by any number of processes at once:
-1. read to the end; if the definition is there, nothing is to be done; if it may not follow, it is refused;
-2. have the Schema Registry give ids, where the log is bound to one;
+1. read to the end; if the definition exists, finish; if it may not follow, refuse it;
+2. let the Schema Registry assign ids, if the log is bound to one;
 3. write the record and wait until it is durable: now it has an offset;
-4. read on past that offset. Another may have come between: then ours is a hole, either because the same was registered,
-   which is as good, or because ours may not follow, which is refused now.
+4. read on past that offset. Another record may have been written in between: then ours is a hole. Either the same
+   definition was registered, which is as good, or ours may no longer follow, and is refused now.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ DIGITS_MAX = 32
 ACTIVATION_WAIT_S = 10.0
 ACTIVATION_POLL_S = 0.1
 _WIRE_ID_END = 1 << 32
-# A text that never ends reaches to the end of the value: so no byte is looked at twice.
+# An unterminated text extends to the end of the value, so no byte is scanned twice.
 _TEXT_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 _log = logging.getLogger(__name__)
@@ -74,17 +74,17 @@ GiveIds = Callable[[TypeDefinition], WireIds]
 
 
 class Decisions(Protocol):
-    """What `.manifests` says was decided under a token; None where it says nothing."""
+    """Looks up decisions in `.manifests` by token; None if there is none."""
 
     def decided(self, token: bytes) -> Decision | Ruling | None:
-        """The decision to set something aside, or to take that back (quarantine_records.py)."""
+        """Return the decision to set something aside, or to restore it (quarantine_records.py)."""
 
     def activated(self, token: bytes) -> Activation | None:
-        """What was activated (activations.py)."""
+        """Return the activation (activations.py)."""
 
 
 class SchemaFollower:
-    """Follows a log's `.schemas` into a registry. give_ids: where this process has a Schema Registry."""
+    """Reads a log's `.schemas` into a registry. give_ids: set if this process has a Schema Registry."""
 
     def __init__(
         self, place: TopicPlace, registry: Registry, offsets: Offsets, reading: LogReaders,
@@ -106,7 +106,7 @@ class SchemaFollower:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the log names schemas by a Schema Registry's ids."""
+        """Whether the log names schemas with a Schema Registry's ids."""
         return self._space == BOUND
 
     @property
@@ -115,11 +115,15 @@ class SchemaFollower:
         return self._has_begun
 
     def stop(self) -> None:
-        """From now on `read_on` takes up nothing."""
+        """Make every later `read_on` do nothing."""
         self._stopped = True
 
     def read_on(self) -> None:
-        """Take up what was registered by now."""
+        """Register the definitions that were written since the last call.
+
+        Raises:
+            InputError: this process has a Schema Registry, but the log uses its own schema ids.
+        """
         if self._stopped:
             return
         end = self._offsets.ends([self._place])[self._place]
@@ -134,7 +138,12 @@ class SchemaFollower:
             )
 
     def register(self, definition: TypeDefinition, outgoing: LogProducer) -> None:
-        """Make a definition part of the log, durable on return; SchemaError where evolution forbids it."""
+        """Add a definition to the log; durable on return. Idempotent.
+
+        Raises:
+            SchemaError: evolution forbids it, it is set aside, or nobody activates it.
+            InputError: the log is bound to a Schema Registry, and this process has none.
+        """
         self.read_on()
         if self._registry.find(definition) is not None:
             return
@@ -172,14 +181,22 @@ class SchemaFollower:
             )
 
     def begin(self) -> None:
-        """Begin the rule by which new versions with code are pending; nothing where it has begun. Denied."""
+        """Start the rule by which new versions with code are pending. Idempotent.
+
+        Raises:
+            Denied: this process may not write `.manifests`.
+        """
         self.read_on()
         if not self._has_begun:
             self._activator.begin()
             self.read_on()
 
     def activate(self) -> Sequence[TypeVersion]:
-        """Activate the pending versions whose code is registered here; returns those. Denied where it may not."""
+        """Activate the pending versions whose code is registered in this process, and return them.
+
+        Raises:
+            Denied: this process may not write `.manifests`.
+        """
         found = self._activator.candidates()
         for version in found:
             self._activator.activate(version)
@@ -188,11 +205,15 @@ class SchemaFollower:
         return found
 
     def hindrance(self, version: TypeVersion) -> SchemaError | None:
-        """Why a pending version is not activated from here; None where only the right to write could lack."""
+        """Return why this process cannot activate a pending version; None if only the right to write may be missing."""
         return self._activator.hindrance(version)
 
     def _have_activated(self, definition: TypeDefinition) -> None:
-        """Step 5; SchemaError where nobody activates it."""
+        """Activate a pending definition, or wait until a worker has activated it.
+
+        Raises:
+            SchemaError: this process cannot activate it, or no process does within ACTIVATION_WAIT_S.
+        """
         version = next(
             each for each in self._registry.pending() if each.definition.fingerprint == definition.fingerprint
         )
@@ -214,7 +235,7 @@ class SchemaFollower:
             self.read_on()
 
     def _check(self, definition: TypeDefinition, ids: WireIds | None = None) -> None:
-        """As Registry.check; names the definition that hinders, and what an administrator may do about it."""
+        """As Registry.check, and the error names the conflicting definition and what an administrator can do."""
         try:
             self._registry.check(definition, ids)
         except SchemaError as error:
@@ -261,7 +282,7 @@ class SchemaFollower:
             registry.add(definition, self._time, ids)
 
     def _decide(self, raw: Raw, token: bytes) -> None:
-        """What an administrator decided takes effect here; what nobody did, or did before, is a hole."""
+        """Apply an administrator's decision at this record; an unknown or repeated token is a hole."""
         decision = None if token in self._tokens else self._decisions.decided(token)
         if isinstance(decision, Ruling):
             self._tokens.add(token)
@@ -277,7 +298,7 @@ class SchemaFollower:
         (self._registry.restore if decision.is_lifted else self._registry.set_aside)(version, self._time)
 
     def _activate(self, raw: Raw, token: bytes) -> None:
-        """What somebody with the right activated takes effect here; what nobody did, or did before, is a hole."""
+        """Apply an activation at this record; an unknown or repeated token is a hole."""
         activation = None if token in self._tokens else self._decisions.activated(token)
         if activation is None:
             self._foreign.saw(self._place, raw.offset)
@@ -299,9 +320,13 @@ class SchemaFollower:
 
 
 def readable_definition(raw: Raw) -> tuple[bytes, TypeDefinition, WireIds | None]:
-    """The id space, the definition and its ids in a record of `.schemas`; SchemaError where it is no definition.
+    """Parse a record of `.schemas`: its id space, its definition and the definition's ids.
 
-    A function of the record alone. The bounds keep a record from costing a reader its stack, its memory or its time.
+    The result depends on the record alone. Bounds on size and depth limit the stack, memory and time that a record can
+    cost a reader.
+
+    Raises:
+        SchemaError: the record is not a definition.
     """
     space, value = raw.header(ID_SPACE), raw.value or b""
     if space not in {EMBEDDED, BOUND}:
@@ -311,10 +336,10 @@ def readable_definition(raw: Raw) -> tuple[bytes, TypeDefinition, WireIds | None
     try:
         tree = json.loads(value.decode(), parse_constant=_refused, parse_int=_int)
         definition = parse(tree, place="it")
-        document_text(definition).encode()  # half a surrogate pair is no text
-    except (MemoryError, RecursionError):  # of this process; within the bounds above no record brings them about
+        document_text(definition).encode()  # fails on an unpaired surrogate
+    except (MemoryError, RecursionError):  # caused by this process: no record within the bounds above causes them
         raise
-    except Exception as error:  # whatever odd values do to the parser, they are no definition
+    except Exception as error:  # whatever the parser raises on an odd value, the value is not a definition
         raise SchemaError(str(error) or type(error).__name__) from error
     return space, definition, ids
 
@@ -330,13 +355,13 @@ def _check_bounds(value: bytes, what: str) -> None:
 
 
 def _ids(given: bytes) -> WireIds:
-    """The ids in `refold-ids`: these bytes and no others are the CBOR of three numbers."""
+    """Return the ids in `refold-ids`. Exactly one byte string is valid for three numbers: their deterministic CBOR."""
     try:
         if len(given) <= IDS_BYTES_MAX:
             ids = WireIds(**cbor2.loads(given))
             if all(type(each) is int and 0 <= each < _WIRE_ID_END for each in ids) and encode(ids._asdict()) == given:
                 return ids
-    except Exception as error:  # cbor2 raises whatever comes of odd bytes
+    except Exception as error:  # cbor2 raises arbitrary exceptions on malformed bytes
         raise SchemaError(f"its {IDS} cannot be read: {error}") from error
     raise SchemaError(f"its {IDS} is not from a Schema Registry")
 
@@ -352,7 +377,7 @@ def _refused(constant: str) -> float:
 
 
 def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> Sent:
-    """A definition as it stands in `.schemas`."""
+    """Return a definition as it is written to `.schemas`."""
     headers: list[tuple[str, str | bytes | None]] = [(ID_SPACE, EMBEDDED if ids is None else BOUND)]
     if ids is not None:
         headers.append((IDS, encode(ids._asdict())))

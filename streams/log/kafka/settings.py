@@ -1,12 +1,14 @@
-"""How Kafka's clients connect, by the names that Kafka's people know, and never shown.
+"""How Kafka clients connect: settings with Kafka's own names, whose values are never shown.
 
-1. The file that REFOLD_KAFKA_CONFIG names: `name=value` lines, librdkafka's names or those of Java's client.properties.
-2. Over it REFOLD_KAFKA_<NAME>, each a librdkafka or Java name with _ for a dot: REFOLD_KAFKA_SASL_PASSWORD.
-3. Over both what is given in Python. Brokers are named by the log's URL alone.
+1. The file that REFOLD_KAFKA_CONFIG names: `name=value` lines, with the names of librdkafka or Java's
+   client.properties.
+2. REFOLD_KAFKA_<NAME> overrides it; NAME is a librdkafka or Java name with _ for each dot: REFOLD_KAFKA_SASL_PASSWORD.
+3. Settings given in Python override both. Only the log's URL names the brokers.
 
-Java's names are translated where they mean the same (_JAVA). What would change what refold promises, and what these
-clients cannot do, is an error that names the setting. Names that begin with `schema.registry.` are the Schema
-Registry's (streams/registry/settings.py). Messages name settings, never values: any of them may be a password.
+Java names are translated if librdkafka has the same setting (_JAVA). A setting that would change refold's promises, or
+that these clients do not support, is an error that names the setting. Names that begin with `schema.registry.` belong
+to the Schema Registry (streams/registry/settings.py). Messages name settings, never values: any value may be a
+password.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ CONFIG_ENVIRONMENT = "REFOLD_KAFKA_CONFIG"
 VARIABLES = "REFOLD_KAFKA_"
 REGISTRY_PREFIX = "schema.registry."
 _REGISTRY = (REGISTRY_PREFIX, "basic.auth.", "bearer.auth.")
-# What Kubernetes puts into every container where a Service is called refold-kafka.
+# Variables that Kubernetes sets in every container if a Service is called refold-kafka.
 _KUBERNETES = re.compile(r"(SERVICE_(HOST|PORT)|PORT)(_|\Z)")
 
-# The promises rest on these: whoever could set them could lose or repeat records, or move a group.
+# refold's promises depend on these: setting them could lose or repeat records, or move a group.
 _OWN = frozenset({
     "acks", "request.required.acks", "enable.idempotence", "transactional.id", "transaction.timeout.ms", "group.id",
     "group.instance.id", "group.protocol", "isolation.level", "enable.auto.commit", "auto.commit.enable",
@@ -36,7 +38,7 @@ _OWN = frozenset({
 })  # fmt: skip
 _CHECKSUMS = "check.crcs"
 _PEM, _PKCS12 = "PEM", "PKCS12"
-# Java's name, and librdkafka's for the same. The kinds of stores, and JAAS, are taken care of one by one.
+# Java's name, and librdkafka's name for the same setting. Store types and JAAS are translated separately.
 _JAVA = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
@@ -45,7 +47,7 @@ _JAVA = {
 }
 _PEMS = frozenset({"ssl.ca.pem", "ssl.certificate.pem", "ssl.key.pem"})
 _FILES = frozenset(f"ssl.{name}.location" for name in ("ca", "certificate", "key", "keystore", "crl"))
-"""Files that clients read by themselves."""
+"""Settings that name files which the clients read themselves."""
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JAVA_ONLY = {
     "ssl.truststore.password": "a truststore in PEM has none; remove it",
@@ -71,7 +73,7 @@ _SECRET_LENGTH_MIN = 4
 
 
 class Settings(dict[str, str]):
-    """Settings by name; its text is the names alone."""
+    """Settings by name. `str` and `repr` show the names only."""
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(sorted(self))})"
@@ -80,11 +82,11 @@ class Settings(dict[str, str]):
 
     @property
     def principal(self) -> str:
-        """Whom the broker takes these clients for, as access lists name it; User:NAME where the settings do not say."""
+        """The clients' principal as access lists name it; User:NAME if the settings have no user name."""
         return f"User:{self.get('sasl.username') or 'NAME'}"
 
     def hidden(self, text: str) -> str:
-        """A text that someone else wrote, without what is secret here."""
+        """Return a text, such as a client's message, with these settings' secret values replaced by "..."."""
         for name, value in self.items():
             if is_secret(name) and len(value) >= _SECRET_LENGTH_MIN:
                 text = text.replace(value, "...")
@@ -92,20 +94,25 @@ class Settings(dict[str, str]):
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting's value must not be shown."""
+    """Return whether a setting's value must not be shown."""
     return _SECRET.search(name) is not None
 
 
 def read_settings(environ: Mapping[str, str], path: str | os.PathLike[str] | None = None) -> Settings:
-    """The clients' settings in a file and in the environment; path: of the file, instead of REFOLD_KAFKA_CONFIG's.
+    """Read the clients' settings from a file and from the environment.
 
-    InputError names what cannot be read or used, and where it stands.
+    Args:
+        environ: the environment variables.
+        path: the file, instead of the one that REFOLD_KAFKA_CONFIG names.
+
+    Raises:
+        InputError: names the setting that cannot be read or used, and its source.
     """
     return Settings((name, value) for name, value in _all(environ, path).items() if not name.startswith(_REGISTRY))
 
 
 def registry_lines(environ: Mapping[str, str]) -> Settings:
-    """What file and environment say of the Schema Registry, as Kafka's clients say it, without `schema.registry.`"""
+    """Return the Schema Registry's settings in file and environment, with names that lack `schema.registry.`"""
     return Settings(
         (name.removeprefix(REGISTRY_PREFIX), value)
         for name, value in _all(environ, None).items()
@@ -114,7 +121,15 @@ def registry_lines(environ: Mapping[str, str]) -> Settings:
 
 
 def translated(given: Mapping[str, str], where: str) -> Settings:
-    """Settings by librdkafka's names; `where` they stand, for InputError."""
+    """Translate settings to librdkafka's names.
+
+    Args:
+        given: settings by librdkafka or Java name.
+        where: their source, for error messages.
+
+    Raises:
+        InputError: a setting must not be set, or is not supported.
+    """
     found = Settings(given)
     for name in sorted(found):
         if name in _OWN:
@@ -130,7 +145,7 @@ def translated(given: Mapping[str, str], where: str) -> Settings:
     _take_keystore(found, where)
     if "sasl.jaas.config" in found:
         _take_jaas(found, where)
-    # Java's way to say "do not compare the host's name" is an empty value.
+    # In Java, an empty value means "do not verify the host name".
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = "none"
     for java, name in _JAVA.items():
@@ -173,13 +188,13 @@ def _lines(named: str) -> Iterator[tuple[str, str]]:
         begun, waiting = (begun if waiting else number), ""
         if not text or text[0] in "#!":
             continue
-        # As in Java's files: one backslash at the end of a line has it go on in the next.
+        # As in Java's files: one backslash at the end of a line continues it on the next line.
         if text.endswith("\\") and not text.endswith("\\\\"):
             waiting = text[:-1]
             continue
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            # Not the line itself: it may be half a password.
+            # The message does not include the line: it may be part of a password.
             raise InputError(f"{named}:{begun}: not of the form key=value")
         yield name.strip(), value.strip()
     if waiting:
@@ -187,7 +202,7 @@ def _lines(named: str) -> Iterator[tuple[str, str]]:
 
 
 def _in_lines(pem: str) -> str:
-    """PEM as OpenSSL reads it, from what a properties file holds of it: one line."""
+    """Convert PEM on one line, as in a properties file, to the lines that OpenSSL reads."""
     if "\n" in pem:
         return pem
 

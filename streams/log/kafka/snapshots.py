@@ -1,12 +1,12 @@
-"""The epochs of a Kafka log: records in `.snapshots`, manifests in `.manifests`, partition by partition.
+"""The epochs of a Kafka log: for each partition, records in `.snapshots` and manifests in `.manifests`.
 
-A record's key is its own offset, so that compaction keeps each until a record without a value frees it. One process
-writes a partition, and an epoch is one transaction of records and manifest (transactions.py): its records stand without
-a gap, and nothing of it shows before all of it does. Between epochs there are gaps: marks of ends of transactions, what
-was aborted, freed records.
+A record's key is its own offset, so compaction keeps each record until a tombstone frees it. One process writes a
+partition. An epoch is one transaction of records and manifest (transactions.py): its records have consecutive offsets,
+and become visible together. Between epochs there are gaps: transaction markers, aborted records, freed records.
 
-A writer that ends within an epoch leaves nothing: its transaction is aborted when it times out, at the latest when the
-next writer fences it. Only what a writer gave up in an epoch that it then sealed otherwise is for garbage to take.
+A writer that ends within an epoch leaves nothing visible: its transaction is aborted when it times out, at the latest
+when the next writer fences it. Garbage collection only has to remove records that a writer abandoned in an epoch which
+it then sealed with other records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class KafkaSnapshotReader(SnapshotReader):
-    """What was sealed up to the last `refresh` of the manifests."""
+    """The epochs that were sealed up to the last `refresh` of the manifests."""
 
     def __init__(self, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders) -> None:
         self._topic = topics.snapshots
@@ -52,7 +52,7 @@ class KafkaSnapshotReader(SnapshotReader):
         self._ends: dict[int, int] = {}
 
     def refresh(self) -> None:
-        """See what others have sealed by now."""
+        """Read the epochs that other processes have sealed so far."""
         self._manifests.refresh()
 
     def epochs(self, partition: int) -> Sequence[Epoch]:
@@ -60,7 +60,7 @@ class KafkaSnapshotReader(SnapshotReader):
         return [epoch_of(key) for key, _ in rows]
 
     def readable(self, partition: int) -> Iterator[Epoch]:
-        """The epochs of a partition whose manifests can be read."""
+        """Yield the epochs of a partition whose manifests can be read."""
         for epoch in self.epochs(partition):
             with suppress(CorruptionError):
                 self.manifest(epoch)
@@ -70,7 +70,7 @@ class KafkaSnapshotReader(SnapshotReader):
         return self._manifests.get(epoch.partition, epoch.key)
 
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Also those that were removed, until compaction comes."""
+        """Yield (offset, data). Includes removed records until compaction has run."""
         return _own(self._reading, TopicPlace(self._topic, partition), start, min(end, self._stable(partition, end)))
 
     def pins(self) -> Sequence[Pin]:
@@ -85,7 +85,7 @@ class KafkaSnapshotReader(SnapshotReader):
                 yield epoch_of(key.removeprefix(prefix)), value
 
     def _stable(self, partition: int, wanted: int) -> int:
-        """The last stable offset, or a lower one where that is enough."""
+        """Return the last stable offset, or a lower known one that is at least `wanted`."""
         known = self._ends.get(partition, 0)
         if known < wanted:
             place = TopicPlace(self._topic, partition)
@@ -94,10 +94,10 @@ class KafkaSnapshotReader(SnapshotReader):
 
 
 class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
-    """A worker's side. `take` makes this process the one that writes a partition, until another one takes it.
+    """The worker's store. `take` makes this process the writer of a partition, until another process takes it.
 
-    Whoever lost a partition that way writes nothing of it any more: each attempt is a StorageError, until `drop`.
-    owns: whether a partition may be written now; asked before each record.
+    A process that lost a partition in this way no longer writes to it: each attempt is a StorageError, until `drop`.
+    owns: returns whether a partition may be written now; called before each record.
     """
 
     def __init__(
@@ -115,7 +115,11 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         self._is_stopped = False
 
     def take(self, partition: int) -> None:
-        """Fence whoever wrote the partition before, and see what it wrote. Once more is nothing."""
+        """Fence the partition's previous writer, and read what it wrote. Idempotent.
+
+        Raises:
+            StorageError: the partition may not be written.
+        """
         self._require_writable(partition)
         if partition not in self._writers:
             self._writers[partition] = PartitionWriter(
@@ -126,16 +130,16 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
 
     @property
     def taken(self) -> list[int]:
-        """The partitions that this process took and did not drop."""
+        """The partitions that this process has taken and not dropped."""
         return [*self._writers]
 
     def is_fenced(self, partition: int) -> bool:
-        """Whether another process was found to have taken it since."""
+        """Return whether another process is known to have taken the partition since."""
         writer = self._writers.get(partition)
         return writer is not None and writer.fenced is not None
 
     def drop(self, partition: int) -> None:
-        """Abort what is open of a partition, and write it no more, until it is taken again."""
+        """Abort a partition's open transaction, and stop writing the partition until it is taken again."""
         writer = self._writers.pop(partition, None)
         if writer is not None:
             try:
@@ -162,7 +166,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         if writer is None or end <= writer.begin or writer.begin == writer.next:
             yield from super().records(partition, start, end)
             return
-        # Of the epoch that is being written: this process alone sees it.
+        # The end of the range is in the epoch that is being written, which only this process can read.
         writer.send()
         begin, stop = writer.begin, min(end, writer.next)
         yield from super().records(partition, start, begin)
@@ -172,7 +176,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         self._is_stopped = True
 
     def close(self) -> None:
-        """Abort what is open, and let go of the partitions; no other thread uses the store any more."""
+        """Abort open transactions, and drop all partitions. No other thread may use the store any more."""
         self.stop()
         for partition in [*self._writers]:
             self.drop(partition)
@@ -182,7 +186,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
             writer.put(epoch.key, data)
 
     def sync(self) -> None:
-        """Nothing is left to be done: `seal` commits."""
+        """Do nothing: `seal` has committed already."""
 
     def pin(self, pin: Pin) -> None:
         with self._written(pin.epoch.partition) as writer:
@@ -212,7 +216,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         return Cleared(len(loose), sum(loose.values()))
 
     def loose(self, partition: int, kept: Sequence[tuple[int, int]]) -> dict[int, int]:
-        """The sizes of the records outside the kept ones by offset, without those that were removed before."""
+        """Return the sizes in bytes, by offset, of the records outside the kept ranges that are not yet removed."""
         writer = self._writer(partition)
         writer.commit()
         end = writer.next
@@ -233,7 +237,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
 
     @contextmanager
     def _written(self, partition: int) -> Iterator[PartitionWriter]:
-        """What the block writes, durable and visible at its end, or nothing of it."""
+        """Run a block as one transaction: at its end its writes are durable and visible; on an error none are."""
         writer = self._writer(partition)
         try:
             yield writer
@@ -261,9 +265,16 @@ def pin_alone(
     clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders, timeout_s: float,
     epochs: Sequence[Epoch], pinned_at: int | None,
 ) -> None:  # fmt: skip
-    """Keep epochs for ever, or no longer, by a process that folds nothing; for when no worker answers.
+    """Pin or unpin epochs from a process that does not fold; used if no worker answers.
 
-    It takes their partitions first, so that nobody removes one meanwhile: a worker that it fences takes them back.
+    Takes their partitions first, so that no other process removes an epoch meanwhile. A worker that this fences takes
+    its partitions back.
+
+    Args:
+        clients, topics, manifests, offsets, reading: those of the log.
+        timeout_s: how long a read waits for the broker, in seconds.
+        epochs: the epochs.
+        pinned_at: the time of the pin, in milliseconds; None unpins.
     """
     undecided = LogReaders(clients, timeout_s, committed=False)
     store = KafkaSnapshotStore(clients, topics, manifests, offsets, reading, undecided)
@@ -284,7 +295,10 @@ def pin_alone(
 
 
 def is_snapshot(raw: Raw) -> bool:
-    """Whether a record of `.snapshots` is refold's: its key is its own offset, or frees that of an earlier record."""
+    """Return whether refold wrote a record of `.snapshots`.
+
+    Its key is its own offset. A tombstone's key is the offset of an earlier record.
+    """
     key = raw.key or b""
     if len(key) != KEY.size:
         return False
@@ -293,7 +307,7 @@ def is_snapshot(raw: Raw) -> bool:
 
 
 def _own(reading: LogReaders, place: TopicPlace, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The records of a range that stand where their key says."""
+    """Yield the records of a range whose key is their own offset."""
     if start >= end:
         return
     for record in reading.records(place, start, end, few=end - start == 1):
@@ -302,5 +316,5 @@ def _own(reading: LogReaders, place: TopicPlace, start: int, end: int) -> Iterat
 
 
 def _ends_by_itself(error: StorageError) -> None:
-    """What stayed open ends when its time is over, or with whoever takes the partition next."""
+    """Log that a transaction stays open until it times out, or until the next writer takes the partition."""
     _log.warning("a transaction may stay open until its time is over: %s", error)

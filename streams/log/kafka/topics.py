@@ -1,18 +1,18 @@
-"""The topics of a log: their names, how they are made, and that they are what the promises need.
+"""The topics of a log: their names, their creation, and the check of the settings that refold's promises need.
 
-Making one, in steps that any number of processes may take at once, and that a killed one leaves for the next:
-0. Where one of the others holds records, and still there are no `.observations`, a log was here and lost them: refused,
-   for what it holds would be taken for the new log's.
-1. `.changes` is made, with the partitions asked for; whoever comes first decides how many there are.
-2. The others but `.observations` are made with as many, `.contents` with twice as many. Where the broker copies each
-   topic three times or more, `min.insync.replicas` is raised to 2.
-3. `.observations` is made last: the log is there when it is, and its topic id is the log's id.
+Creating a log. Any number of processes may run these steps at once, and a killed process leaves the rest to the next:
+0. If there is no `.observations`, but another topic has records, an earlier log lost its observations: refuse, because
+   those records would count as the new log's.
+1. Create `.changes` with the requested number of partitions; the first process decides the number.
+2. Create the other topics, except `.observations`, with the same number, and `.contents` with twice as many. If each
+   topic has three or more replicas, set `min.insync.replicas` to 2.
+3. Create `.observations` last: from then on the log exists, and this topic's id is the log's id.
 
-Opening one compares every topic's settings with those it needs. What differs is refused by name: kept data that a
-setting lets the broker delete, or time it lets producers make up, is not found again later.
+Opening a log compares every topic's settings with those it needs. A difference is an error that names the setting:
+data that the broker may delete, or timestamps that producers may invent, would be lost for good.
 
-`.contents` (contents.py) is made with a log whose URL names no other store of contents, and by `make_contents` for a
-log that was made without it. A process whose URL names another store never asks for it.
+`.contents` (contents.py) is created with a log whose URL names no other store of contents, and by `make_contents` for
+a log that was created without it. A process whose URL names another store never asks for it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from refold.streams.log.kafka.url import Address, merged
 from refold.streams.partition import PARTITIONS_DEFAULT, SLOTS
 
 POLL_S = 0.05
-# A request waits for the controller that the client last heard of, if need be for all its time, and asks nobody for a
-# newer one. So each gets a part of the time, and the brokers are asked between them.
+# A request waits for the controller that the client last knew, if necessary for its whole time-out, and does not look
+# for a newer one. So each request gets a part of the time, and the client asks the brokers for metadata in between.
 REQUEST_S = 3.0
 IN_SYNC_MIN = "min.insync.replicas"
 _MAX_BYTES = "max.message.bytes"
@@ -73,7 +73,7 @@ _COMPACTED = {
     "unclean.leader.election.enable": "false",
     _MAX_BYTES: str(_BATCH_BYTES_MAX),
 }
-# Its records are below the brokers' own limit, whatever that is set to by default; the time of a put is the brokers'.
+# Its records are below the brokers' default size limit; the brokers set the time of a put.
 _CONTENTS = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
@@ -81,7 +81,7 @@ _CONTENTS = {
     _MAX_BYTES: str((1 << 20) + (64 << 10)),
 }
 _UNHEARD_OF = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
-# How it is stored, not what it says: an operator may choose otherwise.
+# These affect how data is stored, not what it means: an operator may choose other values.
 _SMALL_SEGMENTS = {"segment.bytes": str(64 << 20), "segment.ms": str(3600 * 1000), "min.cleanable.dirty.ratio": "0.2"}
 _ERASED_WITHIN_DAY = {**_SMALL_SEGMENTS, "max.compaction.lag.ms": str(24 * 3600 * 1000)}
 
@@ -115,7 +115,7 @@ class Topics:
 
 
 class LogTopics(NamedTuple):
-    """A log's topics on the broker. has_contents: whether its contents have a topic, and are to be in it.
+    """A log's topics on the broker. has_contents: whether the log has a topic of contents, and uses it.
 
     log_id: 16 bytes.
     """
@@ -127,7 +127,7 @@ class LogTopics(NamedTuple):
 
 
 class TopicProblem(NamedTuple):
-    """What is wrong with a topic, and what mends it. is_missing: the broker does not have it."""
+    """What is wrong with a topic, and how to fix it. is_missing: the broker does not have the topic."""
 
     topic: str
     problem: str
@@ -135,41 +135,57 @@ class TopicProblem(NamedTuple):
     is_missing: bool = False
 
     def error(self, address: Address) -> StorageError:
-        """It, as whoever opens the log hears of it."""
+        """Return the error that opening the log raises."""
         return StorageError(f"{address.url}: the topic {self.topic} {self.problem}; {self.remedy}")
 
 
 def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
-    """Whether there is a log; StorageError where no broker answers."""
+    """Return whether the log exists.
+
+    Raises:
+        StorageError: no broker answers.
+    """
     clients = Clients(merged(address, config), address.prefix)
     return TopicAdmin(clients.admin(), timeout_s, clients).exists(address)
 
 
 class TopicAdmin:
-    """Makes, finds and checks the topics of logs."""
+    """Creates, finds and checks the topics of logs."""
 
     def __init__(self, admin: AdminClient, timeout_s: float, clients: Clients | None = None) -> None:
-        """clients: who made the admin client, for what it heard, and for whom the brokers take it."""
+        """clients: the factory of the admin client; it knows the client's last messages and its principal."""
         self._admin = admin
         self._timeout_s = timeout_s
         self._clients = clients
 
     def exists(self, address: Address) -> bool:
-        """Whether there is a log. StorageError where the broker does not say."""
+        """Return whether the log exists.
+
+        Raises:
+            StorageError: the broker does not answer.
+        """
         name = Topics(address.prefix).observations
         return name in self._describe([name], address)
 
     def beside(self, name: str, needed: Mapping[str, str], extra: Mapping[str, str], address: Address,
                *, make: bool) -> bool:  # fmt: skip
-        """Whether there is a topic of one partition beside the log's own; made where there is none and `make` is set.
+        """Return whether there is a one-partition topic next to the log's own; create it if `make` is set.
 
-        needed: its settings, which are checked; extra: further ones it is made with. StorageError.
+        Args:
+            name: the topic's name.
+            needed: the settings that it must have, which are checked.
+            extra: further settings for a new topic.
+            address: the log.
+            make: whether to create the topic if it is missing.
+
+        Raises:
+            StorageError: the broker does not answer, or a setting differs.
         """
         found = self._describe([name], address)
         if name not in found:
             if not make:
                 return False
-            # Known before it is made, so that whoever records first needs no right to alter settings.
+            # Determined before the topic is created, so that the first recorder needs no right to alter settings.
             log = self._describe([Topics(address.prefix).observations], address)
             in_sync = {IN_SYNC_MIN: "2"} if log and min(map(_copies, log.values())) >= 3 else {}
             self._create([_new(name, 1, {**needed, **extra, **in_sync})], address)
@@ -180,20 +196,29 @@ class TopicAdmin:
         return True
 
     def unfit(self, address: Address) -> list[TopicProblem]:
-        """Everything about a log's topics that is not as it has to be; StorageError where the broker does not say."""
+        """Return everything that is wrong with a log's topics.
+
+        Raises:
+            StorageError: the broker does not answer.
+        """
         topics = Topics(address.prefix)
         found = self._describe(topics.needed, address)
         wanted = {name: needed for name, needed in topics.needed.items() if name in found}
         contents: list[TopicProblem] = []
         if address.blobs is None and topics.observations in found:
             partitions = len(found[topics.observations].partitions)
-            with suppress(Denied):  # then it is as if there were none
+            with suppress(Denied):  # then treat the topic as missing
                 there = self._describe([topics.contents], address)
                 contents = [*self._unfit_contents(topics, partitions, there, address)]
         return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address), *contents]
 
     def open(self, address: Address, *, make: bool) -> LogTopics:
-        """The log, made where there is none and `make` is set. InputError, StorageError."""
+        """Return the log's topics; create them if there is no log and `make` is set.
+
+        Raises:
+            InputError: there is no log, records of an earlier log remain, or the number of partitions differs.
+            StorageError: the broker does not answer, or a topic is not as it must be.
+        """
         topics = Topics(address.prefix)
         found = self._describe(topics.needed, address)
         if topics.observations not in found:
@@ -216,7 +241,11 @@ class TopicAdmin:
         return LogTopics(topics, _id_of(found[topics.observations], address), partitions, has_contents)
 
     def make_contents(self, address: Address) -> None:
-        """Make a log's topic of contents, where it has none. StorageError."""
+        """Create a log's topic of contents, if it has none.
+
+        Raises:
+            StorageError: the topic could not be created.
+        """
         topics = Topics(address.prefix)
         log = self._describe([topics.observations], address)
         self._create([_new_contents(topics, len(log[topics.observations].partitions))], address)
@@ -224,10 +253,14 @@ class TopicAdmin:
         self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if min(map(_copies, log.values())) >= 3 else {}, address)
 
     def _has_contents(self, topics: Topics, partitions: int, address: Address) -> bool:
-        """Whether the log's contents have a topic, as they have to be; StorageError where it is not as it has to be."""
+        """Return whether the log has a topic of contents.
+
+        Raises:
+            StorageError: the topic is not as it must be.
+        """
         try:
             found = self._describe([topics.contents], address)
-        except Denied:  # this user's rights are those of a release without it
+        except Denied:  # this user's rights date from a release without the topic
             return False
         for unfit in self._unfit_contents(topics, partitions, found, address):
             raise unfit.error(address)
@@ -243,7 +276,7 @@ class TopicAdmin:
             else:
                 yield from self._wrong_settings({topics.contents: _CONTENTS}, found, address)
 
-    # Making
+    # Creating
 
     def _require_clear(self, topics: Topics, found: Mapping[str, TopicDescription], address: Address) -> None:
         places = [TopicPlace(name, each.id) for name, topic in found.items() for each in topic.partitions]
@@ -317,7 +350,7 @@ class TopicAdmin:
     # Finding
 
     def _await(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
-        """The topics, once the brokers know of all of them: the one asked may hear of a new topic late."""
+        """Wait until the brokers know all of the topics, and return them. A broker may learn of a new topic late."""
         wanted, deadline = set(names), Deadline(self._timeout_s)
         while True:
             found = self._describe(wanted, address)
@@ -330,7 +363,7 @@ class TopicAdmin:
             time.sleep(POLL_S)
 
     def _describe(self, names: Iterable[str], address: Address) -> dict[str, TopicDescription]:
-        """Those of the topics that there are; whole ones, every partition with its leader."""
+        """Return the topics that exist, with all their partitions, each with its leader."""
         deadline = Deadline(self._timeout_s)
         while True:
             try:
@@ -364,7 +397,7 @@ class TopicAdmin:
         return lacking(Grant(TOPIC, name, operation), principal, address.servers)
 
     def _heard(self) -> str:
-        self._admin.poll(0)  # which has it tell what it heard of brokers
+        self._admin.poll(0)  # delivers the client's messages about brokers
         return "" if self._clients is None else self._clients.said
 
     # Checking
@@ -377,7 +410,7 @@ class TopicAdmin:
                 f"two up to {SLOTS}; partitions cannot be added to a log"
             )
         for unfit in chain(_lacking(topics, found), self._wrong_settings(topics.needed, found, address)):
-            raise unfit.error(address)  # settings are asked for where all topics are there
+            raise unfit.error(address)  # the settings are requested only if no topic is missing
 
     def _check_settings(
         self, wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicDescription], address: Address
@@ -422,14 +455,14 @@ class TopicAdmin:
         return max(min(deadline.left_s, REQUEST_S), POLL_S)
 
     def _ask_brokers(self, deadline: Deadline) -> None:
-        """Wait a little, and hear who the controller is now."""
+        """Wait a little, and refresh the metadata, which names the current controller."""
         time.sleep(POLL_S)
         with suppress(KafkaException):
             self._admin.list_topics(timeout=self._request_s(deadline))
 
 
 def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[TopicProblem]:
-    """Topics that are not there, or in another number of partitions than `.observations`."""
+    """Yield the topics that are missing, or whose number of partitions does not fit `.observations`."""
     partitions = len(found[topics.observations].partitions) if topics.observations in found else None
     for name in topics.needed:
         if name not in found:
@@ -455,7 +488,7 @@ def _copies(topic: TopicDescription) -> int:
 
 
 def _is_more(key: str, value: str | None, wanted: str) -> bool:
-    """Whether a limit is set wider than needed."""
+    """Return whether a limit is set wider than needed."""
     return key in {_MAX_BYTES, IN_SYNC_MIN} and value is not None and value.isdecimal() and int(value) >= int(wanted)
 
 

@@ -2,10 +2,10 @@
 
     kafka://HOST[:PORT][,HOST[:PORT]...]/PREFIX[?partitions=8][&blobs=URL]
 
-The log's topics are PREFIX.observations and so on. partitions counts when the log is made, and is compared when it is
-there. blobs (else REFOLD_BLOBS) is the store of contents too large for a record (streams/blobs/url.py), the same for
-every process; without one they are in the topic PREFIX.contents. How to connect (TLS, SASL) is not for URLs, which are
-printed: see settings.py.
+The log's topics are PREFIX.observations and so on. partitions is the number of partitions of a new log; for an existing
+log it must match. blobs (else REFOLD_BLOBS) is the store of contents too large for a record (streams/blobs/url.py), and
+must be the same for every process; without it they are in the topic PREFIX.contents. Connection settings (TLS, SASL) do
+not belong in URLs, because URLs are printed: see settings.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::([0-9]{1,5}))?\Z")
 
 
 class Address(NamedTuple):
-    """Where a Kafka log is. partitions: as asked for, if they are. blobs: the URL of the contents' store, if any."""
+    """Where a Kafka log is. partitions: as in the URL, if given. blobs: the URL of the contents' store, if any."""
 
     servers: str
     prefix: str
@@ -39,13 +39,17 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The log's URL, which opens it again in another process."""
+        """The log's URL, which opens the same log in another process."""
         store = "" if self.blobs is None else f"?blobs={quote(self.blobs, safe=':/')}"
         return f"kafka://{self.servers}/{self.prefix}{store}"
 
 
 def parse_url(url: str) -> Address:
-    """The address behind a URL; InputError says what to give instead."""
+    """Parse a log's URL.
+
+    Raises:
+        InputError: the URL is invalid; the message says what to give instead.
+    """
     rest, _, query = url.removeprefix("kafka:").removeprefix("//").partition("?")
     servers, slash, prefix = rest.partition("/")
     if "@" in servers:
@@ -88,6 +92,6 @@ def _options(url: str, query: str) -> tuple[int | None, str | None]:
 
 
 def merged(address: Address, given: Mapping[str, str] | None) -> Settings:
-    """How clients connect: file and environment, what was given over them, and the URL's brokers over all."""
+    """Return the clients' settings: file and environment, overridden by `given`, then by the URL's brokers."""
     own = translated(given or {}, "config")
     return Settings({**read_settings(os.environ), **own, "bootstrap.servers": address.servers})

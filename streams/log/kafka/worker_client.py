@@ -1,8 +1,8 @@
-"""A log's workers as a client asks them, over their pages.
+"""A client's requests to a log's workers, over their pages.
 
-Which they are, the members of their group say (lookups.py), or the URL of one that was given: that one passes on what
-another has to answer. A look-up that nobody answers is none: the log itself answers then. What only a worker can do
-names what is missing.
+The workers are found through the members of their group (lookups.py). If the URL of one worker is given, only that one
+is asked: it forwards what another worker must answer. A look-up without an answer returns None, and the caller reads
+the log instead. A command that only a worker can run fails with an error that names what is missing.
 """
 
 from __future__ import annotations
@@ -49,15 +49,24 @@ from refold.streams.web.page import PageResponse
 WORKER_ENVIRONMENT = "REFOLD_WORKER"
 KNOWN_S = 5.0
 LOOKUP_S = 5.0
-# What a worker may take for what it is told to do.
+# How long a worker may take to run a command.
 PATIENCE_S = 3_600.0
 RETRY_S = 0.1
 
 
 class Workers:
-    """Where the pages of a log's workers are. url: of one of them, if it is to be asked alone; InputError if it is no
-    URL. asker: how they are asked; else with the token and the authority of this process's environment. log_id: to be
-    set by whoever opens the log, before anything is asked.
+    """The addresses of a log's workers' pages.
+
+    Args:
+        address: the log.
+        config: Kafka client settings.
+        url: the pages of one worker, if only that one is to be asked.
+        asker: the HTTP client; by default one with the token and the authority of this process's environment.
+
+    log_id must be set by the code that opens the log, before the first request.
+
+    Raises:
+        InputError: `url` is not a URL.
     """
 
     def __init__(
@@ -80,19 +89,19 @@ class Workers:
         self._known_at_s: float | None = None
 
     def owner(self, partition: int) -> str | None:
-        """Whom to ask about a partition."""
+        """Return the URL to ask about a partition; None if no worker owns it."""
         return self.given or self._by_partition().get(partition)
 
     def all(self) -> list[str]:
-        """Whom to ask, one after another, until one answers."""
+        """Return the URLs to try in turn until one answers."""
         return [self.given] if self.given else sorted(set(self._by_partition().values()))
 
     def forget(self) -> None:
-        """Look anew who there is: one of them did not answer."""
+        """Read the group's members again at the next request, because a worker did not answer."""
         self._known_at_s = None
 
     def absent(self, why: str) -> NotAnswerable:
-        """What is said where nobody answers."""
+        """Return the error for a request that no worker answers."""
         if self.given:
             return NotAnswerable(f"no worker answers at {self.given} ({why}): start `refold worker` there, or give "
                                  "another one's pages with --worker URL")  # fmt: skip
@@ -105,7 +114,7 @@ class Workers:
             self._admin = self._admin or self._clients.admin()
             try:
                 self._owners = workers_of(self._admin, self._topics.group, self._topics.observations)
-            except StorageError:  # who may not look at the group knows of no worker
+            except StorageError:  # a client that may not describe the group knows no worker
                 self._owners = {}
             self._known_at_s = now
         return self._owners
@@ -153,7 +162,7 @@ class WorkerTables(TableClient):
         return None if url is None else self._looked_up(url, name, partition, *arguments, partition=partition)
 
     def _looked_up(self, url: str, *question: Any, partition: int | None = None) -> Any:
-        """The answer; None where there is none."""
+        """Return the answer, or None if there is none."""
         try:
             answer = self._look_up(url, question, partition)
         except OSError:
@@ -185,7 +194,7 @@ class WorkerTables(TableClient):
 
 
 class WorkerFolding(Folding):
-    """The workers, told over their pages. timeout_s: how long to wait for the fold to come as far as asked."""
+    """Commands to the workers over their pages. timeout_s: how long to wait for the fold to reach an offset."""
 
     def __init__(self, workers: Workers, timeout_s: float) -> None:
         self._workers = workers
@@ -234,7 +243,7 @@ class WorkerFolding(Folding):
         return OtherTables([Mismatch(*one) for each in found for one in each["mismatches"]])
 
     def _told(self, name: str, **given: Any) -> list[dict[str, Any]]:
-        """What all workers answer, by partition."""
+        """Send a command, and return all workers' answers, sorted by partition."""
         why = "nobody has a partition in the group"
         for url in self._workers.all():
             try:
@@ -260,7 +269,7 @@ class WorkerFolding(Folding):
 
 
 def _said_by(answer: PageResponse) -> str:
-    """What a page that refuses says."""
+    """Return the message of a response that refuses a request."""
     try:
         return str(json.loads(answer.content)["error"])
     except (ValueError, LookupError, TypeError):
@@ -268,9 +277,9 @@ def _said_by(answer: PageResponse) -> str:
 
 
 def _refusal(url: str, answer: PageResponse) -> InputError | StorageError:
-    """The error behind a page that refuses."""
+    """Return the error for a response that refuses a request."""
     said = _said_by(answer)
     if answer.status == 400:
         return InputError(said)
-    # What a caller can mend: the token, the name it asks by.
+    # InputError for what the caller can fix: the token, or the host name in the URL.
     return (InputError if answer.status in (401, 403) else StorageError)(f"{url}: {said}")
