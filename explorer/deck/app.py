@@ -1,12 +1,12 @@
 """`refold deck`: the explorer in a terminal.
 
-    runs       which runs there are           run       one run, step by step
-    entities   which entities there are       entity    one entity: its state at a moment, its history
-    why        a value back to its sources    compare   two runs, from where they first differ
-    changes    changes as they come
+    runs       all runs                           run       one run, step by step
+    entities   all entities                       entity    one entity: its state at a moment, its history
+    why        the sources of a value             compare   two runs, from their first difference
+    changes    changes as they are recorded
 
-The deck only reads. Each screen asks the same questions as the explorer's pages and shows the command of `refold` that
-gives the same answer. Keys are those of k9s and lazygit: `:` goes to a screen, `/` filters, `?` teaches.
+The deck only reads. Each screen asks the same questions as the explorer's pages, and shows the `refold` command that
+gives the same answer. Keys follow k9s and lazygit: `:` switches screens, `/` filters, `?` shows help.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ GO_TO = "runs | entities [TYPE] | entity TYPE/ID | run ID [STEP] | compare A B |
 
 
 class DeckApp(App[None]):
-    """The deck over one log. shown_url: the log as commands name it, None where REFOLD_LOG does.
+    """The deck over one log.
 
-    at: the moment that all screens that are opened from now on are about, as WHEN; "" for now. marked: the run that
-    `space` marked, to be compared with another.
+    Attributes:
+        shown_url: The log as commands name it; None: REFOLD_LOG names it.
+        at: The moment that newly opened screens show, as WHEN; empty: now.
+        marked: The run that `space` marked, to compare it with another.
     """
 
     CSS_PATH = "deck.tcss"
@@ -59,11 +61,11 @@ class DeckApp(App[None]):
         self._live_s = live_s
 
     def open_run(self, run: str, step: int = 0, at: str = "", *, is_live: bool | None = None) -> None:
-        """Open a run at a step; 0: where it failed."""
+        """Open a run at a step; 0: at its failure."""
         self.push_screen(RunScreen(run, step, at, is_live=is_live))
 
     def open_entity(self, entity: str, at: str = "", end: str = "") -> None:
-        """Open an entity at a moment; end: where its slider ends."""
+        """Open an entity at a moment. end: the cut at which its slider ends."""
         self.push_screen(EntityScreen(entity, at, end))
 
     def open_why(self, value: str, at: str) -> None:
@@ -75,7 +77,7 @@ class DeckApp(App[None]):
         self.push_screen(CompareScreen(a, b, at))
 
     def on_mount(self) -> None:
-        """Show the runs, and look for more from then on."""
+        """Show the runs, and check for new records at an interval."""
         self.push_screen(RunsScreen())
         self.set_interval(self._live_s, self._look)
 
@@ -84,7 +86,7 @@ class DeckApp(App[None]):
         self.log_thread.close()
 
     async def _look(self) -> None:
-        """Have the screen ask again if the log has grown."""
+        """Reload the screen if the log has grown."""
         screen = self.screen
         if not isinstance(screen, DeckScreen) or not screen.is_live or not screen.cut_text:
             return
@@ -97,12 +99,12 @@ class DeckApp(App[None]):
             screen.action_again()
 
     def action_teach(self) -> None:
-        """Show the keys of this screen."""
+        """Show the keys of the current screen."""
         if isinstance(self.screen, DeckScreen):
             self.push_screen(HelpScreen(self.screen))
 
     def action_moment(self) -> None:
-        """Ask for a moment."""
+        """Ask the reader for a moment."""
         if isinstance(self.screen, DeckScreen):
             self.push_screen(
                 Prompt("the moment to look at: a time, @MARKER, a cut, run:ID#STEP; empty: now", self.at, "@"),
@@ -117,7 +119,7 @@ class DeckApp(App[None]):
             self.screen.moment_chosen()
 
     def action_go_to(self) -> None:
-        """Ask which screen to go to."""
+        """Ask the reader for the next screen."""
         if isinstance(self.screen, DeckScreen):
             self.push_screen(Prompt(GO_TO, sign=":"), self._go)
 
@@ -131,7 +133,11 @@ class DeckApp(App[None]):
                 self.screen.say_problem(str(error))
 
     def _go_to(self, words: list[str]) -> None:
-        """Open the screen that some words name. InputError where they name none."""
+        """Open the screen that the reader typed.
+
+        Raises:
+            InputError: The words name no screen.
+        """
         match words:
             case ["runs"]:
                 self.push_screen(RunsScreen())

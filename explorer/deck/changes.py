@@ -1,4 +1,4 @@
-"""The screen of changes: the newest changes of all entities, as they come."""
+"""The screen of changes: the newest changes of all entities, updated live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ChangesScreen(DeckScreen):
-    """The changes by the newest records, the newest first."""
+    """The changes in the newest records, newest first."""
 
     about = "Changes: what changed in any entity, the newest first. p holds the list still; enter opens the entity."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("p", "pause", "pause")]
@@ -29,18 +29,18 @@ class ChangesScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """Whether it is held still."""
+        """The name of the screen; it says whether the list is paused."""
         return "Changes, held" if self._is_paused else "Changes"
 
     def compose_answer(self) -> ComposeResult:
-        """A table."""
+        """Yield the table."""
         yield Rows([
             DeckColumn("recorded (UTC)", 24), DeckColumn("entity", 24), DeckColumn("v", 5), DeckColumn("by", 18, 1),
             DeckColumn("change"),
         ])  # fmt: skip
 
     async def load(self) -> str:
-        """`refold tail`."""
+        """Ask `refold tail`, and show its answer."""
         at = self.deck.at
         self.is_live = not at and not self._is_paused
 
@@ -73,6 +73,6 @@ class ChangesScreen(DeckScreen):
         self.deck.open_entity(entity, end="" if self.is_live else self.cut_text)
 
     def action_pause(self) -> None:
-        """Hold the list still, or let it go on."""
+        """Pause the list, or resume it."""
         self._is_paused = not self._is_paused
         self.action_again()

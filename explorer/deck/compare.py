@@ -1,4 +1,4 @@
-"""The screen of two runs side by side, opened where they first differ."""
+"""The screen of two runs side by side, opened at their first difference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CompareScreen(DeckScreen):
-    """Two runs of one log."""
+    """Compares two runs of one log."""
 
     about = (
         "Compare: the steps of both runs side by side; ≠ where they first differ, ~ where they differ later.\n"
@@ -38,16 +38,16 @@ class CompareScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """Both runs."""
+        """The name of the screen, with both runs."""
         return f"Compare A {self._runs[0]}  B {self._runs[1]}"
 
     def compose_answer(self) -> ComposeResult:
-        """The steps, and a pane below them."""
+        """Yield the steps, and a pane below them."""
         yield Rows([DeckColumn("", 2), DeckColumn("#", 5), DeckColumn("A", 34), DeckColumn("B")], id="pairs")
         yield Pane(id="pane")
 
     async def load(self) -> str:
-        """`refold run compare`."""
+        """Ask `refold run compare`, and show its answer."""
         at, given = self._at or self.deck.at, self._runs
 
         def asked(log: AgentLog) -> tuple[CompareQuery, dict[str, Any]]:
@@ -73,7 +73,7 @@ class CompareScreen(DeckScreen):
         return ""
 
     def moment_chosen(self) -> None:
-        """Leave the moment that the runs were opened at."""
+        """Reload. The chosen moment replaces the one at which the runs were opened."""
         self._at = ""
         super().moment_chosen()
 
@@ -91,7 +91,7 @@ def _side(side: Mapping[str, Any] | None) -> Text:
 
 
 def _told(shown: Mapping[str, Any]) -> Iterator[Text]:
-    """What differs first, word by word, and the observations behind it."""
+    """Yield the first difference, word by word, and the observations it comes from."""
     first, *rest = shown["lines"]
     yield heading(first)
     if shown["why"]:

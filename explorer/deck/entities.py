@@ -1,4 +1,4 @@
-"""The screen of entities: the types there are, and the entities of one."""
+"""The screen of entities: all types, or all entities of one type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTED = 500
 
 
 class EntitiesScreen(DeckScreen):
-    """The types of a log; with a type, its entities."""
+    """Lists the types of a log, or the entities of one type."""
 
     about = "Entities: choose a type, then one of its entities. / keeps those whose id begins with a text."
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find", key_display="/")]
@@ -29,11 +29,11 @@ class EntitiesScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """With the type, and the beginning that is looked for."""
+        """The name of the screen, with the type and the prefix that ids are filtered by."""
         return f"Entities  {self._type}{'/' + self._begin if self._begin else ''}".rstrip()
 
     def compose_answer(self) -> ComposeResult:
-        """A table."""
+        """Yield the table."""
         yield Rows(
             [DeckColumn("entity", 48), DeckColumn("version")]
             if self._type
@@ -41,7 +41,7 @@ class EntitiesScreen(DeckScreen):
         )
 
     async def load(self) -> str:
-        """`refold find --type`."""
+        """Ask `refold find --type`, and show its answer."""
         at, type_name, begin = self.deck.at, self._type, self._begin
         self.is_live = not at
 
@@ -70,7 +70,7 @@ class EntitiesScreen(DeckScreen):
             self.app.push_screen(EntitiesScreen(key))
 
     def action_find(self) -> None:
-        """Ask how ids begin."""
+        """Ask for the beginning of the ids."""
         self.app.push_screen(Prompt("the beginning of the id", self._begin), self._find)
 
     def _find(self, given: str | None) -> None:

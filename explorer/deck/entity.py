@@ -25,7 +25,7 @@ CLOCK_WORDS = {
 
 
 class EntityAnswer(NamedTuple):
-    """An entity at a cut, and how it came there by the end of the slider."""
+    """An entity at a cut, and its history up to the end of the slider."""
 
     cut: str
     end: str
@@ -35,7 +35,7 @@ class EntityAnswer(NamedTuple):
 
 
 class EntityScreen(DeckScreen):
-    """One entity at a moment. end: the cut at which the slider ends; "" for the newest."""
+    """One entity at a moment. end: the cut at which the slider ends; empty: the newest."""
 
     about = (
         "An entity: its state at one moment, the moments it had, and its history.\n"
@@ -61,12 +61,12 @@ class EntityScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """With its version."""
+        """The name of the entity, with its version."""
         version = "" if self._answer is None else f"  v{self._answer.state['version']}"
         return f"{self._entity}{version}"
 
     def compose_answer(self) -> ComposeResult:
-        """The slider, the state, the history."""
+        """Yield the slider, the state and the history."""
         yield Static(id="slider", markup=False)
         yield Rows([
             DeckColumn("", 2), DeckColumn("field", 20), DeckColumn("value"), DeckColumn("by", 18, 1),
@@ -78,7 +78,7 @@ class EntityScreen(DeckScreen):
         ], id="history")  # fmt: skip
 
     async def load(self) -> str:
-        """`refold state` and `refold history`."""
+        """Ask `refold state` and `refold history`, and show their answers."""
         at, clock = self._at or self.deck.at, self._clock
         self.is_live = not at
         entity, end, at_clock = self._entity, self._end, self._at_clock
@@ -116,7 +116,7 @@ class EntityScreen(DeckScreen):
         return ""
 
     def moment_chosen(self) -> None:
-        """Leave the moment that the slider is at."""
+        """Reload. The chosen moment replaces the slider's."""
         self._at, self._at_clock, self._end = "", "recorded", ""
         super().moment_chosen()
 
@@ -136,7 +136,7 @@ class EntityScreen(DeckScreen):
         self.query_one("#slider", Static).update(text)
 
     def action_move(self, by: int) -> None:
-        """Go to the next moment of the clock, or to the one before."""
+        """Go to a neighbouring moment of the clock."""
         if self._answer is None:
             return
         stops = self._answer.stops
@@ -156,12 +156,12 @@ class EntityScreen(DeckScreen):
         self.action_again()
 
     def action_clock(self) -> None:
-        """Take the next clock."""
+        """Switch to the next clock."""
         self._clock = CLOCKS[(CLOCKS.index(self._clock) + 1) % len(CLOCKS)]
         self.action_again()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Trace a field of the state; go to the moment of a change."""
+        """Trace a field of the state, or go to the moment of a change."""
         if event.data_table.id == "state":
             self.action_why()
         elif self._answer is not None:
@@ -171,14 +171,14 @@ class EntityScreen(DeckScreen):
             self.action_again()
 
     def action_why(self) -> None:
-        """Trace the field under the cursor to its sources."""
+        """Trace the sources of the field under the cursor."""
         field = self.query_one("#state", Rows).key
         if field and self._answer is not None:
             self.deck.open_why(f"{self._entity}.{field}", self._answer.cut)
 
 
 def slider_text(stops: SliderStops, width: int) -> Text:
-    """The slider as one line: ● the chosen moment, ○ the others, | markers."""
+    """Draw the slider as one line: ● the chosen moment, ○ the others, | markers."""
     line: list[tuple[str, str]] = [("─", "dim")] * width
     places: Sequence[tuple[float, str, str]] = [
         *((mark.x, "|", "yellow") for mark in stops.marks),

@@ -1,13 +1,13 @@
-"""What all screens of the deck have in common.
+"""What all screens of the deck share.
 
     title bar      the log, the screen, the cut
     the answer
-    command line   the command of `refold` that gives the same answer, or the error
-    keys           what can be pressed here
+    command line   the `refold` command that gives the same answer, or the error
+    keys           the keys of this screen
 
-1. A screen asks its question in the log's thread, and shows the answer. Keys are heard meanwhile.
-2. A question that has no answer, or a log that cannot be read, is said in the command line; the old answer stays.
-3. A screen of now asks again when the log's newest cut is another. A screen of then never changes.
+1. A screen asks its question in the log's thread, and shows the answer. Keys work in the meantime.
+2. If a question has no answer, or the log cannot be read, the command line shows the error. The old answer stays.
+3. A live screen asks again when the log has grown. A screen of the past never changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOVES: list[BindingType] = [
 
 
 class Deck(Protocol):
-    """What screens need of the app; see DeckApp."""
+    """The parts of the app that screens use; see DeckApp."""
 
     log_thread: LogThread
     shown_url: str | None
@@ -51,10 +51,10 @@ class Deck(Protocol):
     marked: str
 
     def open_run(self, run: str, step: int = 0, at: str = "", *, is_live: bool | None = None) -> None:
-        """Open a run at a step; 0: where it failed."""
+        """Open a run at a step; 0: at its failure."""
 
     def open_entity(self, entity: str, at: str = "", end: str = "") -> None:
-        """Open an entity at a moment; end: where its slider ends."""
+        """Open an entity at a moment. end: the cut at which its slider ends."""
 
     def open_why(self, value: str, at: str) -> None:
         """Open the sources of a value, TYPE/ID.FIELD."""
@@ -64,7 +64,7 @@ class Deck(Protocol):
 
 
 class DeckColumn(NamedTuple):
-    """A column of a table. width: with a space at its end; 0: the room that the others leave. drop: see Rows."""
+    """A column of a table. width: in characters, with a space at its end; 0: all remaining width. drop: see Rows."""
 
     heading: str
     width: int = 0
@@ -72,10 +72,10 @@ class DeckColumn(NamedTuple):
 
 
 class Rows(DataTable[Any]):
-    """A table with a cursor on a row. A new answer keeps the cursor on the same row, if it is still there.
+    """A table with a cursor on a row. After a new answer the cursor stays on the same row, if that still exists.
 
-    A column of width 0 gets the room that the others leave. Columns that a narrow terminal has no room for are left
-    out, the one with the highest `drop` first.
+    A column of width 0 gets the remaining width. If the terminal is too narrow, columns are left out, the one with the
+    highest `drop` first. Columns with a `drop` of 0 always stay.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = MOVES
@@ -86,11 +86,11 @@ class Rows(DataTable[Any]):
         self._rows: Sequence[tuple[str, Sequence[str | Text]]] = ()
 
     def on_resize(self) -> None:
-        """Lay the columns out anew."""
+        """Lay out the columns again."""
         self.show(self._rows)
 
     def show(self, rows: Sequence[tuple[str, Sequence[str | Text]]]) -> None:
-        """Show rows, each with its key and a cell for each column."""
+        """Show rows. Each has a key, and a cell for each column."""
         kept, at = self.key, self.cursor_row
         self._rows = rows
         widths = column_widths(self._all, self.size.width)
@@ -107,19 +107,19 @@ class Rows(DataTable[Any]):
 
     @property
     def key(self) -> str:
-        """The key of the row under the cursor; "" where there is none."""
+        """The key of the row under the cursor; empty if there is none."""
         if not self.is_valid_row_index(self.cursor_row):
             return ""
         return str(self.ordered_rows[self.cursor_row].key.value)
 
 
 def _shortened(cut: re.Match[str]) -> str:
-    """A cut in a command, as far as it has room on the screen; `y` copies all of it."""
+    """Shorten a cut in a command, to fit the screen. `y` copies the whole command."""
     return f"cut:…{cut[0][-8:]}"
 
 
 def column_widths(columns: Sequence[DeckColumn], width: int) -> dict[int, int]:
-    """The widths of the columns that have room, by their numbers. Each has a space at its end."""
+    """Return the widths of the columns that fit, by index. Each width includes a space at its end."""
     shown = dict(enumerate(columns))
     while len(shown) > 1 and sum(each.width or REST_MIN for each in shown.values()) > width:
         dropped = max(shown, key=lambda index: shown[index].drop)
@@ -131,14 +131,14 @@ def column_widths(columns: Sequence[DeckColumn], width: int) -> dict[int, int]:
 
 
 def _cell(given: str | Text, width: int) -> Text:
-    """A cell on one line, cut where the column ends."""
+    """Return a cell on one line, truncated at the width of its column."""
     text = Text(visible(" ".join(given.split()))) if isinstance(given, str) else given.copy()
     text.truncate(max(width - 1, 1), overflow="ellipsis")
     return text
 
 
 class Pane(VerticalScroll, can_focus=True):
-    """A text that is scrolled."""
+    """A text that can be scrolled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "scroll_down", "down", show=False), Binding("k", "scroll_up", "up", show=False),
@@ -147,7 +147,7 @@ class Pane(VerticalScroll, can_focus=True):
     ]  # fmt: skip
 
     def compose(self) -> ComposeResult:
-        """The text."""
+        """Yield the text."""
         yield Static(markup=False)
 
     def show(self, text: Text) -> None:
@@ -165,29 +165,29 @@ class Choices(OptionList):
 
 
 class Chooser(ModalScreen[str | None]):
-    """Choose one of several things by its text; Esc chooses none."""
+    """Lets the reader choose one of several items. Esc returns None."""
 
     AUTO_FOCUS = "Choices"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "back")]
 
     def __init__(self, about: str, choices: Sequence[tuple[str, str]]) -> None:
-        """choices: what is returned, and what is shown."""
+        """choices: for each item, the value to return and the text to show."""
         super().__init__()
         self._about, self._choices = about, choices
 
     def compose(self) -> ComposeResult:
-        """The list, below what it is about."""
+        """Yield the question, with the list below it."""
         with Vertical(classes="dialog"):
             yield Static(self._about, markup=False)
             yield Choices(*(Option(Text(visible(shown))) for _, shown in self._choices))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return what was chosen."""
+        """Return the chosen item."""
         self.dismiss(self._choices[event.option_index][0])
 
 
 class Prompt(ModalScreen[str | None]):
-    """Ask for a line of text; Esc gives none."""
+    """Asks for a line of text. Esc returns None."""
 
     AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "back")]
@@ -197,7 +197,7 @@ class Prompt(ModalScreen[str | None]):
         self._about, self._given, self._sign = about, given, sign
 
     def compose(self) -> ComposeResult:
-        """The line, below what it is about."""
+        """Yield the question, with the input line below it."""
         with Vertical(classes="prompt"):
             yield Static(f"{self._sign} {self._about}", markup=False)
             yield Input(self._given, compact=True, select_on_focus=False)
@@ -208,7 +208,7 @@ class Prompt(ModalScreen[str | None]):
 
 
 class DeckScreen(Screen[None]):
-    """A screen that shows one answer. `about`: what it is for, taught by `?`."""
+    """A screen that shows one answer. `about`: what it is for, shown by `?`."""
 
     about: ClassVar[str] = ""
     is_live: bool = False
@@ -229,26 +229,26 @@ class DeckScreen(Screen[None]):
         return cast("Deck", self.app)
 
     def compose(self) -> ComposeResult:
-        """The frame around the answer."""
+        """Yield the frame and the answer's widgets."""
         yield Static(id="title", markup=False)
         yield from self.compose_answer()
         yield Static(id="command", markup=False)
         yield Footer(show_command_palette=False, compact=True)
 
     def compose_answer(self) -> ComposeResult:
-        """The widgets of the answer."""
+        """Yield the widgets of the answer."""
         raise NotImplementedError
 
     @property
     def name_shown(self) -> str:
-        """What the title bar calls the screen."""
+        """The name of the screen in the title bar."""
         raise NotImplementedError
 
     async def load(self) -> str:
         """Ask, and show the answer; set `queries` and `cut_text`.
 
         Returns:
-            What is to be said beside the answer, instead of the command; "" for nothing.
+            A note to show in the command line instead of the command; empty for none.
 
         Raises:
             RefoldError: There is no answer.
@@ -261,11 +261,11 @@ class DeckScreen(Screen[None]):
         self.action_again()
 
     def moment_chosen(self) -> None:
-        """Ask again, of the moment that the reader chose for all screens."""
+        """Reload, for the moment that the reader chose for all screens."""
         self.action_again()
 
     def action_again(self) -> None:
-        """Ask again."""
+        """Reload: ask the question again."""
         _: Worker[None] = self.run_worker(self._load, exclusive=True, group="load")
 
     async def _load(self) -> None:
@@ -281,11 +281,11 @@ class DeckScreen(Screen[None]):
             self._show_command()
 
     async def ask(self, question: Callable[[AgentLog], T]) -> T:
-        """See LogThread.ask."""
+        """Ask a question; see LogThread.ask."""
         return await self.deck.log_thread.ask(question)
 
     def answer_then(self, question: Callable[[AgentLog], T], show: Callable[[T], None]) -> None:
-        """Ask, and show the answer when it is there; a newer question takes the place of one that still runs."""
+        """Ask, and show the answer as soon as it arrives. A newer question cancels one that still runs."""
 
         async def asked() -> None:
             try:
@@ -307,7 +307,7 @@ class DeckScreen(Screen[None]):
         self._say(Text(text, "dim"))
 
     def say_problem(self, problem: str) -> None:
-        """Say why there is no answer."""
+        """Show why there is no answer."""
         self._say(Text(f"! {visible(problem)}", "bold red"))
 
     def _say(self, text: Text) -> None:
@@ -315,11 +315,11 @@ class DeckScreen(Screen[None]):
 
     @property
     def command(self) -> str:
-        """The command that gives the same answer as what is shown last."""
+        """The command that gives the same answer as the newest part of the screen."""
         return command_text(self.queries[-1].arguments, self.deck.shown_url) if self.queries else ""
 
     def action_back(self) -> None:
-        """Leave the screen; the first one stays."""
+        """Leave the screen. The first screen cannot be left."""
         if len(self.app.screen_stack) > 2:
             self.app.pop_screen()
 

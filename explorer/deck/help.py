@@ -1,4 +1,4 @@
-"""What can be pressed on a screen, and what it is for."""
+"""Help for a screen: its keys and its purpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = {"left_square_bracket": "[", "right_square_bracket": "]", "slash": "/"}
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys of a screen; any of them leads back."""
+    """Shows the keys of a screen. Esc, q, ? and Enter close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", "back")]
 
@@ -40,7 +40,7 @@ class HelpScreen(ModalScreen[None]):
         self._asked = asked
 
     def compose(self) -> ComposeResult:
-        """The text."""
+        """Yield the text."""
         pane = Pane(classes="dialog")
         yield pane
 
@@ -56,7 +56,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 def _own(screen: DeckScreen) -> list[Binding]:
-    """The keys that only this screen has."""
+    """Return the keys that only this screen has."""
     found: dict[str, Binding] = {}
     for given in type(screen).BINDINGS:
         if isinstance(given, Binding) and given.key not in EVERYWHERE:

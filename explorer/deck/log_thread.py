@@ -1,4 +1,6 @@
-"""The one thread that holds the log: a log is for one thread, and the deck's own thread must stay free for keys."""
+"""The one thread that uses the log. A log may be used by one thread only, and the deck's own thread must handle
+keys.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ T = TypeVar("T")
 
 
 class LogThread:
-    """Asks questions about a log in a thread of its own. The log is opened to read, with the first question."""
+    """Asks questions about a log in a separate thread. The first question opens the log read-only."""
 
     def __init__(self, place: LogTarget) -> None:
         self.place = place
@@ -22,7 +24,7 @@ class LogThread:
         self._thread = ThreadPoolExecutor(1, "refold-deck-log")
 
     async def ask(self, question: Callable[[AgentLog], T]) -> T:
-        """Return what a question returns. Questions are asked one after another.
+        """Run `question` with the log and return its result. Questions run one after another.
 
         Raises:
             RefoldError: The log cannot be opened, or the question has no answer. The next question tries again.
@@ -30,7 +32,7 @@ class LogThread:
         return await asyncio.wrap_future(self._thread.submit(lambda: question(self._opened())))
 
     def close(self) -> None:
-        """Close the log after the question that runs, if one does."""
+        """Close the log after the current question."""
         self._thread.submit(self._close)
         self._thread.shutdown()
 

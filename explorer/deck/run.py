@@ -1,4 +1,4 @@
-"""The screen of a run: its steps, and panes about one of them. It opens at the failure."""
+"""The screen of a run: its steps, and panes for one of them. It opens at the failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ AROUND = 500
 
 
 class RunAnswer(NamedTuple):
-    """A run at a cut. recording: None where its content cannot be read; then clear has what is stored in clear."""
+    """A run at a cut.
+
+    recording: None if the run's content cannot be read; `clear` then has the parts that are stored in clear.
+    """
 
     run: str
     cut: Cut
@@ -40,7 +43,7 @@ class RunAnswer(NamedTuple):
 
 
 class RunScreen(DeckScreen):
-    """One run, open at a step. step: which; 0: where it failed, or else where the run's end makes one look."""
+    """One run, opened at a step. step: its number; 0: see opening_step."""
 
     about = (
         "A run: its steps on the left, the chosen step on the right. It opens at the failure.\n"
@@ -70,12 +73,12 @@ class RunScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """The run's title, or its id."""
+        """The name of the screen, with the run's title or else its id."""
         recording = None if self._answer is None else self._answer.recording
         return f"Run {(recording.title if recording else '') or self._run}"
 
     def compose_answer(self) -> ComposeResult:
-        """The steps, and a pane beside them."""
+        """Yield the steps, with the pane next to them."""
         with Horizontal():
             yield Rows([DeckColumn("", 2), DeckColumn("#", 4), DeckColumn("step")], id="steps")
             with Vertical():
@@ -83,7 +86,7 @@ class RunScreen(DeckScreen):
                 yield Pane(id="pane")
 
     async def load(self) -> str:
-        """`refold run show`, then the step."""
+        """Ask `refold run show`, then show the step."""
         at = self.deck.at or ("" if self.is_live else self._at)
         if self.deck.at:
             self.is_live = False
@@ -106,7 +109,7 @@ class RunScreen(DeckScreen):
         self.cut_text = str(answer.cut)
         self.queries = [RunQuery(answer.run, self.cut_text)]
         if answer.recording is not None and answer.recording.outcome:
-            self.is_live = False  # it has ended: nothing more comes
+            self.is_live = False  # it has ended, so nothing more is recorded
         table = self.query_one("#steps", Rows)
         table.show([
             (str(row["number"]), [
@@ -122,13 +125,13 @@ class RunScreen(DeckScreen):
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Show the step under the cursor."""
         number = int(event.row_key.value or 0)
-        # Of a table that was laid out anew the first row is told too, although the cursor is elsewhere by now.
+        # A new layout reports its first row as highlighted, although the cursor is on another row by now.
         if event.cursor_row == event.data_table.cursor_row and number and number != self._step:
             self._step = number
             self._show_step()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Go into the pane."""
+        """Move the focus to the pane."""
         self.query_one(Pane).focus()
 
     def _show_step(self) -> None:
@@ -177,16 +180,16 @@ class RunScreen(DeckScreen):
         self._show_pane()
 
     def action_turn(self, by: int) -> None:
-        """Choose the next pane, or the one before."""
+        """Choose the next or the previous pane."""
         self.action_pane((self._pane + by) % len(PANES))
 
     def action_raw(self) -> None:
-        """Show requests and answers as they were recorded, or as messages."""
+        """Switch between requests and answers as recorded, and as messages."""
         self._is_raw = not self._is_raw
         self._show_pane()
 
     def action_failure(self) -> None:
-        """Go to the next step that failed; after the last, to the first."""
+        """Go to the next failed step. After the last, start again at the first."""
         recording = None if self._answer is None else self._answer.recording
         failed = [] if recording is None else [
             step.number for step in recording.steps
@@ -199,7 +202,7 @@ class RunScreen(DeckScreen):
         self.action_again()
 
     def action_entity(self) -> None:
-        """Open an entity that the step read or wrote, as of that moment."""
+        """Open an entity that the step read or wrote, at the moment of the read or write."""
         found = dict(_entities(self._shown)) if self._shown is not None else {}
         if len(found) == 1:
             self._open_entity(next(iter(found)))
@@ -215,7 +218,7 @@ class RunScreen(DeckScreen):
         self.deck.open_entity(entity, (read or {}).get("cut") or self.cut_text, self.cut_text)
 
     def action_related(self) -> None:
-        """Open a run that this one belongs to, or that belongs to it."""
+        """Open a run that this one belongs to, or one that belongs to it."""
         found = [] if self._answer is None else list(_related(self._answer))
         if not found:
             self.say_problem("no other run belongs to this one")
@@ -227,12 +230,14 @@ class RunScreen(DeckScreen):
             self.deck.open_run(run, at=self.cut_text, is_live=self.is_live)
 
     def action_mark(self) -> None:
-        """Mark this run, to be compared with another."""
+        """Mark this run, to compare it with another."""
         self.deck.marked = self._run
         self.app.notify(f"{self._run} is marked; press c on another run", markup=False)
 
     def action_compare(self) -> None:
-        """Compare with the marked run, else with the run that this is a fork of, else with its first fork."""
+        """Compare with the marked run; else with the run that this was forked from; else with the first fork of this
+        run.
+        """
         answer = self._answer
         if answer is None or answer.recording is None:
             return
@@ -254,7 +259,7 @@ def _step_name(row: dict[str, Any]) -> str:
 
 
 def _head(answer: RunAnswer) -> Iterator[Text]:
-    """A run without steps, or without its content."""
+    """Yield what is shown of a run that has no steps or whose content cannot be read."""
     if answer.recording is None:
         yield Text(str(answer.clear["content"] or "its content cannot be read"), "yellow")
         yield value_text({name: value for name, value in answer.clear.items() if name != "content"})
@@ -266,7 +271,7 @@ def _head(answer: RunAnswer) -> Iterator[Text]:
 
 
 def _entities(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The entities that a step read or observed, each with what is said of it."""
+    """Yield the entities that a step read or observed, each with its line in the list of choices."""
     for each in shown["reads"]:
         yield each["entity"], f"{each['entity']}  read, v{each['version']}" + (", stale" if each["stale"] else "")
     for call in shown["calls"]:

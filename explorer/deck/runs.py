@@ -1,4 +1,4 @@
-"""The screen of runs: which there are, found by all that `refold runs` filters by."""
+"""The screen of runs. It has the filters of `refold runs`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILTERS = ("since", "until", "tool", "error", "outcome", "agent", "user", "tag",
 
 
 class RunsScreen(DeckScreen):
-    """The runs, the newest first; forks and runs within come after the run that they belong to."""
+    """The runs, newest first. A fork, or a run within another, follows the run that it belongs to."""
 
     about = (
         "Runs: each line is a run of an agent.\n"
@@ -44,18 +44,18 @@ class RunsScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """With what is looked for."""
+        """The name of the screen, with the filter."""
         return f"Runs  {self._wanted}".rstrip()
 
     def compose_answer(self) -> ComposeResult:
-        """A table."""
+        """Yield the table."""
         yield Rows([
             DeckColumn("", 3), DeckColumn("run", 24), DeckColumn("title"), DeckColumn("agent", 14, 1),
             DeckColumn("started (UTC)", 20), DeckColumn("took", 9, 2), DeckColumn("steps", 6),
         ])  # fmt: skip
 
     async def load(self) -> str:
-        """`refold runs`."""
+        """Ask `refold runs`, and show its answer."""
         at, wanted = self.deck.at, wanted_runs(self._wanted)
         self.is_live = not at
 
@@ -83,7 +83,7 @@ class RunsScreen(DeckScreen):
         self.deck.open_run(str(event.row_key.value), at=self.cut_text, is_live=self.is_live)
 
     def action_find(self) -> None:
-        """Ask what to look for."""
+        """Ask for a filter."""
         self.app.push_screen(
             Prompt("words, agent:NAME outcome:failed tool:NAME error:TEXT tag:T since:TIME flagged", self._wanted),
             self._find,
@@ -101,13 +101,13 @@ class RunsScreen(DeckScreen):
         self.action_again()
 
     def action_mark(self) -> None:
-        """Mark the run, or take the mark away."""
+        """Mark the run, or unmark it."""
         run = self.query_one(Rows).key
         self.deck.marked = "" if run == self.deck.marked else run
         self.action_again()
 
     def action_compare(self) -> None:
-        """Compare with the marked run, or else with the run that this is a fork of."""
+        """Compare with the marked run, or else with the run that this was forked from."""
         run = self.query_one(Rows).key
         other = self.deck.marked or self._parents.get(run, "")
         if not run or not other or run == other:
@@ -117,7 +117,12 @@ class RunsScreen(DeckScreen):
 
 
 def wanted_runs(text: str) -> dict[str, Any]:
-    """The parts of a RunsQuery that a text names: `outcome:failed agent:support kettle`. InputError, ValueError."""
+    """Parse a filter such as `outcome:failed agent:support kettle` into the arguments of a RunsQuery.
+
+    Raises:
+        InputError: A filter has a value that is not allowed.
+        ValueError: A quote is not closed.
+    """
     wanted: dict[str, Any] = {}
     words = []
     for word in shlex.split(text):

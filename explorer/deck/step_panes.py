@@ -1,4 +1,4 @@
-"""The panes about a step: what it did, its state, what the model was asked, and what it had read. Pure."""
+"""The panes of a step: what it did, its state, what the model was asked, what the agent had read. Pure functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ PANES = ("did", "state", "model", "read")
 
 
 def pane_text(index: int, shown: dict[str, Any], *, is_raw: bool) -> Text:
-    """The text of a pane. shown: what step_shown gives; is_raw: calls as they were recorded."""
+    """Return the text of a pane.
+
+    Args:
+        index: The index of the pane in PANES.
+        shown: The result of step_shown.
+        is_raw: Whether calls are shown as recorded instead of as messages.
+    """
     if index == 0:
         return lines(_did(shown, is_raw=is_raw))
     if index == 1:

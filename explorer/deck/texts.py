@@ -1,6 +1,6 @@
-"""Answers as styled text for a terminal: calls, messages, differences, chains. Pure.
+"""Answers as styled text for a terminal: calls, messages, differences, chains. Pure functions.
 
-Every recorded value passes views/recorded_text.py: none is read as markup, and none can steer the terminal.
+Every recorded value passes through views/recorded_text.py, so none is read as markup and none can control the terminal.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ OUTCOMES = {
     "succeeded": ("✓", "green"), "failed": ("✗", "bold red"), "timed_out": ("✗", "bold red"),
     "cancelled": ("■", "yellow"), "unknown": ("?", "yellow"), "running": ("▶", "cyan"), "pending": ("▶", "cyan"),
 }  # fmt: skip
-"""A sign and a style by outcome; the sign tells outcomes apart without colours."""
+"""The sign and the style of each outcome. The sign suffices where colours cannot be seen."""
 HEADING, DIM, OLD, NEW, BAD = "bold", "dim", "red", "green", "bold red"
 
 
 def outcome_text(outcome: str) -> Text:
-    """The sign of an outcome; a space where there is none."""
+    """Return the sign of an outcome; a space if it has none."""
     sign, style = OUTCOMES.get(outcome, (" ", ""))
     return Text(sign, style)
 
 
 def utc(time: str | None) -> str:
-    """`2026-11-21 03:12:00.125` of an RFC 3339 time in UTC; "-" for none."""
+    """Format an RFC 3339 time in UTC as `2026-11-21 03:12:00.125`; "-" for None."""
     if not time:
         return "-"
     return time.removesuffix("Z").replace("T", " ")[:23]
 
 
 def source_text(source: dict[str, Any] | None) -> str:
-    """Who: the agent, and its run and step where it has them."""
+    """Return the agent, with its run and step if it has them."""
     if not source:
         return "-"
     run = f" {source['run']}#{source['step']}" if source["run"] and source["step"] else ""
@@ -45,17 +45,17 @@ def source_text(source: dict[str, Any] | None) -> str:
 
 
 def lines(parts: Iterable[Text]) -> Text:
-    """Texts, each on its own line."""
+    """Join texts, each on its own line."""
     return Text("\n").join(parts)
 
 
 def heading(text: str) -> Text:
-    """A heading within a pane."""
+    """Return a heading within a pane."""
     return Text(visible(text), HEADING)
 
 
 def value_text(value: Any, indent: int = 2, style: str = "") -> Text:
-    """A value: a text itself, anything else as indented JSON; a long one is cut, and says so."""
+    """Return a value: a text as it is, anything else as indented JSON. A long value is cut, with a note."""
     found = clipped(value, VALUE_MAX)
     pad = " " * indent
     text = Text("\n".join(pad + line for line in found.text.split("\n")), style)
@@ -65,13 +65,13 @@ def value_text(value: Any, indent: int = 2, style: str = "") -> Text:
 
 
 def failure_text(failure: Mapping[str, Any], indent: int = 0) -> Text:
-    """`PaymentRefused: 1998 cents are no price`, on as many lines as the message has."""
+    """Format a failure as `PaymentRefused: 1998 cents are no price`, on as many lines as the message has."""
     name = failure["exception"].rpartition(".")[2]
     return value_text(f"{name}: {failure['message']}" if failure["message"] else name, indent, BAD)
 
 
 def call_text(call: Mapping[str, Any], *, is_raw: bool) -> list[Text]:
-    """A call: its request, each retry, its answer or failure. is_raw: request and answer as they were recorded."""
+    """Return a call: its request, each retry, and its answer or failure. is_raw: request and answer as recorded."""
     found = [Text.assemble((f"{call['kind']} ", "cyan"), (visible(call["name"] or ""), HEADING), _effect(call))]
     if is_raw:
         found += [Text("  request", DIM), value_text(call["request"], 4)]
@@ -107,7 +107,7 @@ def _effect(call: Mapping[str, Any]) -> Text:
 
 
 def message_text(message: ModelMessage, indent: int = 0) -> list[Text]:
-    """A message: its role, then its parts."""
+    """Return a message: its role, then its parts."""
     pad = " " * indent
     found = [Text(f"{pad}{visible(message.role)}", "magenta")]
     for part in message.parts:
@@ -128,7 +128,7 @@ def _part_text(part: MessagePart, indent: int) -> list[Text]:
 
 
 def change_text(path: str, before: Any, after: Any, *, has_before: bool, has_after: bool) -> Text:
-    """One difference: the old value struck with -, the new one with +."""
+    """Return one difference: the old value after -, the new one after +."""
     text = Text(visible(path), HEADING)
     if has_before:
         text.append("\n- " + cell(before, 600), OLD)
@@ -138,7 +138,7 @@ def change_text(path: str, before: Any, after: Any, *, has_before: bool, has_aft
 
 
 def words_text(pieces: Sequence[TextPiece], sign: str, style: str) -> Text:
-    """One side of a text that differs, with the words that the other side has not got in reverse."""
+    """Return one side of two texts that differ. Words that the other side does not have are in reverse video."""
     text = Text(f"{sign} ", style)
     for piece in pieces:
         text.append(piece.text, f"{style} reverse" if piece.is_other else "")

@@ -1,4 +1,4 @@
-"""The screen of a value's sources: the observations behind it as a tree, the nearest at the top."""
+"""The screen of a value's sources: a tree of observations, the nearest at the top."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Link = Mapping[str, Any]
 
 
 class WhyScreen(DeckScreen):
-    """value: TYPE/ID.FIELD; at: a cut."""
+    """The sources of a value. value: TYPE/ID.FIELD; at: a cut."""
 
     about = (
         "Why: the observations behind a value. Below each are those that it was caused by.\n"
@@ -41,15 +41,15 @@ class WhyScreen(DeckScreen):
 
     @property
     def name_shown(self) -> str:
-        """The value."""
+        """The name of the screen, with the value."""
         return f"Why {self._value}"
 
     def compose_answer(self) -> ComposeResult:
-        """The tree."""
+        """Yield the tree."""
         yield Tree[Link | None](Text(visible(self._value), HEADING))
 
     async def load(self) -> str:
-        """`refold why`."""
+        """Ask `refold why`, and show its answer."""
         query = WhyQuery(self._value, self._at)
 
         def asked(log: AgentLog) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class WhyScreen(DeckScreen):
         return ""
 
     def _add(self, root: TreeNode[Link | None], chain: Sequence[Link]) -> None:
-        """Add each observation once, below the first that was caused by it."""
+        """Add each observation once, below the first one that it caused."""
         by_id = {link["observation"]: link for link in chain}
         added: set[str] = set()
         left = [(root, link["observation"]) for link in reversed(chain) if link["depth"] == 0]
@@ -82,16 +82,16 @@ class WhyScreen(DeckScreen):
             left += [(node, cause) for cause in reversed(link["causes"])]
 
     def action_down(self) -> None:
-        """Go down."""
+        """Move the cursor down."""
         self.query_one(Tree).action_cursor_down()
 
     def action_up(self) -> None:
-        """Go up."""
+        """Move the cursor up."""
         self.query_one(Tree).action_cursor_up()
 
     @property
     def _link(self) -> Link | None:
-        """The observation under the cursor; on the value itself the nearest one."""
+        """The observation under the cursor. On the value itself, the nearest observation."""
         tree: Tree[Link | None] = self.query_one(Tree)
         node = tree.cursor_node
         if (node is None or node.data is None) and tree.root.children:
@@ -99,7 +99,7 @@ class WhyScreen(DeckScreen):
         return None if node is None else node.data
 
     def action_run(self) -> None:
-        """Open the run that observed it, at the step."""
+        """Open the run that recorded the observation, at its step."""
         link = self._link
         source = {} if link is None else link["source"] or {}
         if source.get("run"):
@@ -108,14 +108,14 @@ class WhyScreen(DeckScreen):
             self.say_problem("no run observed it")
 
     def action_entity(self) -> None:
-        """Open the entity of the observation."""
+        """Open the entity that was observed."""
         link = self._link
         if link is not None and link["entity"]:
             self.deck.open_entity(link["entity"], self._at)
 
 
 def link_text(link: Link) -> Text:
-    """`tool_config/acme  by deployer  2026-11-21 03:12:00`"""
+    """Format an observation as `tool_config/acme  by deployer  2026-11-21 03:12:00`."""
     if link["entity"] is None:
         return Text(f"{link['observation'][:12]}  not in this log before the point", "dim")
     source = link["source"]
@@ -133,7 +133,7 @@ def link_text(link: Link) -> Text:
 
 
 def patch_lines(link: Link) -> list[Text]:
-    """What an observation says of its entity."""
+    """Return what an observation changes in its entity."""
     found = [
         Text(f"{visible(name)} = ").append(cell(value, 400), "green") for name, value in (link["patch"] or {}).items()
     ]
@@ -144,7 +144,7 @@ def patch_lines(link: Link) -> list[Text]:
 
 
 def _short(run: str) -> str:
-    """A run's id; of a generated one its beginning."""
+    """Return a run's id, shortened if it is long."""
     return run if len(run) <= RUN_MAX else f"{run[:RUN_MAX]}…"
 
 

@@ -1,16 +1,16 @@
-"""An agent that records itself: it works through tonight's refund claims, and notes what it sees and does.
+"""An agent that records itself. It works through tonight's refund claims, and records what it sees and does.
 
     python -m refold.explorer.demo.deployer file:PATH deploy
     python -m refold.explorer.demo.agent file:PATH
 
-Every entry names those it follows from, so that any value can be traced. Before money moves, the log has the
-intention. Whenever the pipeline has moved on, the agent reads it back and notes the version and hash it saw.
+Every entry names the entries it follows from, so any value can be traced. Before a payment is sent, the log durably
+holds the intention. Whenever the pipeline has moved on, the agent reads it back and records the version and hash.
 
-Calling tools on the record: what was asked, each failed try and the wait after it, and what came back.
+Tool calls are recorded with the request, each failed attempt and the wait after it, and the answer.
 
-How the demo and an agent take turns: the agent says in a line of JSON where it is, the demo says go on.
+The demo and an agent take turns: the agent prints its position as a line of JSON, the demo sends a line to continue.
 
-Without the demo (`cued` is False) an agent says nothing and never waits. When the demo is gone, it ends.
+Without the demo (`cued` is False) an agent prints nothing and never waits. If the demo ends, the agent ends.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from refold.explorer.demo.tools import CLAIMS, PAGE, Inputs, Result, ToolFailure
 
 
 class Cue:
-    """The agent's end: standard output and standard input."""
+    """The agent's connection to the demo, over standard output and standard input."""
 
     def __init__(self, cued: bool) -> None:
         self._cued = cued
 
     def say(self, where: Mapping[str, object], **facts: object) -> None:
-        """Tell the demo where the agent is."""
+        """Report the agent's position to the demo."""
         if self._cued:
             print(json.dumps({**where, **facts}), flush=True)
 
     def wait(self) -> None:
-        """Wait for the demo's word to go on."""
+        """Wait until the demo sends a line to continue."""
         if self._cued and not sys.stdin.readline():
             raise SystemExit(1)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, but not longer than the demo lives."""
+        """Sleep, but end at once if the demo ends."""
         if not self._cued:
             time.sleep(seconds)
         elif select.select([sys.stdin], [], [], seconds)[0]:
@@ -58,7 +58,7 @@ BACKOFF_MS = 4
 
 
 class Calls:
-    """An agent's tool calls, each an `action` entity of the step it belongs to."""
+    """An agent's tool calls. Each is recorded as an `action` entity of the step it belongs to."""
 
     def __init__(self, journal: Journal, tools: Tools) -> None:
         self._journal = journal
@@ -67,14 +67,27 @@ class Calls:
         self.failed_tries = 0
 
     def begin_step(self) -> None:
-        """Number the calls, and count the failed tries, from the beginning."""
+        """Restart the numbering of calls and the count of failed attempts."""
         self._position = self.failed_tries = 0
 
     def call(self, tool: str, inputs: Inputs, causes: Iterable[str], effect: str = "read") -> tuple[Result, str]:
-        """The tool's answer, and the id of the observation of it; raises the last try's ToolFailure."""
+        """Call a tool. Failed attempts are repeated, at most TRIES_MAX in all.
+
+        Args:
+            tool: The name of the tool.
+            inputs: Its arguments.
+            causes: The ids of the observations that the call follows from.
+            effect: "read" or "write". The request of a write is durable before the call.
+
+        Returns:
+            The tool's answer, and the id of the observation of it.
+
+        Raises:
+            ToolFailure: The last attempt failed.
+        """
         action, last = self._asked(tool, inputs, causes, effect)
         if effect == "write":
-            # Should this process die during the call, the log will say that it may have happened.
+            # If this process dies during the call, the log shows that the call may have happened.
             self._journal.flush()
         attempt = 1
         while True:
@@ -132,7 +145,7 @@ Output = dict[str, Any]
 
 
 class RefundAgent:
-    """One night's run."""
+    """One night's run of the refund agent."""
 
     def __init__(self, log: refold.Log, seed: int, cue: Cue) -> None:
         self._log = log
@@ -141,12 +154,12 @@ class RefundAgent:
         self._journal = Journal(log, AGENT, RUN)
         self._calls = Calls(self._journal, Tools(seed, self._limits, self._hang))
         self._claims: dict[str, dict[str, Any]] = {}
-        self._known: dict[str, str] = {}  # claim -> the observation that says where it stands
+        self._known: dict[str, str] = {}  # claim -> the observation of its current state
         self._seen: dict[str, Any] = {}
         self._last = ""
 
     def work(self) -> None:
-        """All steps, in order."""
+        """Run all steps in order."""
         self._begin()
         tasks = (self._load_config, self._fetch_claims, self._check_orders, self._score_risk, self._approve,
                  self._pay, self._notify)  # fmt: skip
@@ -167,7 +180,7 @@ class RefundAgent:
         self._remember("start")
 
     def _step(self, number: int, name: str, task: Callable[[str], Output]) -> None:
-        """One step: decided, begun, worked at, committed."""
+        """Run one step: record the decision and the start, do the work, record the commit."""
         step, note, at = f"step/{RUN}#{number}", self._journal.note, now_micros()
         self._journal.step = str(number)
         self._calls.begin_step()
@@ -184,7 +197,7 @@ class RefundAgent:
         self._remember(name, **output)
 
     def _load_config(self, decided: str) -> Output:
-        """Read the shared configuration, and put down exactly what was read: the plan rests on it."""
+        """Read the shared configuration. Record exactly which version was read, because the plan depends on it."""
         config, ids = self._log.state(CONFIG), self._limits_held()
         read = {"entity": CONFIG, "observations": ids, "version": config.version}
         read |= {"state_hash": config.state_hash, "cut": str(config.cut), "read_at": now_micros()}
@@ -253,12 +266,12 @@ class RefundAgent:
         return {name: fields[name] for name in LIMITS}
 
     def _limits_held(self) -> list[str]:
-        """The observations behind the limits as they are now."""
+        """Return the ids of the observations that hold the current limits."""
         config = self._log.state(CONFIG)
         return list(dict.fromkeys(each.hex() for name in LIMITS for each in config.held_by(name)))
 
     def _remember(self, at: str, **facts: object) -> None:
-        """Read the pipeline back, note the version and hash it is at, and make all durable."""
+        """Read the pipeline back, record the version and hash that were seen, and flush the log."""
         state = self._log.state(PIPELINE)
         self._seen = {"at": at, "version": state.version, "state_hash": state.state_hash}
         noted = {"variables": {"pipeline_seen": self._seen}, "last_active_at": now_micros()}
@@ -268,7 +281,7 @@ class RefundAgent:
         self._cue.wait()
 
     def _hang(self, seconds: float) -> None:
-        """No answer comes: whoever listens hears that the agent waits."""
+        """Called when no answer comes: tell the demo that the agent waits, and sleep."""
         self._journal.flush()
         self._cue.say(self._seen | {"at": "waiting"}, kept=self._journal.kept)
         self._cue.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What the log alone answers about a run: functions of a log and a point, which know nothing of the agent."""
+"""What the log alone can answer about a run: functions of a log and a point, independent of the agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from refold.explorer.demo.names import CONFIG, PAYMENT, PIPELINE, RUN, SESSION, 
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """The agent's last report: version and state hash (hex) of the pipeline, observations acknowledged."""
+    """The agent's last report: the version and state hash (hex) of the pipeline, and how many observations are
+    durable.
+    """
 
     version: int
     state_hash: str
@@ -20,10 +22,10 @@ class LastWord:
 
 @dataclass(frozen=True, slots=True)
 class RefoldedVersion:
-    """One version of the pipeline, folded anew from the log; hashes in hex, at in microseconds.
+    """One version of the pipeline, folded again from the log. Hashes are hex, `at` is in microseconds.
 
-    noted: the hash the agent wrote down when it saw this version; empty if it did not.
-    failed_tries: of a step's tool calls, where this version ends a step.
+    noted: the hash that the agent recorded when it saw this version; empty if it did not.
+    failed_tries: the failed attempts of a step's tool calls, if this version ends a step.
     """
 
     version: int
@@ -35,7 +37,7 @@ class RefoldedVersion:
 
 
 def replay(log: refold.Log, view: refold.StateView) -> list[RefoldedVersion]:
-    """Every version of the pipeline up to a point."""
+    """Fold the pipeline again; return its versions up to the point of the view."""
     seen = [row.new for row in log.history(SESSION, until=view.cut) if row.key == "pipeline_seen"]
     noted = {each["version"]: each["state_hash"] for each in seen}
     return [_replayed(log, view, rows, noted) for rows in _by_observation(log, PIPELINE, view.cut)]
@@ -64,30 +66,34 @@ def _move(row: refold.Row) -> str:
 
 
 def failed_tries(view: refold.StateView, step: int) -> int:
-    """How often a tool call of a step failed and was repeated."""
+    """Return how many attempts of a step's tool calls failed and were repeated."""
     actions = (view[entity] for entity in view if entity.startswith(f"action/{RUN}#{step}."))
     return sum(len(each.fields.get("retries", ())) for each in actions)
 
 
 def live_hashes(log: refold.Log) -> dict[str, bytes]:
-    """The state hash of each entity as the live fold left it, by the changes it published."""
+    """Return each entity's state hash from the live fold, as published with its last change."""
     return {change.entity: change.hash_after for change in log.changes()}
 
 
 def planned_by(view: refold.StateView) -> int:
-    """The version of the configuration that the agent read, by the record of its first step."""
+    """Return the version of the configuration that the agent read, according to its first step."""
     reads = view[f"step/{RUN}#1"].fields["reads"]
     version: int = next(each["version"] for each in reads if each["entity"] == CONFIG)
     return version
 
 
 def payments(view: refold.StateView) -> list[refold.EntityView]:
-    """The payments that were asked for."""
+    """Return all payments that were requested."""
     return [view[entity] for entity in view if entity.startswith(PAYMENT)]
 
 
 def unanswered(view: refold.StateView) -> refold.EntityView:
-    """The payment that was asked for and has no answer; UnknownEntity if there is none."""
+    """Return the payment that was requested and has no answer.
+
+    Raises:
+        UnknownEntity: Every payment has an answer.
+    """
     found = next((each for each in payments(view) if each.fields["status"] == "running"), None)
     if found is None:
         raise refold.UnknownEntity(f"no payment without an answer at {view.cut.short}")
@@ -95,13 +101,13 @@ def unanswered(view: refold.StateView) -> refold.EntityView:
 
 
 def document_of(payment: refold.EntityView) -> str:
-    """The refund that a payment is for."""
+    """Return the refund that a payment is for."""
     return f"document/refund-{payment.fields['inputs']['claim']}"
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One line of a timeline; at in microseconds."""
+    """One line of a timeline. `at` is in microseconds."""
 
     at: int
     entity: str
@@ -110,7 +116,9 @@ class TimelineLine:
 
 
 def timeline(log: refold.Log, at: refold.Cut, entities: Sequence[str]) -> list[TimelineLine]:
-    """What happened to some entities up to a point, by time; an observation that says something is a line."""
+    """Return what happened to some entities up to a point, ordered by time. An observation without a text for the
+    timeline is left out.
+    """
     found = [
         TimelineLine(rows[0].observed_at, entity, text, rows[0].source.agent)
         for entity in entities
@@ -128,7 +136,7 @@ def _by_observation(log: refold.Log, entity: str, at: refold.Cut) -> Iterator[li
 
 
 def _said(row: refold.Row) -> str:
-    """A change in few words; empty for what a timeline does not need."""
+    """Describe a change in a few words. Empty if the timeline does not need it."""
     if row.field == "current_step":
         return f"{row.new} starts"
     if row.field == "outputs" and row.key == "paid":

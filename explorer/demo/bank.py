@@ -1,4 +1,4 @@
-"""The provider's statement: it comes late, and says what really became of a payment nobody heard back from.
+"""The provider's statement. It arrives late, and shows what became of a payment that was never answered.
 
 python -m refold.explorer.demo.bank file:PATH @crash
 """
@@ -15,7 +15,7 @@ BOOKED_AFTER_MICROS = 100
 
 
 def report(log: refold.Log, at: str) -> None:
-    """Observe now what the provider booked then."""
+    """Observe now that the provider booked the unanswered payment at its time."""
     payment = unanswered(log.rebuild(at))
     booked_at = payment.fields["started_at"] + BOOKED_AFTER_MICROS
     fields = {"status": "paid", "reference": f"acme-{payment.fields['inputs']['claim']}"}

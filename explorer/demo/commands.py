@@ -1,4 +1,4 @@
-"""What to ask oneself: commands that can be pasted where the demo was run."""
+"""Commands for the reader to try. They can be pasted into the shell that the demo was run in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = "refold"
 
 
 def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
-    """(what it shows, the command)."""
+    """Return pairs of what a command shows, and the command."""
     asked = [
         ("the pipeline when the agent died", f"state {PIPELINE} --at @{CRASH}"),
         ("the pipeline after step 3", f"state {PIPELINE} --at run:{RUN}#3"),
@@ -31,7 +31,7 @@ def commands(log: str, document: str, crashed_at: str) -> list[tuple[str, str]]:
 
 
 def program() -> str:
-    """How this refold is called from here: by name where a shell finds it, else by its path."""
+    """Return how to call this refold from the current folder: by name if the shell finds it, else by its path."""
     beside = Path(sys.executable).with_name(PROGRAM)
     found = shutil.which(PROGRAM)
     if found is not None and (not beside.exists() or Path(found).samefile(beside)):

@@ -1,4 +1,5 @@
-"""A second agent, at work on what the first one relies on: it deploys, marks the point, and overwrites later.
+"""A second agent. It works on the configuration that the first one relies on: it deploys, marks the point, and
+overwrites it later.
 
 python -m refold.explorer.demo.deployer file:PATH deploy
 python -m refold.explorer.demo.deployer file:PATH overwrite
@@ -18,14 +19,14 @@ OBSERVATIONS = 3
 
 
 def deploy(log: refold.Log) -> None:
-    """The configuration as everyone knows it, and a name for this point."""
+    """Record the configuration that is known to all, and mark this point."""
     log.observe(CONFIG, CREATED, source=PLATFORM)
     log.observe(CONFIG, RELEASED, source=DEPLOYER)
     log.mark(DEPLOYED)
 
 
 def overwrite(log: refold.Log) -> None:
-    """Change it, and tell nobody."""
+    """Overwrite the configuration without telling anyone."""
     log.observe(CONFIG, OVERWRITTEN, source=DEPLOYER)
     log.flush()
 

@@ -1,7 +1,7 @@
-"""A refund desk: an agent with a bug, and the failing run that docs/INCIDENT.md takes apart.
+"""A refund desk: an agent with a bug, and its failing run, which docs/INCIDENT.md analyses.
 
-It looks up an order, asks a model which item to refund, works out the amount, pays it back, and writes to the customer.
-The shop, the payment provider and the model are made up, and answer the same every time. The fix is in desk_fixed.py.
+It looks up an order, asks a model which item to refund, computes the amount, pays it back, and writes to the customer.
+The shop, the payment provider and the model are simulated, and always answer the same. The fix is in desk_fixed.py.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CAPTURED_CENTS = {"mug": 850, "kettle": 1999}
 
 
 class PaymentRefused(Exception):
-    """The payment provider paid nothing back."""
+    """The payment provider refused the refund."""
 
 
 @refold.tool(effect="read", name="shop.order")
 def find_order(order: str) -> dict[str, Any]:
-    """The order as the shop has it."""
+    """Return the order as the shop has it."""
     return SHOP[order]
 
 
 @refold.tool(effect="write", name="payments.refund", safe=(PaymentRefused,))
 def refund(order: str, item: str, cents: int, *, idempotency_key: str = "") -> dict[str, Any]:
-    """Pay an item back. The provider takes the price to the cent, and nothing else."""
+    """Refund an item. The provider accepts only the exact price in cents."""
     if cents != CAPTURED_CENTS[item]:
         raise PaymentRefused(f"order {order}: {cents} cents is not what was captured for the {item}")
     return {"refund": f"r-{order}-{item}", "cents": cents}
@@ -42,28 +42,28 @@ def refund(order: str, item: str, cents: int, *, idempotency_key: str = "") -> d
 
 @refold.tool(effect="write", name="mail.send")
 def send_mail(to: str, text: str, *, idempotency_key: str = "") -> dict[str, Any]:
-    """Write to a customer."""
+    """Send a mail to a customer."""
     return {"sent": True}
 
 
 def model(messages: list[dict[str, str]]) -> dict[str, str]:
-    """Stands in for a language model."""
+    """Stand in for a language model."""
     complaint = messages[-1]["content"]
     return {"item": "kettle" if "kettle" in complaint else "mug", "reason": "the customer says that it leaks"}
 
 
 def agent(run: refold.Run) -> dict[str, Any]:
-    """The desk as it was deployed."""
+    """The agent as it was deployed."""
     return work(run, cents_of)
 
 
 def cents_of(price: str) -> int:
-    """The price in cents."""
+    """Return a price in cents."""
     return int(float(price) * 100)
 
 
 def work(run: refold.Run, cents: Callable[[str], int]) -> dict[str, Any]:
-    """One complaint, from the order to the answer. cents: of a price."""
+    """Handle one complaint, from the order to the answer. cents: converts a price to cents."""
     number, complaint = run.input["order"], run.input["complaint"]
     with run.step("look-up"):
         run.state["order"] = find_order(number)
@@ -83,7 +83,11 @@ def work(run: refold.Run, cents: Callable[[str], int]) -> dict[str, Any]:
 
 
 def fail(log: refold.AgentLog) -> None:
-    """Record the run that fails. InputError where the log has it already."""
+    """Record the failing run.
+
+    Raises:
+        InputError: The log has this run already.
+    """
     if log.states([f"run/{RUN}"]):
         raise refold.InputError(f"{log.port.url}: run {RUN} is in this log already; give another log")
     try:

@@ -1,4 +1,4 @@
-"""Judges a run from its log: it never met the agent, and may come long after.
+"""Evaluates a run from its log. It has no contact with the agent, and may run long after it.
 
 python -m refold.explorer.demo.evaluator file:PATH @crash
 """
@@ -16,7 +16,9 @@ THRESHOLD = 0.95
 
 
 def judge(log: refold.Log, at: str) -> None:
-    """Were payments made no faster than the provider accepts? Observes the verdict, and what it rests on."""
+    """Evaluate whether payments stayed within the provider's rate limit. Observe the verdict, and the observations it
+    is based on.
+    """
     view = log.rebuild(at)
     pipeline, made = view[PIPELINE], payments(view)
     refused = [each for each in made if "429" in str(each.fields.get("retries", ""))]

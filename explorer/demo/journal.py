@@ -1,4 +1,4 @@
-"""How an agent keeps account of itself: each entry says who, in which run and step, and what it follows."""
+"""The journal that an agent keeps of itself. Each entry names the agent, the run, the step and the entry's causes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import refold
 
 
 def now_micros() -> int:
-    """This machine's clock, in microseconds since 1970."""
+    """Return this machine's clock, in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class Journal:
-    """One agent's entries of one run. `kept`: how many of them the log has acknowledged as durable."""
+    """One agent's entries in one run. `kept`: how many of them are durable in the log."""
 
     def __init__(self, log: refold.Log, agent: str, run: str) -> None:
         self.log = log
@@ -28,15 +28,15 @@ class Journal:
         self._noted = 0
 
     def note(self, entity: str, patch: Mapping[str, Any], causes: Iterable[str] = (), tool: str = "") -> str:
-        """Observe something of an entity; the observation's id, for whatever follows from it."""
+        """Observe fields of an entity; return the observation's id, which later entries can name as a cause."""
         return self._count(self.log.observe(entity, patch, source=self._source(tool), causes=causes))
 
     def tie(self, entity: str, relation: str, target: str, cause: str) -> str:
-        """Observe that an entity stands in a relation to another."""
+        """Observe a relation from an entity to another; return the observation's id."""
         return self._count(self.log.link(entity, relation, target, source=self._source(), causes=[cause]))
 
     def flush(self) -> None:
-        """Return when all entries are durable: what is done next may rely on them."""
+        """Return once all entries are durable, so that the next action may rely on them."""
         self.log.flush()
         self.kept = self._noted
 

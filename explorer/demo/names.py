@@ -1,4 +1,4 @@
-"""The cast of the demo: who records, and what about."""
+"""The names of the demo: its agents, its run and its entities."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ CRASH = "crash"
 STEPS = ("load-config", "fetch-claims", "check-orders", "score-risk", "approve", "pay-refunds", "notify")
 PAYING = STEPS.index("pay-refunds") + 1
 PAYMENT = f"action/{RUN}#{PAYING}."
-"""How the entities of payments begin."""
+"""The prefix of the entities of payments."""

@@ -1,4 +1,4 @@
-"""Where the demo keeps its log, and which folders it may replace: only logs that a former demo made."""
+"""Where the demo keeps its log, and which folders it may replace: only those that hold the log of an earlier demo."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ CONTENTS = frozenset({SIGN, "FORMAT", "FORMAT.creating", "SYNCED", "db", "blobs"
 
 
 def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
-    """A folder with an empty log in it, and whether a former demo's log was replaced.
+    """Create a folder with an empty log in it.
 
-    keep: leave a former demo's log and go beside it. InputError where something else stands in the way.
+    Args:
+        folder: The folder; None: `.refold-demo`.
+        keep: Keep the log of an earlier demo, and create the new one next to it.
+
+    Returns:
+        The folder, and whether the log of an earlier demo was replaced.
+
+    Raises:
+        InputError: The folder holds something else.
     """
     place = _free(folder or DEFAULT) if keep else folder or DEFAULT
     replaced = _is_demo(place)
@@ -29,13 +37,13 @@ def make(folder: Path | None, keep: bool) -> tuple[Path, bool]:
         )
     with refold.open(url(place)):
         pass
-    # Only now: the folder of a log that is being made must be empty.
+    # Not earlier: a log can only be created in an empty folder.
     (place / SIGN).write_text(SIGN_TEXT, encoding="utf-8")
     return place, replaced
 
 
 def url(place: Path) -> str:
-    """The URL of the log there."""
+    """Return the URL of the log in a folder."""
     return "file:" + str(place).replace("%", "%25").replace("?", "%3F")
 
 
@@ -56,7 +64,9 @@ def _is_empty(place: Path) -> bool:
 
 
 def _is_demo(place: Path) -> bool:
-    """A folder of this user's with the demo's sign in it, and nothing that a demo does not make."""
+    """Return whether this is a folder of this user with the demo's marker file in it, and nothing that a demo does
+    not create.
+    """
     sign = place / SIGN
     if place.is_symlink() or not sign.is_file() or place.stat().st_uid != os.getuid():
         return False

@@ -1,10 +1,10 @@
-"""The five answers as text: what the log says, put so that a first reader can follow.
+"""The five answers as text: what the log says, written for a reader who is new to refold.
 
 Observations and entities in few words, for lists.
 
-What must hold for the demo to have shown anything: computed twice, compared, and said where it differs.
+The comparisons that must hold for the demo to prove anything: values that were computed twice must be equal.
 
-Writing to the terminal: aligned lines, never cut short, coloured only where someone looks.
+Output to the terminal: aligned lines that are never cut, with colour only on a terminal.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ ID_DIGITS = 12
 
 
 class Page:
-    """Where the demo's text goes."""
+    """The demo's output."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """A line as it is."""
+        """Print a line."""
         self._console.print(Text(text, style=style))
 
     def head(self, text: str) -> None:
-        """A heading."""
+        """Print a heading."""
         self.line()
         self.line(text, HEAD)
 
     def by(self, who: str, text: str) -> None:
-        """Who does something, and what."""
+        """Print who does something, and what."""
         self._console.print(Text.assemble("   ", (f"{who:<13} ", NAME), text))
 
     def verdict(self, label: str, good: bool, text: str) -> None:
-        """A label, coloured by whether that is good, and what stands behind it."""
+        """Print a result: a label, coloured as good or bad, and a text."""
         self._console.print(Text.assemble("   ", (f"{label:<18}  ", GOOD if good else BAD), text))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], marked: Container[str] = ()) -> None:
-        """Columns as wide as they need to be; a row with a cell among `marked` stands out."""
+        """Print a table with columns as wide as they need. A row that has a cell in `marked` is highlighted."""
         widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
         self.line()
         for index, row in enumerate((head, *rows)):
@@ -63,18 +63,18 @@ class Page:
 
 
 def clock(micros: int) -> str:
-    """A time of the day in UTC, to the millisecond."""
+    """Format a time of day in UTC, to the millisecond."""
     return f"{_moment(micros):%H:%M:%S}.{micros // 1000 % 1000:03}"
 
 
 def stamp(micros: int) -> str:
-    """The first millisecond that is not before this, in RFC 3339."""
+    """Format a time in RFC 3339, rounded up to the next millisecond."""
     millis = -(-micros // 1000)
     return f"{_moment(millis * 1000):%Y-%m-%dT%H:%M:%S}.{millis % 1000:03}Z"
 
 
 def day(micros: int) -> str:
-    """A date in UTC."""
+    """Format a date in UTC."""
     return f"{_moment(micros):%Y-%m-%d}"
 
 
@@ -84,13 +84,13 @@ def _moment(micros: int) -> dt.datetime:
 
 @dataclass(slots=True)
 class Checks:
-    """How many were made, and what differed."""
+    """Counts comparisons, and remembers those that failed."""
 
     made: int = 0
     differing: list[str] = field(default_factory=list)
 
     def equal(self, what: str, expected: object, found: object) -> bool:
-        """Whether both are equal; remembered if not."""
+        """Return whether both are equal; remember the comparison if not."""
         self.made += 1
         if expected != found:
             self.differing.append(f"{what}: expected {expected}, found {found}")
@@ -102,7 +102,7 @@ SAID = ("passed", "score", "rate_limit", "timeout_ms", "current_step", "outcome"
 
 
 def brief(statement: refold.Observation) -> str:
-    """What an observation says, in at most WIDTH characters."""
+    """Describe an observation in at most WIDTH characters."""
     text = _said(statement.type, statement.patch)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 3]}..."
 
@@ -124,7 +124,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def stands(entity: refold.EntityView) -> str:
-    """Where an entity stands, in a few of its fields."""
+    """Describe an entity by a few of its fields."""
     fields, kind = entity.fields, entity.entity.partition("/")[0]
     if kind == "pipeline":
         done, step = fields["outputs"], f"step {fields['position']} of {fields['position_total']}"
@@ -137,12 +137,12 @@ def stands(entity: refold.EntityView) -> str:
 
 
 NEAR = 3
-"""How many causes away from the verdict a source is still listed."""
+"""A source is listed if it is at most this many causes away from the verdict."""
 TIMELINE = 10
 
 
 class CheckedAnswers:
-    """Answers from a log about one point of it, each compared with what else is known."""
+    """Prints answers from a log about one point of it. Each is compared with what is known from elsewhere."""
 
     def __init__(self, page: Page, checks: Checks, log: refold.Log, view: refold.StateView) -> None:
         self._page = page
@@ -151,7 +151,7 @@ class CheckedAnswers:
         self._view = view
 
     def replay(self, last: LastWord) -> None:
-        """1: the pipeline version by version, and all entities, against what was noted and kept live."""
+        """1: every version of the pipeline, and all entities, compared with the agent's notes and the live state."""
         page, equal, view = self._page, self._checks.equal, self._view
         page.head("1  What did the pipeline go through?")
         page.line(f"   Every version of {PIPELINE}, computed again from the log; no tool is called.")
@@ -176,7 +176,7 @@ class CheckedAnswers:
             page.verdict("deterministic: yes", True, text)
 
     def changes(self) -> None:
-        """2: the silent overwrite, field by field, and that the agent never learned of it."""
+        """2: the silent overwrite, field by field, and that the agent never saw it."""
         page, equal = self._page, self._checks.equal
         page.head(f"2  What changed on {CONFIG} since @{DEPLOYED}?")
         rows = self._log.history(CONFIG, since=f"@{DEPLOYED}", until=self._view.cut)
@@ -218,7 +218,7 @@ class CheckedAnswers:
             page.line(f"   {overwrite[:ID_DIGITS]} is the overwrite of question 2: the refused payments went by it.")
 
     def crash(self, crashed_at: int, kept: int) -> None:
-        """4: the world at the moment of the crash, and the way there; crashed_at in microseconds."""
+        """4: the state at the crash, and the events before it. crashed_at: in microseconds."""
         page, view = self._page, self._view
         page.head(f"4  What was the state when the agent died, at {clock(crashed_at)}?")
         whole = self._checks.equal("acknowledged observations in the log", kept, view.observations)
@@ -237,7 +237,7 @@ class CheckedAnswers:
         page.table(("time", "entity", "what happened", "by"), [*lines, died], {CONFIG})
 
     def clocks(self, at: str, document: str) -> None:
-        """5: the same moment by two clocks: known by then, and true then as far as is known now."""
+        """5: one moment by two clocks: what was known then, and what was true then according to today's knowledge."""
         page = self._page
         page.head("5  What was known at that moment, and what was true?")
         page.line("   Later, the provider's statement came in: the last payment had gone through after all.")

@@ -1,11 +1,11 @@
-"""`refold demo`: an agent is killed at its work, and its log answers for it.
+"""`refold demo`: an agent is killed during its work, and its log answers what happened.
 
 1. A deployer releases a tool's configuration and marks the point; an agent begins its run, recording itself.
-2. The deployer overwrites the configuration without a word. Payments are refused, then one is never answered.
+2. The deployer overwrites the configuration silently. Payments are refused, then one is never answered.
 3. The agent is killed with SIGKILL while it waits.
-4. A reader that never saw it opens the log, and answers what happened, what changed, why, and what was known.
-5. Everything that was computed twice is compared; what differs is said, and the exit status is 1.
-6. Another agent, recorded with `log.run`, fails: its run is there to be looked into (docs/INCIDENT.md).
+4. A reader that never saw the agent opens the log, and answers what happened, what changed, why, and what was known.
+5. Everything that was computed twice is compared. Differences are printed, and the exit status is then 1.
+6. Another agent, recorded with `log.run`, fails. Its run can be explored (docs/INCIDENT.md).
 
 The processes are real, and the log is the embedded one; nothing is downloaded.
 """
@@ -33,10 +33,14 @@ FACTS = ("claims", "checked", "scored", "approved", "paid")
 
 
 def run(folder: Path | None = None, keep: bool = False) -> int:
-    """Play the demo; 0 if every comparison held, else 1. InputError if the folder cannot be used.
+    """Run the demo; return 0 if every comparison held, else 1.
 
-    folder: where its log goes and stays, `.refold-demo` without one. A former demo's log there is replaced;
-    with keep it stays, and the new one goes beside it.
+    Args:
+        folder: Where its log is created and stays; None: `.refold-demo`. The log of an earlier demo is replaced.
+        keep: Keep the log of an earlier demo, and create the new one next to it.
+
+    Raises:
+        InputError: The folder cannot be used.
     """
     page, checks = Page(), Checks()
     where, replaced = place.make(folder, keep)
@@ -76,7 +80,7 @@ def _play(page: Page, checks: Checks, stage: Stage, url: str) -> None:
 
 
 def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> LastWord:
-    """Steps 1 to 3; what the agent last said."""
+    """Run steps 1 to 3; return the agent's last report."""
     page.head("What happens")
     page.by(DEPLOYER, f"releases {CONFIG}: rate_limit 50, timeout_ms 2000,")
     page.by("", f"and names this point of the log @{DEPLOYED}")

@@ -1,7 +1,7 @@
-"""The demo's processes: real ones, each started, listened to and ended here. None outlives the demo.
+"""The demo's processes. They are started, read and ended here, and none outlives the demo.
 
-They are in sessions of their own, so a Ctrl-C reaches the demo alone, which ends them. One that waits for the
-demo's word ends by itself when the demo is gone.
+Each has its own session, so Ctrl-C reaches only the demo, which ends them. A process that waits for the demo ends by
+itself when the demo is gone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PACKAGE = "refold.explorer.demo"
 
 
 class DemoFailed(refold.RefoldError):
-    """One of the demo's processes did not do its part."""
+    """One of the demo's processes failed or did not respond."""
 
 
 class Actor:
-    """A running module of the demo."""
+    """A running module of the demo, in its own process."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self.name = module
@@ -45,9 +45,13 @@ class Actor:
         return self._process.pid
 
     def listen(self) -> dict[str, Any]:
-        """The next thing it says; DemoFailed if it ends, or stays silent for PATIENCE_S seconds."""
+        """Return the next report of the process.
+
+        Raises:
+            DemoFailed: The process ended, or printed nothing for PATIENCE_S seconds.
+        """
         assert self._process.stdout is not None
-        # One line at a time and a word between: none can be waiting in a buffer that select does not see.
+        # The process prints one line and then waits, so no line can be in a buffer that select does not see.
         if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
             raise DemoFailed(f"{self.name} printed nothing for {PATIENCE_S:g} s")
         line = self._process.stdout.readline()
@@ -57,7 +61,7 @@ class Actor:
         return told
 
     def go_on(self) -> None:
-        """The word it waits for."""
+        """Send the line that the process waits for."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("\n")
@@ -66,7 +70,11 @@ class Actor:
             raise self._failed(self._process.wait()) from None
 
     def finish(self) -> None:
-        """Wait for its end; DemoFailed if it does not end well."""
+        """Wait for the process to end.
+
+        Raises:
+            DemoFailed: It does not end in time, or ends with another exit status than 0.
+        """
         try:
             status = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -75,12 +83,12 @@ class Actor:
             raise self._failed(status)
 
     def kill(self) -> int:
-        """SIGKILL, which no process sees coming; the exit status, -9 if that is what ended it."""
+        """Send SIGKILL, which no process can handle; return the exit status, -9 if the signal ended it."""
         self._process.send_signal(signal.SIGKILL)
         return self._process.wait()
 
     def end(self) -> None:
-        """Whatever it does, it is gone after this."""
+        """Kill the process if it still runs, and close its streams."""
         self.kill()
         for stream in (self._process.stdin, self._process.stdout, self._complaints):
             if stream is not None:
@@ -93,7 +101,7 @@ class Actor:
 
 
 class Stage:
-    """Context manager around all actors."""
+    """Starts processes; as a context manager it ends all of them."""
 
     def __init__(self) -> None:
         self._actors: list[Actor] = []
@@ -104,7 +112,7 @@ class Stage:
         return self._actors[-1]
 
     def play(self, module: str, *arguments: str) -> None:
-        """Start one and wait for its good end."""
+        """Start a module, and wait until it ends successfully."""
         self.start(module, *arguments).finish()
 
     def __enter__(self) -> Stage:

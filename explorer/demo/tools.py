@@ -1,4 +1,6 @@
-"""The refund agent's tools: made up, and flaky as real ones are. The same seed fails in the same places."""
+"""The refund agent's tools. They are simulated and as unreliable as real ones. The same seed fails in the same
+places.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ CLAIMS = 60
 PAGE = 12
 FLAKY = 0.06
 PROVIDER_LIMIT = 50
-"""Calls a second that the payment provider puts up with."""
+"""The highest number of calls per second that the payment provider accepts."""
 REFUSES_EACH, HANGS_AT = 6, 20
-"""Of the calls made faster than that: which are refused, and which one is never answered."""
+"""Among calls above that rate: every how many are refused, and which one is never answered."""
 
 Inputs = Mapping[str, Any]
 Result = dict[str, Any]
@@ -22,7 +24,7 @@ Result = dict[str, Any]
 
 @dataclass
 class ToolFailure(Exception):
-    """A call that failed: the error's class or code, and its text. Another try may help."""
+    """A failed call: the error's class or code, and its text. A retry may succeed."""
 
     code: str
     text: str
@@ -32,9 +34,9 @@ class ToolFailure(Exception):
 
 
 class Tools:
-    """The tools by name.
+    """The tools, by name.
 
-    config: the payment tool's limits as they are now. hang: given the seconds for which no answer comes.
+    config: returns the current limits of the payment tool. hang: called with the seconds for which no answer comes.
     """
 
     def __init__(self, seed: int, config: Callable[[], Mapping[str, int]], hang: Callable[[float], None]) -> None:
@@ -51,7 +53,11 @@ class Tools:
         }
 
     def call(self, tool: str, inputs: Inputs) -> Result:
-        """The tool's answer; raises ToolFailure."""
+        """Call a tool and return its answer.
+
+        Raises:
+            ToolFailure: The call failed.
+        """
         if self._random.random() < FLAKY:
             failures = (
                 ToolFailure("TimeoutError", f"{tool} did not answer in time"),
@@ -82,7 +88,7 @@ class Tools:
         return {"claim": inputs["claim"], "risk": round(self._random.random() ** 3, 3)}
 
     def _refund(self, inputs: Inputs) -> Result:
-        """Pay at the configured rate, which is read at every call; the provider refuses what is too fast."""
+        """Pay at the configured rate, which is read for every call. The provider refuses calls above its limit."""
         config = self._config()
         time.sleep(1 / config["rate_limit"])
         if config["rate_limit"] > PROVIDER_LIMIT:

@@ -1,14 +1,14 @@
-"""What a reader may write from the pages, where the explorer was started with --write.
+"""Actions that write from the pages. They exist only if the explorer was started with --write.
 
     POST /do/mark      name                                       POST /do/pin       run, take_back
     POST /do/flag      run, reason, take_back                     POST /do/settle    effect, fate, result, note
     POST /do/approve   question, reason                           POST /do/deny      question, reason
 
-1. A form of a page posts to /do/NAME. refold's web server refuses a post that another site caused (header Origin).
-2. The action opens the log to write, writes, flushes and closes it. So the explorer does not stay the log's owner.
-3. One thread does all actions, so they come one after the other.
-4. The answer leads back to the page that the form was on, as of now. `back` is a path of this server, or it is refused.
-5. The observations name the user of the explorer's process, as those of the command line do.
+1. A form on a page posts to /do/NAME. refold's web server refuses a post that another site caused (header Origin).
+2. The action opens the log for writing, writes, flushes and closes it. So the explorer does not remain its owner.
+3. One thread runs all actions, one after the other.
+4. The response redirects to the page that the form was on, as of now. `back` must be a path on this server.
+5. The observations name the user who runs the explorer's process, as those of the command line do.
 """
 
 from __future__ import annotations
@@ -33,24 +33,36 @@ class ActionForm:
     """The fields of a posted form."""
 
     def __init__(self, content: bytes) -> None:
-        """InputError where the form is too long."""
+        """content: the posted form.
+
+        Raises:
+            InputError: The form is longer than CONTENT_BYTES_MAX bytes.
+        """
         if len(content) > CONTENT_BYTES_MAX:
             raise InputError(f"a form has at most {CONTENT_BYTES_MAX:,} bytes")
         self._fields = parse_qs(content.decode(errors="replace"), keep_blank_values=True)
 
     def get(self, name: str) -> str:
-        """A field without spaces around it; "" where the form does not have it."""
+        """Return a field without surrounding spaces; empty if the form does not have it."""
         return self._fields.get(name, [""])[0].strip()
 
     def need(self, name: str) -> str:
-        """A field. InputError where it is empty or not there."""
+        """Return a required field.
+
+        Raises:
+            InputError: The field is missing or empty.
+        """
         if not (found := self.get(name)):
             raise InputError(f"the form needs the field {name}")
         return found
 
     @property
     def back(self) -> str:
-        """The address of the page that the form was on, as of now. InputError where it is none of this server."""
+        """The address of the page that the form was on, as of now.
+
+        Raises:
+            InputError: It is not a page of this server.
+        """
         parts = urlsplit(self.get("back") or "/")
         if parts.scheme or parts.netloc or not parts.path.startswith("/") or "\\" in parts.path:
             raise InputError("the field back names a page of this server, such as /operate")
@@ -101,7 +113,7 @@ ACTIONS: Mapping[str, Callable[[AgentLog, ActionForm], None]] = {
 
 
 def act(place: LogTarget, name: str, content: bytes) -> str:
-    """Do what a form asks for; the address to go on to.
+    """Run the action that a form posts to, and return the address to redirect to.
 
     Args:
         place: The log.
@@ -109,8 +121,8 @@ def act(place: LogTarget, name: str, content: bytes) -> str:
         content: The form, as browsers post it.
 
     Raises:
-        InputError: There is no such action, or the form is not one of it.
-        RefoldError: The log cannot be written, or refuses what is written.
+        InputError: There is no such action, or the form does not fit it.
+        RefoldError: The log cannot be written, or refuses the data.
     """
     if name not in ACTIONS:
         raise InputError(f"/do/{name:.40}: there are {', '.join(ACTIONS)}")

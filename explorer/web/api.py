@@ -1,7 +1,7 @@
-"""The HTTP API under the pages: each command that reads, asked by its name; `/api/openapi.json` describes it.
+"""The HTTP API under the pages: one endpoint for each reading command. `/api/openapi.json` describes it.
 
-`GET /api/NAME` answers what `refold NAME --json` prints, and takes the same options as parameters. What stands in the
-command's place for an argument stands in the path: `/api/state/TYPE/ID`.
+`GET /api/NAME` returns what `refold NAME --json` prints. Options of the command are query parameters, and its
+positional argument is part of the path: `/api/state/TYPE/ID`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ OPENAPI = "openapi.json"
 
 
 class Endpoint(NamedTuple):
-    """argument: what stands in the path after the name, "" for nothing."""
+    """One endpoint. make: creates the question; argument: the name of the part of the path after NAME, empty for
+    none.
+    """
 
     about: str
     make: Callable[[LogTarget, str, Mapping[str, Any]], Query]
@@ -97,7 +99,17 @@ ENDPOINTS: Mapping[str, Endpoint] = {
 
 
 def query_of(place: LogTarget, name: str, argument: str, query: Mapping[str, str]) -> Query:
-    """The question behind an address. InputError where it is none."""
+    """Return the question for an address.
+
+    Args:
+        place: The log.
+        name: The endpoint, one of ENDPOINTS.
+        argument: The rest of the path.
+        query: The query parameters.
+
+    Raises:
+        InputError: The endpoint does not exist, or the argument or a parameter does not fit it.
+    """
     endpoint = ENDPOINTS.get(name)
     if endpoint is None:
         raise InputError(f"/api/{name:.60}: there are {', '.join(ENDPOINTS)}; /api/{OPENAPI} describes them")
@@ -131,12 +143,12 @@ def _value(parameter: Parameter, text: str) -> Any:
 
 
 def json_bytes(tree: Any) -> bytes:
-    """JSON in ASCII: so halves of UTF-16 pairs in recorded texts come through as they are recorded."""
+    """Encode JSON in ASCII. Lone surrogates in recorded texts are thereby kept as recorded."""
     return (json.dumps(tree, separators=(",", ":")) + "\n").encode()
 
 
 def openapi() -> dict[str, Any]:
-    """The description of the API, in OpenAPI 3.1."""
+    """Return the description of the API in OpenAPI 3.1."""
     error = {"description": "Why there is no answer.", "content": {"application/json": {"schema": {
         "type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}}}  # fmt: skip
     paths = {}
@@ -164,6 +176,6 @@ def _described(each: Parameter) -> dict[str, Any]:
 
 
 def _command(name: str) -> list[str]:
-    """The command's name without its options."""
+    """Return the words of a command, without its options."""
     return {"run": ["run", "show"], "steps": ["run", "steps"], "compare": ["run", "compare"],
             "effects": ["effects", "list"], "deadletters": ["deadletters", "list"]}.get(name, [name])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page of changes: the newest changes of all entities; it is live while it is open as of now."""
+"""The page of changes: the newest changes of all entities. It updates live while it shows the present."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from refold.explorer.web.view import PageView
 
 
 def changes_page(view: PageView) -> bytes:
-    """The changes by the newest records below a cut, the newest first. `from` in the address: after which cut."""
+    """Return the changes in the newest records before a cut, newest first.
+
+    `from` in the address: the cut after which the changes begin.
+    """
     cut = view.cut()
     since = view.cut(name="from") if view.get("from") else before_some(cut)
     query = TailQuery(str(since))

@@ -1,4 +1,4 @@
-"""The history of an entity as a chart, and the chain behind a value as a graph: where things are drawn."""
+"""The layout of charts: the history of an entity, and the graph of the causes of a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODES_MAX = 60
 
 
 class ChartMark(NamedTuple):
-    """One change of a field. x: of WIDTH; label: for people."""
+    """One change of a field. x: from 0 to WIDTH; label: text for people."""
 
     x: float
     label: str
@@ -23,7 +23,11 @@ class ChartMark(NamedTuple):
 
 
 class HistoryLane(NamedTuple):
-    """One field. line: an SVG path of its value, where all its values are numbers, else "". low, high: its ends."""
+    """The history of one field.
+
+    line: an SVG path of its values if all of them are numbers, else empty. low, high: the smallest and the largest
+    value.
+    """
 
     field: str
     changes: tuple[ChartMark, ...]
@@ -33,7 +37,7 @@ class HistoryLane(NamedTuple):
 
 
 class GraphNode(NamedTuple):
-    """One observation of a chain, at x, y."""
+    """One observation of a chain, with its top left corner in pixels."""
 
     link: Mapping[str, Any]
     x: int
@@ -41,7 +45,7 @@ class GraphNode(NamedTuple):
 
 
 class ChainGraph(NamedTuple):
-    """nodes, the paths of the edges between them, the size in pixels, and how many nodes are left out."""
+    """A graph of causes. edges: SVG paths; width, height: in pixels; left_out: how many observations are not drawn."""
 
     nodes: tuple[GraphNode, ...]
     edges: tuple[str, ...]
@@ -51,7 +55,7 @@ class ChainGraph(NamedTuple):
 
 
 def lanes(rows: Sequence[Mapping[str, Any]]) -> list[HistoryLane]:
-    """A lane for each field in a history, over the versions."""
+    """Return a lane for each field of a history. The x axis is the version."""
     versions = sorted({row["version"] for row in rows})[-CHANGES_MAX:]
     place = {version: (index + 0.5) * WIDTH / len(versions) for index, version in enumerate(versions)}
     fields = list(dict.fromkeys(row["field"] for row in rows))[:LANES_MAX]
@@ -75,7 +79,7 @@ def _lane(field: str, rows: Sequence[Mapping[str, Any]], place: Mapping[int, flo
 
 
 def graph(chain: Sequence[Mapping[str, Any]]) -> ChainGraph:
-    """The chain of a value: the observation that set it on the left, its causes to the right."""
+    """Lay out the chain of a value: the observation that set it on the left, its causes to the right."""
     shown = chain[:NODES_MAX]
     rows: dict[int, int] = {}
     nodes: list[GraphNode] = []
@@ -97,7 +101,7 @@ def _edges(nodes: Sequence[GraphNode]) -> Iterator[str]:
                 continue
             x1, y1 = node.x + NODE_WIDTH, node.y + NODE_HEIGHT // 2
             x2, y2 = to.x, to.y + NODE_HEIGHT // 2
-            if to.x <= node.x:  # a cause that is nearer by another way
+            if to.x <= node.x:  # the cause has already been placed, because another path to it is shorter
                 x1 = node.x + NODE_WIDTH // 2
                 y1 = node.y + (NODE_HEIGHT if to.y > node.y else 0)
                 x2, y2 = to.x + NODE_WIDTH // 2, to.y + (0 if to.y > node.y else NODE_HEIGHT)

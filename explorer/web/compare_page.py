@@ -1,4 +1,4 @@
-"""The pages that compare: two runs, opened where they part, and two moments."""
+"""The pages that compare: two runs, opened at their first difference, and two moments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS_MAX = 300
 
 
 def compare_page(view: PageView) -> bytes:
-    """Two runs side by side; without two, a choice of runs."""
+    """Return two runs side by side. If fewer than two are given, return a list to choose from."""
     cut = view.cut()
     a, b = view.get("a"), view.get("b")
     if not (a and b):
@@ -24,7 +24,7 @@ def compare_page(view: PageView) -> bytes:
 
 
 def diff_page(view: PageView) -> bytes:
-    """What leads from one moment to another, of one entity or of the whole log."""
+    """Return the changes from one moment to another, of one entity or of the whole log."""
     entity = view.get("entity") or None
     clock = view.get("clock") or "recorded"
     before, after = (view.cut(entity, name, clock) for name in ("a", "b"))

@@ -1,4 +1,4 @@
-"""The page of an entity: its state at a moment, a slider over its moments, its history, and why a value is there."""
+"""The page of an entity: its state at a moment, a slider over its moments, its history, and the sources of a value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTED = 200
 
 
 def entities_page(view: PageView) -> bytes:
-    """The types there are, and the entities of one."""
+    """Return the list of types, and the entities of one type."""
     entity = view.get("entity").strip()
     cut = view.cut()
     if entity:
@@ -49,12 +49,12 @@ def entities_page(view: PageView) -> bytes:
 
 
 def entity_page(view: PageView) -> bytes:
-    """One entity at a moment. `to` in the address is where the slider ends."""
+    """Return one entity at a moment. `to` in the address is the cut at which the slider ends."""
     if len(view.path) < 2:
         raise InputError(f"{'/'.join(view.path):.80}: name an entity as TYPE/ID")
     entity = view.path[0] + "/" + "/".join(view.path[1:])
     clock = view.get("clock") or CLOCKS[0]
-    if clock == "observed":  # of a moment on the slider: a time of this clock, to be resolved
+    if clock == "observed":  # a stop of the slider gives a time of this clock, which is resolved to a cut here
         at = view.log.point(view.get("at") or None, entity, clock).cut
         raise PageMoved(view.address(at=str(at), clock="true"))
     if clock not in CLOCKS:
@@ -86,7 +86,7 @@ def entity_page(view: PageView) -> bytes:
 
 
 def _runs_among(view: PageView, sources: Iterable[Mapping[str, Any]], end: Cut) -> set[str]:
-    """The runs that some sources name, as far as they are recorded: other processes give ids of their own."""
+    """Return the runs that the sources name and that the log has. Other processes use run ids of their own."""
     named = {f"run/{each['run']}" for each in sources if each["run"]}
     known: set[str] = set()
     for name in named:

@@ -1,6 +1,7 @@
-"""A run, or two compared, as one file that any browser opens: without refold, without a script, without a request.
+"""A run, or a comparison of two, as one file that any browser opens. It needs no refold, no script and no request.
 
-With a redactor every recorded tree passes it before it is drawn, so names and places of secrets are known to it.
+With a redactor, every recorded tree is redacted as a whole before it is drawn, so secrets are recognized by their names
+and positions too.
 """
 
 from __future__ import annotations
@@ -28,11 +29,23 @@ from refold.explorer.web.timeline import timeline
 from refold.streams.cut import Cut
 
 SHOWN_MAX = 2_000_000
-"""Characters of one value: a file has no page to link to for the rest."""
+"""The maximum number of characters of one value. It is large, because a file cannot link to a page with the rest."""
 
 
 def run_file(log: AgentLog, run: str, at: str | None, redact: Redact | None, log_url: str | None) -> bytes:
-    """A run with all its steps. UnknownEntity or NotAnswerable where there is none, or its content is gone."""
+    """Return a run with all its steps, as HTML.
+
+    Args:
+        log: The log to read.
+        run: The id of the run, or the beginning of it.
+        at: The point, as WHEN; None: now.
+        redact: Removes secrets from each recorded tree; None: nothing is removed.
+        log_url: The log that the shown commands name; None: REFOLD_LOG names it.
+
+    Raises:
+        UnknownEntity: There is no such run.
+        NotAnswerable: The content of the run is gone.
+    """
     cut = log.point(at).cut
     run_id = known_run(log, run, cut)
     found = log.recording(run_id, cut)
@@ -52,7 +65,9 @@ def run_file(log: AgentLog, run: str, at: str | None, redact: Redact | None, log
 def comparison_file(
     log: AgentLog, a: str, b: str, at: str | None, redact: Redact | None, log_url: str | None
 ) -> bytes:  # fmt: skip
-    """Two runs side by side, from where they part. Errors as run_file."""
+    """Return two runs side by side, from their first difference, as HTML. Arguments and errors are those of
+    run_file.
+    """
     cut = log.point(at).cut
     query = CompareQuery(known_run(log, a, cut), known_run(log, b, cut), str(cut))
     shown = comparison(log, query, redact)

@@ -1,4 +1,4 @@
-"""The page for those who operate a log: is it fit, what is unsettled, what was refused."""
+"""The page for operators: the condition of the log, unsettled effects, and refused records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold.explorer.web.view import PageView
 
 
 def operate_page(view: PageView) -> bytes:
-    """How the log stands now. `verify=1` in the address reads the whole log, too."""
+    """Return the condition of the log now. `verify=1` in the address also verifies the whole log."""
     queries: dict[str, Query] = {
         "doctor": DoctorQuery(view.place),
         "effects": EffectsQuery("unknown"),
@@ -28,7 +28,7 @@ def operate_page(view: PageView) -> bytes:
     for name, query in queries.items():
         try:
             answers[name] = query.answer(view.log)
-        except RefoldError as error:  # the other answers are worth seeing all the same
+        except RefoldError as error:  # the other answers are still useful
             answers[name], problems[name] = None, str(error)
     names = {
         "doctor": "the examination", "effects": "unsettled effects", "questions": "calls that wait for a person",

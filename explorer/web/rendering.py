@@ -1,6 +1,6 @@
-"""Pages from templates, and the styles and scripts of this folder, which are read once.
+"""Renders pages from templates. The styles and scripts of this folder are read once.
 
-Jinja escapes markup. Every recorded value also passes views/recorded_text.py.
+Jinja escapes markup. Every recorded value also passes through views/recorded_text.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEDIA_TYPES = {
 
 @cache
 def assets() -> MappingProxyType[str, tuple[bytes, str]]:
-    """Content and media type by name."""
+    """Return the content and the media type of each static file, by name."""
     found = sorted((Path(__file__).parent / "static").iterdir())
     return MappingProxyType(
         {each.name: (each.read_bytes(), MEDIA_TYPES[each.suffix]) for each in found if each.suffix in MEDIA_TYPES}
@@ -38,14 +38,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def link(*parts: str, **query: object) -> str:
-    """The address of a page. parts: of its path, none quoted; query: what is empty is left out."""
+    """Return the address of a page. parts: the parts of its path, unquoted; query: empty values are left out."""
     path = "/" + "/".join(quote(each, safe="", errors="replace") for each in parts)
     given = {name: _text(value) for name, value in query.items() if value not in (None, "", False)}
     return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def entity_link(entity: str, **query: object) -> str:
-    """The address of an entity's page."""
+    """Return the address of an entity's page."""
     type_name, _, name = entity.partition("/")
     return link("entity", type_name, name, **query)
 
@@ -55,7 +55,9 @@ def _text(value: object) -> str:
 
 
 def time_tag(given: str | int | None, missing: str = NONE) -> Markup:
-    """A time: in UTC, which a script of the page turns into the reader's zone. given: RFC 3339, or microseconds."""
+    """Return a time in UTC. A script of the page converts it to the reader's time zone. given: RFC 3339, or
+    microseconds since 1970.
+    """
     if not given:
         return Markup('<span class="none">{}</span>').format(missing)
     micros = given if isinstance(given, int) else parse_time(given, "time")
@@ -66,10 +68,12 @@ def time_tag(given: str | int | None, missing: str = NONE) -> Markup:
 
 
 class Renderer:
-    """Makes pages of one log.
+    """Renders the pages of one log.
 
-    shown_url: the log as commands name it, None where REFOLD_LOG does. shown_max: how many characters of one value are
-    shown. can_write: whether pages have the forms of actions.
+    Args:
+        shown_url: The log as commands name it; None: REFOLD_LOG names it.
+        shown_max: The maximum number of characters shown of one value.
+        can_write: Whether pages have the forms of actions.
     """
 
     def __init__(self, shown_url: str | None, shown_max: int = SHOWN_MAX, *, can_write: bool = False) -> None:
@@ -87,9 +91,9 @@ class Renderer:
         }  # fmt: skip
 
     def command(self, query: Query) -> str:
-        """The command that asks a question of this log."""
+        """Return the command that asks a question of this log."""
         return command_text(query.arguments, self._shown_url)
 
     def page(self, template: str, given: Mapping[str, Any]) -> bytes:
-        """A page; halves of UTF-16 pairs that are left anywhere become question marks."""
+        """Render a page as UTF-8. Any remaining lone surrogate becomes a question mark."""
         return self._environment.get_template(template).render(given).encode(errors="replace")

@@ -18,12 +18,12 @@ from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 
 LISTED_AROUND = 60
-# What run_json leaves out where it is not so.
+# Keys that run_json leaves out if they do not apply.
 NOT_WITHIN = {"caller": "", "caller_step": 0, "children": (), "synthetic_time": False}
 
 
 def run_page(view: PageView) -> bytes:
-    """One run at a cut, open at a step."""
+    """Return one run at a cut, opened at a step."""
     cut = view.cut()
     (given,) = view.path
     run_id = known_run(view.log, given, cut)
@@ -65,12 +65,12 @@ def run_page(view: PageView) -> bytes:
 
 
 def view_of(view: PageView, run_id: str) -> PageView:
-    """The same page of another run."""
+    """Return the same page for another run."""
     return PageView(view.log, view.place, view.renderer, view.name, (run_id,), view.query)
 
 
 def _forks(view: PageView, run_id: str, cut: Cut) -> list[dict[str, Any]]:
-    """The forks of this run at the cut."""
+    """Return the forks of a run at the cut."""
     return [
         {"run": row.run, "outcome": row.outcome, "title": row.title}
         for row in view.log.runs(parent=run_id, at=cut, limit=LISTED_AROUND)

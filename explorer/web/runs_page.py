@@ -1,4 +1,4 @@
-"""The page of runs: find one by all that `refold runs` filters by."""
+"""The page of runs. It has the filters of `refold runs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXTS = ("text", "tool", "error", "agent", "user", "tag", "parent", "since", "un
 
 
 def runs_page(view: PageView) -> bytes:
-    """The runs at a cut, the newest first; forks and runs within come after the run they belong to."""
+    """Return the runs at a cut, newest first. A fork, or a run within another, follows the run that it belongs to."""
     cut = view.cut()
     limit = view.number("limit") or LISTED
     query = RunsQuery(

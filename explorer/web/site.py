@@ -1,25 +1,25 @@
 """The explorer's site: pages for people, and the same answers as JSON.
 
     GET  /                   runs                        GET /run/ID         a run, step by step
-    GET  /entity/TYPE/ID     an entity at a moment       GET /entities       which there are
+    GET  /entity/TYPE/ID     an entity at a moment       GET /entities       all types and entities
     GET  /compare?a=&b=      two runs                    GET /diff?a=&b=     two moments
-    GET  /story/ID           a run in plain sentences    GET /operate        how the log stands
+    GET  /story/ID           a run in plain sentences    GET /operate        the condition of the log
     GET  /static/NAME        styles and scripts          GET /api/...        the same as JSON (api.py)
-    GET  /live               the newest cut, as an event whenever it is another
+    GET  /live               the newest cut, as an event whenever it changes
     GET  /changes            the newest changes           POST /do/NAME       an action, with --write (actions.py)
     POST /sign-in            the token, off loopback
 
-1. refold's web server checks Host, Origin and bounds (streams/web/server.py), as for every page that refold has.
-2. A page is about one cut. Where its address names none, or another form of WHEN, it is resolved and the browser is
-   sent to the address with the cut. So every address that a reader sees gives the same page again.
-3. Pages only read: the log is opened to read, and every page is asked for with GET. Only actions write, and there
-   are none without --write.
-4. The content security policy allows scripts and styles of this server alone, and none within a page.
+1. refold's web server checks Host, Origin and size limits (streams/web/server.py), as for every page of refold.
+2. A page shows one cut. If its address names no cut, or names a point in another way, the point is resolved and the
+   browser is redirected to the address with the cut. So every address that a reader sees gives the same page again.
+3. Pages only read: the log is opened read-only, and pages answer only GET. Only actions write, and there are none
+   without --write.
+4. The content security policy allows only scripts and styles from this server, and none inside a page.
 
-Signing in with a browser, which sends no header Authorization: the token once, then a cookie.
+A browser sends no Authorization header, so a reader signs in: they send the token once and get a cookie.
 
-The cookie holds a random secret of this process and not the token. It is for scripts unreadable, is not sent with
-requests that other sites cause, and means nothing once the process has ended.
+The cookie holds a random secret of this process, not the token. Scripts cannot read it, requests caused by other sites
+do not carry it, and it is worthless once the process has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CONTENT_BYTES_MAX = 2_048
 
 
 class SignIns:
-    """Who has signed in. token: None where nobody has to. is_secure: the pages are served over TLS."""
+    """Checks who has signed in. token: None: nobody has to; is_secure: whether the pages are served over TLS."""
 
     def __init__(self, token: Token | None, *, is_secure: bool) -> None:
         self._token = token
@@ -55,7 +55,7 @@ class SignIns:
         self._flags = "; Secure" if is_secure else ""
 
     def is_known(self, request: Request) -> bool:
-        """Whether the caller sent the token, or the cookie that it was exchanged for."""
+        """Return whether the request has the token, or the cookie that it was exchanged for."""
         if self._token is None or request.is_known:
             return True
         try:
@@ -65,7 +65,7 @@ class SignIns:
         return cookie is not None and hmac.compare_digest(cookie.value.encode(), self._secret.encode())
 
     def sign_in(self, content: bytes) -> str | None:
-        """The header Set-Cookie for a posted form with the token; None where it is another."""
+        """Return the Set-Cookie header for a posted form. None if the form has another token."""
         if self._token is None or len(content) > CONTENT_BYTES_MAX:
             return None
         given = parse_qs(content.decode(errors="replace")).get("token", [""])[0]
@@ -79,20 +79,26 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-# With "no-referrer" browsers post a form of this server with `Origin: null`, as those of other sites.
+# With "no-referrer", browsers send `Origin: null` with a form of this server, as they do with forms of other sites.
 SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin"}  # fmt: skip
 STATIC, PAGES, SLOW, LIVE, WRITE = "static", "pages", "slow", "live", "write"
 SIGN_IN, ACTION = "sign-in", "do"
 NEWEST_S = 0.5
 SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "verify"})
-"""Those of the API that read a whole log."""
+"""The endpoints of the API that read a whole log."""
 TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
 
 
 class SitePage(NamedTuple):
-    """How a page is made. place: MODULE:FUNCTION below this package, imported when the page is first asked for, so that
-    the first page does not wait for the others; parts: how many parts its path has after the name, -1: one or more."""
+    """How a page is made.
+
+    Attributes:
+        place: MODULE:FUNCTION in this package. It is imported on the first request for the page, so that the first page
+            does not wait for the imports of the others.
+        parts: The number of parts of the path after the name; -1: one or more.
+        lane: The group of threads that answers.
+    """
 
     place: str
     parts: int = 0
@@ -100,7 +106,7 @@ class SitePage(NamedTuple):
 
     @property
     def make(self) -> Callable[[PageView], bytes]:
-        """The function."""
+        """The function that makes the page."""
         found: Callable[[PageView], bytes] = resolve_name(f"{__package__}.{self.place}")
         return found
 
@@ -119,14 +125,14 @@ SITE: Mapping[str, SitePage] = {
 
 
 class NewestCut:
-    """The newest cut of a log, asked for at most once in NEWEST_S. For one thread."""
+    """The newest cut of a log, read at most once in NEWEST_S seconds. For use by one thread."""
 
     def __init__(self) -> None:
         self._cut = ""
         self._due_s = 0.0
 
     def cut(self, log: AgentLog) -> str:
-        """The cut, as a text."""
+        """Return the cut as text."""
         if time.monotonic() >= self._due_s:
             self._cut = str(log.point(None).cut)
             self._due_s = time.monotonic() + NEWEST_S
@@ -146,11 +152,15 @@ class Explorer:
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """What reads a whole log holds up no page; each thread has the log open for itself."""
+        """The number of threads in each group. Requests that read a whole log block no pages. Each thread has its own
+        open log.
+        """
         return {STATIC: 1, PAGES: 3, SLOW: 1, LIVE: 1, WRITE: 1}
 
     def route(self, request: Request) -> Route | PageResponse:
-        """Which threads answer. Every route is open to the web server: who has signed in is known here, by a cookie."""
+        """Return which threads answer a request. Every route is open to the web server, because the site itself checks
+        the session cookie.
+        """
         name, parts = _path(request.path)
         if name == SIGN_IN:
             return Route(STATIC, is_open=True)
@@ -215,7 +225,7 @@ class Explorer:
             return problem(503, error)
 
     def _is_refused(self, name: str) -> str:
-        """Why a request with another method than the page's is refused."""
+        """Return why a request is refused whose method does not fit the page."""
         if name != ACTION:
             return "ask for it with GET: pages only read"
         return "post a form to it" if self.can_write else "this explorer only reads; start it with --write"
@@ -234,7 +244,7 @@ class Explorer:
             return self._error(503, error)
 
     def _live(self) -> PageResponse:
-        """The newest cut. All who follow share one look at the log in NEWEST_S."""
+        """Return the newest cut. All live readers share one read of the log in NEWEST_S seconds."""
         try:
             return json_answer(200, {"cut": self.newest.cut(self.handles.log())})
         except (RefoldError, OSError) as error:
@@ -258,7 +268,14 @@ class Explorer:
 
 
 def explorer(place: LogTarget, token: Token | None, *, is_secure: bool, can_write: bool = False) -> Explorer:
-    """The site of a log. token: that callers need; is_secure: it is served over TLS; can_write: it has actions."""
+    """Return the site of a log.
+
+    Args:
+        place: The log.
+        token: The token that callers need; None: none.
+        is_secure: Whether the site is served over TLS.
+        can_write: Whether it has actions.
+    """
     return Explorer(
         place, Handles(place), Renderer(place.url, can_write=can_write), SignIns(token, is_secure=is_secure),
         NewestCut(), can_write,
@@ -266,13 +283,13 @@ def explorer(place: LogTarget, token: Token | None, *, is_secure: bool, can_writ
 
 
 def import_pages() -> None:
-    """Import what every page needs, so that none has to when it is first asked for."""
+    """Import all pages and the API now, so that the first request for each does not wait for its imports."""
     for each in SITE.values():
         each.make  # noqa: B018
     resolve_name(f"{__package__}.api")
 
 
 def _path(path: str) -> tuple[str, tuple[str, ...]]:
-    """The first part of a path, and the others."""
+    """Return the first part of a path, and the other parts."""
     name, *parts = (unquote(each, errors="replace") for each in path.removeprefix("/").split("/"))
     return name, tuple(each for each in parts if each)

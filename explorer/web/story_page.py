@@ -1,4 +1,4 @@
-"""A run as a story in plain sentences, for people who are no engineers: what it was given, did, and came to."""
+"""A run as a story in plain sentences, for readers who are not engineers: its input, its actions, its result."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SAID_MAX = 280
 
 
 class Sentence(NamedTuple):
-    """kind: of what is told: did, decided, said, failed, kept."""
+    """One sentence of a story. kind: did, decided, said, failed or kept."""
 
     kind: str
     text: str
 
 
 class Chapter(NamedTuple):
-    """One step."""
+    """One step of the story."""
 
     number: int
     title: str
@@ -33,7 +33,7 @@ class Chapter(NamedTuple):
 
 
 def story_page(view: PageView) -> bytes:
-    """The story of a run at a cut."""
+    """Return the story of a run at a cut."""
     cut = view.cut()
     (given,) = view.path
     run_id = known_run(view.log, given, cut)
@@ -138,7 +138,7 @@ def _ending(run: Recording) -> Iterator[Sentence]:
 
 
 def _sentence(text: str) -> str:
-    """The text with a full stop, unless a quotation at its end has one."""
+    """Return the text with a full stop at its end, unless it ends with a quotation that has one."""
     return text if text.endswith((".”", "?”", "!”")) else f"{text}."
 
 
@@ -147,7 +147,7 @@ def _failed(failure: Failure) -> str:
 
 
 def _said(value: Plain) -> str:
-    """A value in a sentence: a text in quotes, a small record as its members."""
+    """Format a value for a sentence: a text in quotes, a small record as its members."""
     if isinstance(value, str):
         return f"“{cell(value, SAID_MAX)}”" if " " in value or not value else cell(value, SAID_MAX)
     if isinstance(value, dict) and 0 < len(value) <= 6:

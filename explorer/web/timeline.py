@@ -1,7 +1,9 @@
-"""A run as a timeline: where its steps and calls are drawn. Positions are percent of the width; the SVG is a template.
+"""The layout of a run's timeline: its steps and calls as bars. Positions are percent of the width; a template makes
+SVG.
 
-Three scales: `time` draws time as it passed, `busy` collapses the time in which no step was at work, `step` gives each
-step the same room. A source without times has only the last. Of a run with many steps neighbours are drawn as one bar.
+There are three scales. `time` is proportional to time, `busy` shortens the time in which no step was running, and
+`step` gives each step the same width. A source without times has only `step`. If a run has many steps, neighbouring
+bars are joined.
 """
 
 from __future__ import annotations
@@ -24,7 +26,20 @@ Scale = Callable[[int], float]
 
 
 class TimelineBar(NamedTuple):
-    """One bar. x, width: percent; first, last: the steps it is for; kind: of its row, or of a call; name: within it."""
+    """One bar.
+
+    Attributes:
+        row: One of ROWS.
+        kind: The kind of the row, or of a call.
+        x: The left end, in percent.
+        width: In percent.
+        first: The number of the first step that the bar represents.
+        last: The number of the last one.
+        label: Its description.
+        is_failed: Whether something in it failed.
+        retries: How many retries it includes.
+        name: The text inside the bar.
+    """
 
     row: str
     kind: str
@@ -39,14 +54,14 @@ class TimelineBar(NamedTuple):
 
 
 class IdleGap(NamedTuple):
-    """Time in which no step was at work, drawn short. x: percent; milliseconds: how long it was."""
+    """A shortened time in which no step was running. x: percent; milliseconds: its real duration."""
 
     x: float
     milliseconds: float
 
 
 class Timeline(NamedTuple):
-    """What is drawn. rows: those with bars, in order; scales: those that can be chosen."""
+    """A timeline. rows: those that have bars, in order; scales: those that can be chosen."""
 
     rows: tuple[str, ...]
     bars: tuple[TimelineBar, ...]
@@ -56,14 +71,14 @@ class Timeline(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A time from one microsecond to another."""
+    """A time span, in microseconds."""
 
     begin: int
     end: int
 
 
 def timeline(run: Recording, wanted: str = "") -> Timeline:
-    """The timeline of a run. wanted: the scale; one that it cannot have gives the first that it can."""
+    """Lay out the timeline of a run. wanted: the scale; if the run cannot be shown on it, the default scale is used."""
     spans = [_span_of(step) for step in run.steps]
     timed = [span for span in spans if span is not None]
     scales = SCALES if timed and len(timed) == len(spans) else ("step",)
@@ -74,14 +89,14 @@ def timeline(run: Recording, wanted: str = "") -> Timeline:
     else:
         place, gaps = _busy(timed) if scale == "busy" else (_real(timed), ())
         bars = _by_time(run.steps, timed, place)
-    # Narrow bars are drawn over wide ones: else they could not be seen.
+    # Narrow bars are drawn last: wide ones would hide them.
     found = tuple(sorted(_thinned(bars, len(run.steps)), key=lambda each: -each.width))
     rows = tuple(row for row in ROWS if any(each.row == row for each in found))
     return Timeline(rows, found, gaps, scale, scales)
 
 
 def _usual(spans: Sequence[_Span], scales: tuple[str, ...]) -> str:
-    """The scale without a wish: one by time only where most steps can be told apart on it."""
+    """Return the default scale: one by time only if most steps can be told apart on it."""
     if len(scales) == 1:
         return scales[0]
     place, _ = _busy(spans)
@@ -104,7 +119,7 @@ def _real(spans: Sequence[_Span]) -> Scale:
 
 
 def _busy(spans: Sequence[_Span]) -> tuple[Scale, tuple[IdleGap, ...]]:
-    """A scale on which a gap between steps takes little room, whatever it took."""
+    """Return a scale on which every gap between steps is short, and the gaps."""
     merged: list[_Span] = []
     for each in sorted(spans):
         if merged and each.begin <= merged[-1].end:
@@ -175,13 +190,13 @@ def _call_bar(step: Step, call: Call, begin: float, end: float) -> TimelineBar:
 
 
 def _room(begin: float, end: float) -> tuple[float, float]:
-    """x and width, wide enough to be seen and hit, and inside."""
+    """Return x and width of a bar. It is wide enough to see and click, and does not exceed the right edge."""
     width = max(end - begin, WIDTH_MIN)
     return min(begin, 100 - width), width
 
 
 def _thinned(bars: Sequence[TimelineBar], steps: int) -> list[TimelineBar]:
-    """The bars; where there are many steps, those of a row that are neighbours as one."""
+    """Join neighbouring bars of a row if the run has more than BARS_MAX steps."""
     if steps <= BARS_MAX:
         return list(bars)
     chunk = -(-steps // BARS_MAX)

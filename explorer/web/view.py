@@ -1,4 +1,4 @@
-"""One request for a page: what is asked for, of which log, and at which cut."""
+"""One request for a page: the log, the page, its address and its cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refold.streams.cut import PREFIX, Cut
 
 
 class PageMoved(Exception):
-    """The page has another address."""
+    """The page has another address. The browser is redirected there."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -25,7 +25,7 @@ class PageMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """path: the parts behind the first, as text; query: of the address."""
+    """One request for a page. path: the decoded parts after the first; query: the parameters of the address."""
 
     log: AgentLog
     place: LogTarget
@@ -35,11 +35,15 @@ class PageView:
     query: Mapping[str, str]
 
     def get(self, name: str) -> str:
-        """A part of the query; "" where there is none."""
+        """Return a query parameter; empty if it is missing."""
         return self.query.get(name, "")
 
     def number(self, name: str) -> int | None:
-        """A whole number of the query, None where there is none. InputError for anything else."""
+        """Return a query parameter that is a whole number; None if it is missing.
+
+        Raises:
+            InputError: It is not a number of at most nine digits.
+        """
         text = self.get(name)
         if not text:
             return None
@@ -48,11 +52,11 @@ class PageView:
         return int(text)
 
     def cut(self, entity: str | None = None, name: str = "at", clock: str = "recorded") -> Cut:
-        """The cut that the address names under `name`.
+        """Return the cut that the address names under `name`.
 
         Raises:
-            Moved: It names none, or names one in another way; there is the address that names the cut.
-            InputError: It is no WHEN.
+            PageMoved: The address names no cut, or names a point in another way. The new address names the cut.
+            InputError: The value is not a WHEN.
         """
         given = self.get(name)
         cut = self.log.point(given or None, entity, clock).cut
@@ -61,7 +65,7 @@ class PageView:
         return cut
 
     def address(self, **changed: object) -> str:
-        """This page with other values in its query; None or "" takes one away."""
+        """Return the address of this page with other query parameters. None or "" removes one."""
         path = "/".join(quote(each, safe="", errors="replace") for each in (self.name, *self.path) if each)
         query = {name: str(value) for name, value in {**self.query, **changed}.items() if value not in (None, "")}
         return f"/{path}" + (f"?{urlencode(query)}" if query else "")
@@ -70,8 +74,16 @@ class PageView:
         self, template: str, title: str, cut: Cut | None, queries: Sequence[tuple[str, Query]], /, *,
         is_live: bool = False, **given: Any,
     ) -> bytes:  # fmt: skip
-        """The page. queries: the commands that give the same answers, each with what it shows; is_live: it may change
-        as the log grows."""
+        """Render the page.
+
+        Args:
+            template: The file name of the template.
+            title: The title of the page.
+            cut: The cut that the page shows; None: none.
+            queries: The questions that the page answers, each with what it shows. The page lists their commands.
+            is_live: Whether the page may change as the log grows.
+            given: The variables of the template.
+        """
         commands = [(what, self.renderer.command(query)) for what, query in queries]
         return self.renderer.page(
             template,

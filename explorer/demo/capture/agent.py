@@ -1,4 +1,4 @@
-"""A small agent that knows nothing of refold: it asks a model, runs the tools that the model asks for, and goes on.
+"""A small agent that does not use refold: it asks a model, runs the tools that the model calls, and repeats.
 
 OPENAI_BASE_URL=... python agent.py ORDER
 """
@@ -19,17 +19,17 @@ TOOLS = [
 
 
 def find_order(order: str) -> Any:
-    """What is known of an order."""
+    """Return what is known about an order."""
     return ORDERS.get(order, {})
 
 
 def refund(order: str, eur: int) -> Any:
-    """Give the money back."""
+    """Pay the money back."""
     return {"refunded": order, "eur": eur}
 
 
 def ask(messages: list[Any]) -> Any:
-    """The model's next message."""
+    """Ask the model; return its next message."""
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps({"model": "stand-in", "messages": messages, "tools": TOOLS}).encode(),
@@ -40,7 +40,7 @@ def ask(messages: list[Any]) -> Any:
 
 
 def main(order: str) -> None:
-    """Handle one request for a refund."""
+    """Handle one refund request."""
     messages: list[Any] = [{"role": "user", "content": f"Refund order {order} if it was paid."}]
     while True:
         said = ask(messages)

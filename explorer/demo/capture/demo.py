@@ -1,11 +1,12 @@
-"""`refold demo --capture`: a program that knows nothing of refold is recorded, looked at, and played without its model.
+"""`refold demo --capture`: a program that does not use refold is recorded, shown, and replayed without its model.
 
-1. The agent and a stand-in for a model's provider are copied into the folder, to be read and changed.
+1. The agent and a stand-in for a model provider are copied into the folder, where they can be read and changed.
 2. The provider is started, and the agent is run by `refold record`.
-3. The provider is ended. `refold play` runs the agent again, its model answered from the recording.
-4. Both must have printed the same, and the run must have three turns and two tool calls; else the exit status is 1.
+3. The provider is stopped. `refold play` runs the agent again, and its model calls are answered from the recording.
+4. Both runs must have printed the same, and the recording must have three turns and two tool calls. Otherwise the exit
+   status is 1.
 
-The run's id is left in the folder, in the file `run`. Nothing is downloaded.
+The run's id is left in the file `run` in the folder. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -31,10 +32,13 @@ _WAIT_S = 120.0
 
 
 def run(folder: Path | None) -> int:
-    """Play it; 0 where all came out as it should.
+    """Run the demo; return 0 if everything was as expected, else 1.
+
+    Args:
+        folder: Where its files are kept; None: `.refold-capture`.
 
     Raises:
-        InputError: the folder holds something else, or the extra `capture` is not installed.
+        InputError: The folder holds something else, or the extra `capture` is not installed.
     """
     capture_modules()
     where = folder or FOLDER
@@ -84,7 +88,7 @@ def _show(said: str, *command: str) -> None:
 
 
 def _call(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run a command, and show what it prints; what that was on standard output."""
+    """Run a command and show what it prints; return the lines of the agent's result."""
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=_WAIT_S, check=False)  # fmt: skip
     click.echo("".join(f"  {line}" for line in done.stdout.splitlines(keepends=True)))

@@ -1,6 +1,6 @@
-"""A stand-in for a model's provider: it speaks OpenAI's chat completions, and decides by what stands in the messages.
+"""A stand-in for a model provider. It implements OpenAI's chat completions, and decides by the content of the messages.
 
-python model.py prints the URL at which it listens.
+python model.py prints the URL that it listens on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def reply(messages: list[Any]) -> dict[str, Any]:
-    """What the model says to a conversation."""
+    """Return the model's next message in a conversation."""
     order = messages[0]["content"].split()[2]
     results = [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
     if not results:
@@ -24,7 +24,7 @@ def reply(messages: list[Any]) -> dict[str, Any]:
 
 
 def call(name: str, arguments: dict[str, Any], number: int) -> dict[str, Any]:
-    """A message that asks for a tool."""
+    """Return a message that calls a tool."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     made = [{"id": f"call_{number}", "type": "function", "function": function}]
     return {"role": "assistant", "content": None, "tool_calls": made}
@@ -36,7 +36,7 @@ class Provider(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """One request."""
+        """Answer one request."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         message = reply(asked["messages"])
         reason = "tool_calls" if message.get("tool_calls") else "stop"
@@ -53,7 +53,7 @@ class Provider(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":
