@@ -1,10 +1,10 @@
-"""Which key ring a log's content is sealed with.
+"""Choose the key ring with which a log's content is sealed.
 
 REFOLD_KEYS=file:PATH    a folder, for any log
 REFOLD_KEYS=none         nothing is sealed, and nothing sealed can be read
-a file: log              the folder PATH/keys beside it
-a kafka: log             the topic PREFIX.keys, wrapped by REFOLD_MASTER_KEY; without that nothing is sealed, and a
-                             warning says so
+a file: log              the folder PATH/keys next to it
+a kafka: log             the topic PREFIX.keys, wrapped by REFOLD_MASTER_KEY; without a master key nothing is sealed,
+                         and a warning says so
 """
 
 from __future__ import annotations
@@ -29,13 +29,31 @@ _log = logging.getLogger("refold.keys")
 
 
 def vault_of(log: Log, environment: Mapping[str, str]) -> ClearVault:
-    """What seals and opens a log's content: a Vault with the log's ring, or one that seals nothing."""
+    """Return the vault that seals and opens a log's content.
+
+    Returns:
+        A Vault with the log's key ring, or a vault that seals nothing if the log has no ring.
+
+    Raises:
+        InputError: As `ring_of`.
+    """
     ring = ring_of(log, environment)
     return ClearVault(log) if ring is None else Vault(log, ring)
 
 
 def ring_of(log: Log, environment: Mapping[str, str]) -> KeyRing | None:
-    """The log's key ring; None where nothing is sealed. InputError where the settings name none that can be used."""
+    """Return the log's key ring.
+
+    Args:
+        log: The log.
+        environment: The environment variables.
+
+    Returns:
+        The ring; None if nothing is sealed.
+
+    Raises:
+        InputError: The settings name no usable key ring.
+    """
     named, url = environment.get(KEYS_ENVIRONMENT, "").strip(), log.port.url
     if named == NONE:
         return None

@@ -1,19 +1,19 @@
-"""A key ring in a folder of its own, one file a key: for development, and for one machine.
+"""A key ring in a folder of its own, one file per key: for development, and for a single machine.
 
     FOLDER/<SHA-256 of the key's id, hex>    {"key": hex, "key_id": text}
 
-The folder is 0700 and its files 0600. Making a key, and destroying one:
+The folder has mode 0700 and its files 0600. To create or destroy a key:
 
-1. Lock the folder (flock; the system lets go of it when a process dies).
-2. create: where the file is there, its key counts. Else write NAME.new, sync it, and rename it to NAME: so a key never
-   has two names. A NAME.new that a killed process left was used by nobody, and is overwritten by the next.
+1. Lock the folder (flock; the system releases the lock when a process dies).
+2. create: if the file exists, its key is the one. Else write NAME.new, sync it, and rename it to NAME; so an id never
+   has two keys. Nobody used a NAME.new that a killed process left, and the next process overwrites it.
    destroy: remove NAME.new and NAME.
-3. Sync the folder, before anybody seals with the key, or hears that it is gone. Who finds a file in step 2 cannot know
-   whether the process that made it came so far, and syncs too.
+3. Sync the folder, before anybody seals with the key or is told that it is destroyed. A process that finds the file in
+   step 2 cannot know whether its creator got to this step, so it syncs too.
 
-Who asks for a key again and again has it from memory, where its file is the same still: each time it is looked whether.
+A key that is read repeatedly is cached in memory; each time, the file is checked for changes.
 
-The system overwrites no old blocks when a file goes: on a disk where that matters, encrypt the disk.
+The system does not overwrite the blocks of a removed file. If that matters on a disk, encrypt the disk.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _NEW = ".new"
 
 
 class FileKeyRing:
-    """Keys in a folder, which is made with the first of them; see KeyRing."""
+    """Keys in a folder, which is created with the first key; see KeyRing."""
 
     def __init__(self, folder: Path, make: Callable[[], bytes] = new_key) -> None:
         self.place = str(folder)
         self._folder = folder
         self._make = make
-        self._held: tuple[str, Path, tuple[int, int, int], bytes] | None = None  # the key given last, and its file
+        self._held: tuple[str, Path, tuple[int, int, int], bytes] | None = None  # the key returned last, and its file
 
     def create(self, key_id: str) -> bytes:
         """As KeyRing."""
@@ -77,13 +77,13 @@ class FileKeyRing:
         """As KeyRing."""
         found: list[str] = []
         for path in self._paths():
-            with suppress(KeyUnreadable):  # `damaged` names it: one file must not stop what is done with the others
+            with suppress(KeyUnreadable):  # `damaged` reports it: one damaged file must not block the other keys
                 read = self._read(path)
                 found += [read[0]] if read is not None else []
         return sorted(found)
 
     def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
-        """As KeyRing; whose a file is says its name."""
+        """As KeyRing; a file's name tells which key it belongs to."""
         ids = {self._path(each): each for each in key_ids}
         found: list[Damage] = []
         for path in sorted(self._paths()):
@@ -94,17 +94,17 @@ class FileKeyRing:
         return found
 
     def remaining(self) -> int:
-        """None: a file is removed with its key."""
+        """Return 0: a file is removed with its key."""
         return 0
 
     def settle(self) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
     def refresh(self) -> None:
-        """Files are looked at when they are asked for."""
+        """Do nothing: files are checked when a key is read."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     def _paths(self) -> list[Path]:
         try:
@@ -117,7 +117,7 @@ class FileKeyRing:
 
     @contextmanager
     def _locked(self) -> Iterator[Callable[[], None]]:
-        """Holds the folder's lock; gives what syncs the folder."""
+        """Hold the folder's lock; yield a function that syncs the folder."""
         try:
             if not self._folder.is_dir():
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class FileKeyRing:
             found = json.loads(text)
             key_id, key = str(found["key_id"]), bytes.fromhex(found["key"])
             is_its_own = path == self._path(key_id)
-        except (ValueError, KeyError, TypeError, RecursionError):  # the last one where it is nested too deeply
+        except (ValueError, KeyError, TypeError, RecursionError):  # RecursionError: nested too deeply
             pass
         if not is_its_own or len(key) != KEY_BYTES:
             raise KeyUnreadable(
@@ -169,9 +169,9 @@ class FileKeyRing:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """What tells a file from any other that stood or stands under its name; None where there is none."""
+    """Return what distinguishes a file from any other file of this name; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116  # for each value that is opened
-    except OSError:  # whoever reads it says why
+    except OSError:  # the caller that reads the file reports the error
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

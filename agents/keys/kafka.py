@@ -1,33 +1,33 @@
-"""A key ring in a topic beside the log's own, wrapped by a master key: for all who have the log on Kafka.
+"""A key ring in a topic next to the log's own, wrapped by a master key: for all who share a log on Kafka.
 
-`PREFIX.keys`: one partition, compacted. A record's key is CBOR [key id, 8 random bytes], its value the wrapped key
-(master.py), or nothing once it was destroyed. Of several under one id the one at the lowest offset counts, which
-compaction leaves as it is: each has a record key of its own.
+`PREFIX.keys`: one partition, compacted. A record's key is CBOR [key id, 8 random bytes]. Its value is the wrapped key
+(master.py), or null once the key is destroyed. If an id has several records, the one at the lowest offset is valid.
+Compaction preserves this, because each has a record key of its own.
 
-Making a key, by any number of processes at once:
-1. Read to the end. Where a key of the id stands, it counts.
+Creating a key, in any number of processes at once:
+1. Read to the end. If there is a key of the id, it is valid.
 2. Write one, and wait until it is durable.
-3. Read on past it. Another may have come before it: then that one counts, and ours is taken back.
+3. Read on past it. Another may have been written before it: then that one is valid, and ours is deleted.
 
-Destroying one:
+Destroying a key:
 1. Read to the end.
-2. Write nothing over each record of the id, over the one that counts last: until then the key is there as it was, and
-   whoever was killed in between is repeated by the next who destroys it.
+2. Write null over each record of the id, over the valid one last. Until then the key stays as it was, and if the
+   process is killed in between, the next `destroy` repeats the step.
 
-Who follows the topic sees it at the next `refresh`, which `get` makes by itself once what it knows is REFRESH_S old.
+Other processes see a change at their next `refresh`. `get` refreshes by itself once its data is REFRESH_S old.
 
-Where a batch of the topic cannot be read, whoever reads the ring gets an error that names it, until an administrator
-sets it aside (streams/log/kafka/damaged.py). It may have held the record that destroyed a key. So a key that counts by
-a record before the batch is not used any more: `get` and `create` raise KeyUnreadable, and `destroy` destroys it. No
-record says so, and such keys can be used again once the batch was restored and taken back.
+If a batch of the topic cannot be read, reading the ring raises an error that names it, until an administrator sets the
+batch aside (streams/log/kafka/damaged.py). The batch may have held the record that destroyed a key. So a key whose
+valid record is before the batch is not used any more: `get` and `create` raise KeyUnreadable, and `destroy` destroys
+it. No record states this, and such keys can be used again once the batch is restored and taken back.
 
-When the bytes of a destroyed key, which are wrapped, are gone from the brokers' disks:
-1. The segment with the record that destroyed it is closed. A broker closes one that is `segment.ms` (an hour) old when
-   the next record is written, and never by itself: where nobody makes a key, `settle` writes a record. Its key is CBOR
-   ["", empty bytes] and it has no value, so it is no key, and compaction drops it.
+When the (wrapped) bytes of a destroyed key are gone from the brokers' disks:
+1. The segment with the record that destroyed it is closed. A broker closes a segment that is `segment.ms` (an hour) old
+   when the next record is written, and never by itself. If nobody creates a key, `settle` writes a record. Its key is
+   CBOR ["", empty bytes] and it has no value, so it is not a key, and compaction drops it.
 2. The brokers compact the closed segments, within minutes (`max.compaction.lag.ms`, `min.cleanable.dirty.ratio`).
 3. They delete the files of the old segments, `file.delete.delay.ms` (a minute) later.
-`remaining` counts what is before step 2.
+`remaining` counts the keys for which step 2 has not happened.
 """
 
 from __future__ import annotations
@@ -69,15 +69,28 @@ class _Held(NamedTuple):
 
 
 class KafkaKeyRing:
-    """Keys in a topic; see KeyRing. clock_s: seconds that only grow."""
+    """Keys in a topic; see KeyRing. clock_s: returns monotonic seconds."""
 
     def __init__(
         self, address: Address, clients: Clients, masters: MasterKeys, timeout_s: float, *,
         make: Callable[[], bytes] = new_key, clock_s: Callable[[], float] = time.monotonic,
         unreadable: UnreadableBatches | None = None,
     ) -> None:  # fmt: skip
-        """unreadable: knows what is set aside in the log. InputError where the keys that are there need another master
-        key; DamagedRecord where a batch of them cannot be read."""
+        """Open the ring and read its keys.
+
+        Args:
+            address: The log's address.
+            clients: Creates the Kafka clients.
+            masters: The master keys.
+            timeout_s: How long each operation may take, seconds.
+            make: Creates a new key.
+            clock_s: Returns monotonic seconds.
+            unreadable: The batches that are set aside in the log.
+
+        Raises:
+            InputError: The existing keys need another master key.
+            DamagedRecord: A batch of the topic cannot be read.
+        """
         self._topic = Topics(address.prefix).keys
         self.place = f"the topic {self._topic}"
         self._address = address
@@ -94,7 +107,7 @@ class KafkaKeyRing:
         self._is_there = False
         self._next = 0
         self._read_at = clock_s()
-        # By id, each record's key with its offset and value: the first counts.
+        # By id, each record's key with its offset and value; the first is valid.
         self._held: dict[str, dict[bytes, _Held]] = {}
         try:
             self.refresh()
@@ -110,7 +123,7 @@ class KafkaKeyRing:
         """As KeyRing."""
         with self._lock:
             self.refresh()
-            while key_id not in self._held:  # again, where it is destroyed at this very moment
+            while key_id not in self._held:  # repeated if another process destroys it at this moment
                 self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=True)
                 ours = encode([key_id, secrets.token_bytes(8)])
                 offset = self._write(ours, self._masters.wrap(key_id, self._make()), key_id)
@@ -121,7 +134,7 @@ class KafkaKeyRing:
             return self._key(key_id)
 
     def get(self, key_id: str) -> bytes | None:
-        """As KeyRing, of what was there REFRESH_S ago or later."""
+        """As KeyRing; the result may be up to REFRESH_S old."""
         with self._lock:
             if key_id not in self._held or self._clock_s() - self._read_at > REFRESH_S:
                 self.refresh()
@@ -131,7 +144,7 @@ class KafkaKeyRing:
         """As KeyRing."""
         with self._lock:
             self.refresh()
-            # The one that counts goes last: else one that never did would count, should this process die in between.
+            # The valid one goes last; else another would become valid if this process died in between.
             for record_key in [*self._held.get(key_id, ())][::-1]:
                 self._write(record_key, None, key_id)
             self.refresh()
@@ -153,7 +166,7 @@ class KafkaKeyRing:
         return found
 
     def remaining(self) -> int:
-        """As KeyRing: records of keys that a later one destroyed, as long as the brokers give them out."""
+        """As KeyRing: the records of destroyed keys that the brokers still return."""
         with self._lock:
             self.refresh()
             if not self._is_there:
@@ -166,7 +179,7 @@ class KafkaKeyRing:
             return len(stored & gone)
 
     def settle(self) -> None:
-        """As KeyRing: write one record, so that a segment whose time is over is closed, and compacted."""
+        """As KeyRing: write one record, so that a segment past its age is closed and compacted."""
         with self._lock:
             self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=False)
             if self._is_there:
@@ -199,7 +212,7 @@ class KafkaKeyRing:
     def _take(self, record_key: bytes, offset: int, value: bytes | None) -> None:
         try:
             key_id = str(cbor2.loads(record_key)[0])
-        except Exception:  # cbor2 raises whatever comes of odd bytes; no ring wrote this
+        except Exception:  # cbor2 raises various errors for invalid bytes; no key ring wrote this record
             return
         if value is not None:
             self._held.setdefault(key_id, {}).setdefault(record_key, _Held(offset, value))

@@ -1,8 +1,8 @@
-"""The master key: what wraps keys that are kept where others may read them.
+"""The master key: wraps keys that are stored where others may read them.
 
-REFOLD_MASTER_KEY is base64 of at least 32 random bytes, or file:PATH of a file that holds it. Several stand with commas
-between them, or in lines: the first wraps, and all unwrap, so that a new one can take over while what the old one
-wrapped is still to be read. A wrapped key names the master key it needs by the first bytes of a hash.
+REFOLD_MASTER_KEY is base64 of at least 32 random bytes, or file:PATH of a file that holds it. Several are separated by
+commas or lines. The first wraps, and all unwrap, so that a new one can take over while keys that the old one wrapped
+still have to be read. A wrapped key names its master key by the first bytes of a hash.
 """
 
 from __future__ import annotations
@@ -38,24 +38,34 @@ class MasterKeys:
 
     @property
     def names(self) -> list[str]:
-        """What they are called, in hex; says nothing of the keys."""
+        """Their names, in hex; a name reveals nothing of the key."""
         return [each.hex() for each in self._by_name]
 
     def wrap(self, key_id: str, key: bytes) -> bytes:
-        """The key as it may be stored: opens under its id alone."""
+        """Encrypt a key for storage. It can be decrypted only together with its id."""
         name, cipher = next(iter(self._by_name.items()))
         return name + cipher.encrypt(key, [key_id.encode()])
 
     def is_wrapped(self, given: bytes) -> bool:
-        """Whether it is as long as what a master key wraps; anything else is damaged, or was never wrapped."""
+        """Tell whether a value has the length of a wrapped key; any other value is damaged, or was never wrapped."""
         return len(given) == NAME_BYTES + TAG_BYTES + KEY_BYTES
 
     def is_of(self, wrapped: bytes) -> bool:
-        """Whether one of these wrapped it."""
+        """Tell whether one of these master keys wrapped it."""
         return wrapped[:NAME_BYTES] in self._by_name
 
     def unwrap(self, key_id: str, wrapped: bytes, place: str) -> bytes:
-        """The key; InputError names the master key that is missing, KeyUnreadable where it was changed."""
+        """Decrypt a key.
+
+        Args:
+            key_id: The key's id.
+            wrapped: The encrypted key.
+            place: Where it is stored, for error messages.
+
+        Raises:
+            InputError: The master key that wrapped it is missing; the message names it.
+            KeyUnreadable: The wrapped key was changed.
+        """
         cipher = self._by_name.get(wrapped[:NAME_BYTES])
         if cipher is None and self.is_wrapped(wrapped):
             raise self.missing(key_id, wrapped, place)
@@ -70,7 +80,7 @@ class MasterKeys:
             ) from None
 
     def missing(self, key_id: str, wrapped: bytes, place: str) -> InputError:
-        """What is said where none of these wrapped a key."""
+        """Return the error for a key that none of these master keys wrapped."""
         return InputError(
             f"{place}: the key {key_id} is wrapped by the master key {wrapped[:NAME_BYTES].hex()}, and "
             f"{MASTER_ENVIRONMENT} is {' and '.join(self.names)}; give the right one, or both with a comma between "
@@ -79,7 +89,11 @@ class MasterKeys:
 
 
 def read_masters(given: str) -> MasterKeys:
-    """The master keys that REFOLD_MASTER_KEY names; InputError says what is wrong, and never what was given."""
+    """Read the master keys from the value of REFOLD_MASTER_KEY.
+
+    Raises:
+        InputError: The value is invalid. The message says why, and never contains the value.
+    """
     where, text = MASTER_ENVIRONMENT, given.strip()
     if text.startswith("file:"):
         path = Path(unquote(text.removeprefix("file:").removeprefix("//")))

@@ -1,16 +1,18 @@
-"""Where the keys of runs and subjects are kept: apart from the log, so that destroying one erases what it sealed.
+"""Where the keys of runs and subjects are stored: outside of the log, so that destroying a key erases what it sealed.
 
-A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. What every ring promises:
+A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. Every ring promises:
 
-1. `create` gives the id's one key, however many processes ask at once; it is durable before anybody can seal with it.
-2. `destroy` is for ever: nobody can have the key again. Nothing is kept of it, so that a ring is as large as what it
-   opens; whoever destroys a key sees to it that nothing more is sealed under its id (retention: the run has ended).
-3. Both may be killed at any moment and done again.
+1. `create` returns the one key of an id, however many processes call it at once. The key is durable before anybody can
+   seal with it.
+2. `destroy` is final: nobody can get the key again. The ring stores nothing about it, so that a ring is only as large
+   as the keys it holds. Whoever destroys a key ensures that nothing more is sealed under its id (retention: the run has
+   ended).
+3. A process may be killed during either at any moment, and the call can be repeated.
 
-Whoever can read a ring can read what was sealed with it: keep it apart from the log's copies, and back it up, for a
-lost ring is lost content.
+Whoever can read a ring can read what was sealed with it. So keep it apart from the log's copies, and back it up: a lost
+ring is lost content.
 
-`MemoryKeyRing` ends with its process: for tests, and for content that nobody may read afterwards.
+`MemoryKeyRing` lives as long as its process: for tests, and for content that nobody may read afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ KEY_BYTES = 64
 
 
 class Damage(NamedTuple):
-    """A key that cannot be used. key_id: its id, empty where it is of none that was asked for. why: with its place."""
+    """A key that exists and cannot be used.
+
+    key_id: its id; empty if it is not among the given ids. why: the reason, with the key's place.
+    """
 
     key_id: str
     why: str
@@ -35,43 +40,56 @@ class KeyRing(Protocol):
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """Where the ring is stored, for messages."""
 
     def create(self, key_id: str) -> bytes:
-        """The id's key, made and durable where there was none."""
+        """Return the id's key; create it, durably, if there is none.
+
+        Raises:
+            KeyUnreadable: The key exists and cannot be read.
+            StorageError: The ring cannot be read or written.
+        """
 
     def get(self, key_id: str) -> bytes | None:
-        """The id's key; None where it was destroyed, or never made here."""
+        """Return the id's key; None if it was destroyed, or never created here.
+
+        Raises:
+            KeyUnreadable: The key exists and cannot be read.
+        """
 
     def destroy(self, key_id: str) -> None:
-        """Let nobody have the key again, durable on return. Once more is nothing."""
+        """Destroy the id's key, durably on return. Idempotent.
+
+        Raises:
+            StorageError: The ring cannot be written.
+        """
 
     def ids(self) -> Iterable[str]:
-        """The ids of the keys that are there and can be used, in their order."""
+        """Return the ids of the existing keys that can be used, in order."""
 
     def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
-        """The keys that are there and cannot be used. key_ids: those that they may be of."""
+        """Return the existing keys that cannot be used. key_ids: the ids that they may belong to."""
 
     def remaining(self) -> int:
-        """How many destroyed keys are still in the storage below the ring, for whoever has its disks."""
+        """Return how many destroyed keys the storage below the ring still has, readable by whoever has its disks."""
 
     def settle(self) -> None:
-        """Let the storage drop what `remaining` counts, as far as it takes anything to do; it may take its time."""
+        """Start whatever makes the storage drop what `remaining` counts; it may take effect later."""
 
     def refresh(self) -> None:
-        """See what other processes have made and destroyed by now."""
+        """Read which keys other processes have created and destroyed."""
 
     def close(self) -> None:
-        """Let go of it. Once more is nothing."""
+        """Release all resources. Idempotent."""
 
 
 def new_key() -> bytes:
-    """A key from the system's randomness."""
+    """Return a key from the system's random source."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 class MemoryKeyRing:
-    """Keys in this process; see KeyRing."""
+    """Keys in the memory of this process; see KeyRing."""
 
     def __init__(self, make: Callable[[], bytes] = new_key) -> None:
         self.place = "this process"
@@ -97,18 +115,18 @@ class MemoryKeyRing:
         return sorted(self._keys.copy())
 
     def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
-        """None."""
+        """Return an empty list: no key can be damaged."""
         return []
 
     def remaining(self) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     def settle(self) -> None:
-        """There is nothing to do."""
+        """Do nothing."""
 
     def refresh(self) -> None:
-        """Nobody else has it."""
+        """Do nothing: no other process has this ring."""
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing."""

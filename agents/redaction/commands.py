@@ -1,11 +1,12 @@
-"""Secrets in the options of commands: `--password x`, `curl -u bob:x`, `mysql -px`, as a text or as a list of words.
+"""Find secrets in the options of commands: `--password x`, `curl -u bob:x`, `mysql -px`, in a text or a list of words.
 
-1. A long option whose name is a secret's (`--password x`, `--api-key=x`, `-storepass x`) gives its value.
-2. A short option means what its command says, so it counts after that command alone: `-p` is a password for mysql and
-   a port for docker.
-3. A value that only shows where a secret goes is none: `$PASSWORD`, `<password>`, `PASSWORD`, a word of prose.
+1. A long option whose name is a secret's (`--password x`, `--api-key=x`, `-storepass x`) has a secret value.
+2. The meaning of a short option depends on its command, so it counts only after that command: `-p` is a password for
+   mysql and a port for docker.
+3. A value that only shows where a secret belongs is not a secret: `$PASSWORD`, `<password>`, `PASSWORD`, a word of
+   prose.
 
-A text is gone through once: what was taken for a value is not read again.
+A text is read in one pass: what was taken as a value is not read again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from refold.agents.redaction.tokens import TOKEN_PATTERN
 
 
 class Option(NamedTuple):
-    """How an option takes its secret. sign: what ends the user's name in front of it, empty where it has none."""
+    """How an option takes its secret.
+
+    sign: separates the user's name from the secret after it; empty if there is no user's name. is_attached: the value
+    may follow the option directly (-px). is_apart: the value may be separate (-p x).
+    """
 
     sign: str = ""
     is_attached: bool = True
@@ -29,7 +34,7 @@ class Option(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """Where an option's value is, after the user's name. is_secret: it is one, and no placeholder."""
+    """Where an option's value is, after the user's name. is_secret: it is a secret, as opposed to a placeholder."""
 
     start: int
     end: int
@@ -59,7 +64,7 @@ _COMMANDS = {
     for names, options in _TABLE
     for name in names.split()
 }
-# Names of options alone: in other places they say nothing.
+# Names that mean a secret only as options, not in other places.
 _OPTION_NAMES = frozenset({"storepass", "keypass", "srcstorepass", "deststorepass", "passin", "passout", "userpass"})
 _FIRST_WORDS = frozenset(each.split()[0] for each in _COMMANDS)
 _ANY_COMMAND = "|".join(
@@ -70,7 +75,7 @@ _PART = re.compile(
     rf"|(?<![\w.-])(?P<command>{_ANY_COMMAND})(?![\w-])"
     r"|(?<![\w-])(?P<dashes>--?)(?P<name>[A-Za-z][\w-]{0,63})"
 )
-# Between an option and its value; the third is how a list of words is printed.
+# What separates an option from its value. The third alternative is how a list of words is printed.
 _APART_BY = re.compile(r"=|[ \t]+(?:\\\r?\n[ \t]*)?|\\\r?\n[ \t]*|(?:\\{0,7}[\"'])[ \t]*,\s*(?=\\{0,7}[\"'])", re.ASCII)
 _QUOTE = re.compile(r"\\{0,7}[\"']")
 _BARE = re.compile(rf"(?:{TOKEN_PATTERN}|[^\s\"'`|;&<>()\[\]{{}},])+")
@@ -87,7 +92,12 @@ _LIST_NAME = re.compile(r"--?([A-Za-z][\w-]{0,63})(=?)")
 
 
 def options_in(text: str, names: Names) -> Iterator[Span]:
-    """Where the values of secret options are, in order and apart."""
+    """Yield start and end of the values of secret options, in order and without overlaps.
+
+    Args:
+        text: The text of one or more commands, or any text that contains commands.
+        names: Decides which names are secrets'.
+    """
     command = ""
     place = 0
     while match := _PART.search(text, place):
@@ -106,9 +116,12 @@ def options_in(text: str, names: Names) -> Iterator[Span]:
 
 
 def hidden_words(words: Sequence[Any], names: Names) -> dict[int, int]:
-    """Of a list of words, those that are secrets: their numbers, and from which character on.
+    """Return the secrets in a list of words.
 
-    The word after `--password` or `Authorization:`, and what a command's short options take.
+    A secret is the word after `--password` or `Authorization:`, or the value of a command's short option.
+
+    Returns:
+        For each secret, its index in the list, and the character at which the secret begins in that word.
     """
     found: dict[int, int] = {}
     command = ""
@@ -159,7 +172,7 @@ def _take(found: dict[int, int], at: int, word: Any, start: int, sign: str) -> N
 
 
 def _command_with(command: str, word: str) -> str:
-    """The command after one more word: `docker`, then `docker login`."""
+    """Return the command after one more word: `docker`, then `docker login`."""
     longer = f"{command} {word}".strip()
     if command and command not in _COMMANDS and longer in ("helm registry", *_COMMANDS):
         return longer
@@ -167,12 +180,12 @@ def _command_with(command: str, word: str) -> str:
 
 
 def _value(text: str, match: re.Match[str], command: str, names: Names) -> _Value | None:
-    """The value of an option; None where it has none, or its name says nothing."""
+    """Return the value of an option; None if it has no value, or if its name is not a secret's."""
     name, is_double = match["name"], match["dashes"] == "--"
     by = _APART_BY.match(text, match.end())
     option = None if is_double else _short(command, name)
     if option is not None and (len(name) > 1 or by is None):
-        is_flags = name[0] not in _COMMANDS[command]  # -sSu: the last one takes the value
+        is_flags = name[0] not in _COMMANDS[command]  # as in -sSu: the last flag takes the value
         if is_flags and by is not None:
             return _value_at(text, by.end(), option)
         return _value_at(text, match.start("name") + 1, option) if option.is_attached and not is_flags else None
@@ -184,7 +197,7 @@ def _value(text: str, match: re.Match[str], command: str, names: Names) -> _Valu
 
 
 def _short(command: str, name: str) -> Option | None:
-    """What a command's short option is, alone (-u), with its value (-ubob:x) or as the last of several (-su)."""
+    """Find a command's short option: alone (-u), with its value (-ubob:x), or as the last of several (-su)."""
     options = _COMMANDS.get(command)
     if options is None:
         return None
@@ -205,7 +218,7 @@ def _long(command: str, name: str, names: Names, *, is_double: bool) -> Option |
 def _value_at(
     text: str, start: int, option: Option, *, may_be_prose: bool = False, is_double: bool = True
 ) -> _Value | None:
-    """The value that begins at a place. may_be_prose: it may be a word of a sentence."""
+    """Return the value that begins at `start`. may_be_prose: the value may be a word of a sentence."""
     if text.startswith(("-", "${", "$("), start):
         return None
     quote = _QUOTE.match(text, start)
@@ -221,7 +234,7 @@ def _value_at(
 
 
 def _after(sign: str, text: str, start: int, end: int) -> int | None:
-    """Where the secret begins, after the user's name; tokens have a colon of their own."""
+    """Return where the secret begins, after the user's name. A colon within a token does not end the name."""
     if not sign:
         return start
     found = _users_name(sign).match(text, start, end)

@@ -1,7 +1,7 @@
-"""Which names say that a secret stands under them: api_key, X-Api-Key, OPENAI_API_KEY and dbPassword alike.
+"""Decide which names mean that their value is a secret: api_key, X-Api-Key, OPENAI_API_KEY and dbPassword alike.
 
-A name is compared by its letters and digits alone, in lower case. Words for a password are known in other languages,
-too: Passwort, mot de passe, contraseña, senha, wachtwoord.
+Names are compared by their letters and digits only, in lower case. Words for a password are also known in other
+languages: Passwort, mot de passe, contraseña, senha, wachtwoord.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENDINGS = (
     "accesskey", "secretkey", "privatekey", "signingkey", "encryptionkey", "credential", "credentials",
     "accesstokens", "refreshtokens", "token", "cookie", "cookies", "securitycode",
 )  # fmt: skip
-# Words for a password, each with and without its accents. A name ends in one of these.
+# Words for a password, each with and without its accents. A secret's name ends in one of these.
 FOREIGN_ENDINGS = (
     "passwort", "passwörter", "kennwort", "kennwörter", "losungswort", "zugangscode",  # German
     "motdepasse", "motsdepasse", "codesecret", "phrasesecrète", "phrasesecrete",  # French
@@ -29,21 +29,21 @@ FOREIGN_ENDINGS = (
     "lösenord", "losenord", "adgangskode", "passord", "salasana",  # Swedish, Danish, Norwegian, Finnish
     "пароль", "пароля", "密码", "密碼", "パスワード", "비밀번호",
 )  # fmt: skip
-# These end other words (resenha is a review), and count alone.
+# Other words end in these (resenha is a review), so they count only as the whole name.
 FOREIGN_WHOLE = frozenset({"senha", "mdp", "heslo", "hasło", "haslo", "şifre", "sifre"})
 WHOLE = frozenset({
     "pass", "pwd", "auth", "authorization", "proxyauthorization", "authheader", "authorizationheader", "basicauth",
     "httpauth", "cvv", "cvv2", "cvc", "cvc2", "pin", "pincode", "otp", "totp", "ssn", "socialsecuritynumber",
 })  # fmt: skip
-# Pages of a listing, and what language models call tokens.
+# Page tokens of listings, and what language models call tokens.
 HARMLESS_ENDINGS = (
     "pagetoken", "nexttoken", "continuationtoken", "continuetoken", "synctoken", "starttoken", "stoptoken", "endtoken",
     "bostoken", "eostoken", "padtoken", "unktoken", "septoken", "clstoken", "masktoken", "firsttoken", "lasttoken",
     "pertoken", "specialtoken",
 )  # fmt: skip
 _SEPARATORS = re.compile(r"[\W_]+")
-# As JSON on some systems writes accents: the letter, and the accent after it. Only hints meet these; `normal` drops
-# what is no letter, which leaves the word without its accent.
+# Some systems write accents in JSON as a letter and a separate accent. Only hints see these; `normal` drops every
+# character that is not a letter or a digit, which leaves the word without its accent.
 _DECOMPOSED = tuple(
     found for each in (*FOREIGN_ENDINGS, *FOREIGN_WHOLE) if (found := unicodedata.normalize("NFD", each)) != each
 )
@@ -53,7 +53,7 @@ _HELD_MAX = 4096
 
 
 class Names:
-    """The names of secrets. added: further ones; left: those that are none after all."""
+    """The names of secrets. added: further names of secrets. left: names that are not secrets' after all."""
 
     def __init__(self, added: Collection[str] = (), left: Collection[str] = ()) -> None:
         self._added = frozenset(map(normal, added))
@@ -63,7 +63,7 @@ class Names:
         self.endings = Endings([*_ALL_ENDINGS, *_ALL_WHOLE, *_DECOMPOSED, *self._added])
 
     def is_secret(self, name: str) -> bool:
-        """Whether what stands under the name is a secret."""
+        """Tell whether the value under this name is a secret."""
         told = self._told.get(name)
         if told is None:
             told = self._is_secret(normal(name))
@@ -74,7 +74,7 @@ class Names:
         return told
 
     def are_harmless(self, names: Collection[object]) -> bool:
-        """Whether none of them is a secret's."""
+        """Tell whether none of the names is a secret's."""
         return self._harmless.issuperset(names) or not any(
             isinstance(each, str) and self.is_secret(each) for each in names
         )
@@ -88,10 +88,10 @@ class Names:
 
 
 def is_of_a_model(name: str, beside: Mapping[str, Plain]) -> bool:
-    """Whether a `token` is a piece of a model's text: its probability stands beside it."""
+    """Tell whether a `token` is a piece of a model's text: the same object also has its probability."""
     return "logprob" in beside and normal(name) == "token"
 
 
 def normal(name: str) -> str:
-    """The name's letters and digits, in lower case."""
+    """Return the name's letters and digits, in lower case."""
     return _SEPARATORS.sub("", name.lower())

@@ -1,17 +1,17 @@
-"""Secrets that are known by their own form, wherever they stand: keys, tokens that say what they are, mail, cards.
+"""Find secrets by their own form, wherever they are: keys, tokens with a known prefix, mail addresses, card numbers.
 
-A rule is asked only about texts that give the hint it needs (prefilter.py), so what it finds has to give it.
+A rule runs only on texts that give the hint it needs (prefilter.py), so every secret that it finds must give that hint.
 
 Numbers that name a person or an account: IBANs, US social security numbers, telephone numbers.
 
-An IBAN has a country, the length that is usual there and two check digits (modulo 97), so it is found without being
-asked for. A social security number and a telephone number are nothing but digits: one in a thousand other numbers looks
-like them, so they are groups that a user switches on.
+An IBAN has a country, the usual length of that country and two check digits (modulo 97), so it is searched by default.
+A social security number or a telephone number is only digits, and one in a thousand other numbers looks like it. So
+these are groups that a user switches on.
 
-A payment card number has an issuer's digits and length and a valid Luhn checksum. It is grouped as on a card, or not at
-all. One in ten numbers has a valid checksum, so that alone would eat order numbers and times; the issuer and the length
-leave one in a hundred of the random numbers of 16 digits. Digits within a longer word of letters and digits (a
-hash, a uuid) are none.
+A payment card number has an issuer's prefix and length and a valid Luhn checksum. Its digits are grouped as on a card,
+or not at all. One in ten numbers has a valid checksum, so the checksum alone would match order numbers and times; with
+issuer and length, one in a hundred of the random numbers of 16 digits matches. Digits within a longer word of letters
+and digits (a hash, a uuid) are not a card number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from refold.avro.errors import RedactionFailed
 DIGITS_MAX = 19
 _SPACE = r"[ .\-\u00a0\u2009\u202f]"
 _LONE = re.compile(rf"(?<![0-9])[0-9]{{{DIGITS_MIN},{DIGITS_MAX}}}(?![0-9])")
-# Zero-width, so that what comes after a group that is no card's first is looked at too.
+# Zero-width, so that digits after a group that does not start a card number are examined too.
 _GROUPED = re.compile(
     rf"(?<![0-9])(?=((?:[0-9]{{4}}({_SPACE})[0-9]{{4}}\2[0-9]{{4}}\2[0-9]{{4}}(?:\2[0-9]{{1,3}})?"
     rf"|[0-9]{{4}}({_SPACE})[0-9]{{6}}\3[0-9]{{4,5}}))(?![0-9]))"
@@ -47,7 +47,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}
 
 
 def cards_in(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each card number in the text."""
+    """Yield start and end of each card number in the text."""
     for match in _LONE.finditer(text):
         if is_card(match[0]) and not _is_within(text, *match.span()):
             yield match.span()
@@ -60,7 +60,7 @@ def cards_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def is_card(digits: str) -> bool:
-    """Whether the digits are those of a payment card."""
+    """Tell whether the digits are those of a payment card."""
     if _ISSUED.fullmatch(digits) is None:
         return False
     numbers = [int(each) for each in reversed(digits)]
@@ -68,7 +68,7 @@ def is_card(digits: str) -> bool:
 
 
 def _is_within(text: str, start: int, end: int) -> bool:
-    """Whether the digits belong to a longer word, or to a fraction: letters may touch them on both sides, no more."""
+    """Tell whether the digits belong to a longer word or to a fraction. Letters may touch them, but not more digits."""
     first = start
     while first and text[first - 1].isalpha() and text[first - 1].isascii():
         first -= 1
@@ -90,7 +90,7 @@ _LENGTHS = {
 }  # fmt: skip
 _LENGTH_OF = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
 _LENGTH_MAX = max(_LENGTHS)
-# In one piece, or in groups of four with the same sign between them.
+# In one piece, or in groups of four with the same separator between them.
 _IBAN = re.compile(
     rf"(?<![0-9A-Za-z])[A-Z]{{2}}[0-9]{{2}}(?:[0-9A-Z]{{11,{_LENGTH_MAX - 4}}}(?![0-9A-Za-z])"
     r"|([ \u00a0-])(?:[0-9A-Z]{4}\1){1,7}[0-9A-Z]{1,4}(?![0-9A-Za-z]))"
@@ -107,21 +107,21 @@ _SPACES = str.maketrans("", "", " \u00a0-")
 
 
 def ibans_in(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each IBAN in the text."""
+    """Yield start and end of each IBAN in the text."""
     place = 0
     while match := _IBAN.search(text, place):
         start, end = match.span()
         place = end
         found = _iban_end(text, start, end)
         if found is None:
-            place = start + 4  # what follows may begin one
+            place = start + 4  # an IBAN may begin in the rest
         else:
             yield start, found
             place = found
 
 
 def _iban_end(text: str, start: int, end: int) -> int | None:
-    """Where the IBAN ends that begins at a place; words in capitals after it may look like groups of it."""
+    """Return where the IBAN that begins at `start` ends, or None. Capital words after it may look like its groups."""
     length = _LENGTH_OF.get(text[start : start + 2])
     if length is None:
         return None
@@ -139,22 +139,22 @@ def _is_checked(iban: str) -> bool:
 
 
 def ssns_in(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each US social security number in the text."""
+    """Return start and end of each US social security number in the text."""
     return (match.span() for match in _SSN.finditer(text))
 
 
 def phones_in(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each telephone number in the text."""
+    """Return start and end of each telephone number in the text."""
     return (match.span() for match in _PHONE.finditer(text))
 
 
 Span: TypeAlias = tuple[int, int]
 Finder: TypeAlias = Callable[[str], Iterable[Span]]
-"""Takes a text, gives start and end of each secret in it."""
+"""Takes a text and returns start and end of each secret in it."""
 
 
 class Rule(NamedTuple):
-    """One kind of secret. needs: the hint that every text with one gives."""
+    """One kind of secret. needs: the hint that every text with such a secret gives."""
 
     kind: str
     find: Finder
@@ -162,7 +162,7 @@ class Rule(NamedTuple):
 
 
 def matching(pattern: re.Pattern[str]) -> Finder:
-    """A finder by a regular expression: its first group where it has one, else the whole match."""
+    """Return a finder for a regular expression. It finds the first group if there is one, else the whole match."""
     group = 1 if pattern.groups else 0
 
     def find(text: str) -> Iterator[Span]:
@@ -172,10 +172,15 @@ def matching(pattern: re.Pattern[str]) -> Finder:
 
 
 def spans(rule: Rule, text: str) -> list[Span]:
-    """Where a rule finds secrets, in order and apart; RedactionFailed where its function fails."""
+    """Return where a rule finds secrets, in order and without overlaps.
+
+    Raises:
+        RedactionFailed: The rule's function raised, or returned a position outside of the text. The message does not
+            contain the text.
+    """
     try:
         found = sorted((int(start), int(end)) for start, end in rule.find(text))
-    except Exception as error:  # of a stranger's function, whose message may quote the text
+    except Exception as error:  # from a user's function; its message may quote the text
         failed = f"raised {type(error).__name__}"
     else:
         if all(0 <= start <= end <= len(text) for start, end in found):
@@ -200,7 +205,7 @@ _PRIVATE_KEY = re.compile(
 )
 _JWT_CHARACTERS = re.compile(rf"[\w.-]{{{RUN_CHARACTERS_MIN},}}+", re.ASCII)
 
-# By what a key begins with, and what follows; with RUN_CHARACTERS_MIN of either in a row (hints.RUN).
+# A key's prefix, and what follows it. Each has RUN_CHARACTERS_MIN word characters in a row, which gives the hint RUN.
 _ANYWHERE = (
     (r"[spr]k_(?:live|test)_", r"\w{10,}"),  # Stripe
     (r"whsec_", r"\w{16,}"),
@@ -227,7 +232,7 @@ _ANYWHERE = (
     (r"tskey-", r"[\w-]{20,}"),  # Tailscale
     (r"AGE-SECRET-KEY-1", r"[0-9A-Z]{50,}"),
 )
-# Other words end in these (task-, desk-), so they have to begin one.
+# Other words end in these prefixes (task-, desk-), so they count only at the beginning of a word.
 _FIRST_IN_A_WORD = (
     (r"sk-", r"[\w-]{16,}"),  # OpenAI, Anthropic and many like them
     (r"hf_", r"[0-9A-Za-z]{30,}"),  # Hugging Face
@@ -248,14 +253,14 @@ _API_KEY = re.compile(
 
 
 def _api_keys_in(text: str) -> Iterable[Span]:
-    # A tenth of the time of looking for whole keys, which are rare.
+    # Searching for the prefixes takes a tenth of the time of searching for whole keys, which are rare.
     return matching(_API_KEY)(text) if _PREFIX.search(text) else ()
 
 
 def _jwts_in(text: str) -> Iterator[Span]:
-    """Parts with points between them, of which the first holds `eyJ` and thirteen characters after it.
+    """Find parts separated by dots, of which the first contains `eyJ` and at least thirteen characters after it.
 
-    Of a run of such characters each is read once. A pattern that looks for `eyJ` reads on from each of them.
+    Each character of a run is read once. A regular expression that searches for `eyJ` would read on from each of them.
     """
     for match in _JWT_CHARACTERS.finditer(text):
         if "eyJ" not in match[0]:
@@ -272,12 +277,12 @@ def _jwts_in(text: str) -> Iterator[Span]:
             number += taken
 
 
-# The first group starts at the beginning of a run, so no run is looked at twice; %40 is an @ in a URL. A quote belongs
-# to an address in O'Neill and D'Angelo alone: others stand around addresses. There are two of them at most: each may
-# begin an address, too, and were any number allowed, all that follow would be read from each.
+# The first group starts at the beginning of a run, so no run is examined twice. %40 is an @ in a URL. A quote belongs
+# to an address only in names such as O'Neill and D'Angelo; otherwise quotes enclose addresses. At most two quotes are
+# allowed: an address may begin after each, and with any number allowed, the rest would be read again from each.
 _DOMAIN = r"(?:@|%40)(?:[\w-]++\.)+(?:xn--[a-z0-9-]+|[^\W\d_]{2,})"
 _EMAIL = re.compile(rf"(?<![\w.+-])[.+-]*+(\w[\w.+-]*+(?:(?<=[oOdD])(?<!\w[oOdD])'[\w.+-]*+){{0,2}}+{_DOMAIN})")
-# The name in quotes, which may hold anything, has 64 characters at most (RFC 5321).
+# The quoted name may contain anything; it has 64 characters at most (RFC 5321).
 _QUOTED_EMAIL = re.compile(rf'(\\{{0,3}}"(?:[^"\\\r\n]|\\[^\r\n"]){{1,64}}\\{{0,3}}"{_DOMAIN})')
 
 
@@ -295,8 +300,8 @@ BEFORE_URLS = (
     Rule("jwt", _jwts_in, RUN),
     Rule("api-key", _api_keys_in, RUN),
 )
-"""Before what a URL's user and host are taken for."""
+"""These rules run before the users and hosts of URLs are searched."""
 AFTER_URLS = (Rule("iban", ibans_in, IBAN), Rule("email", _emails_in, AT), Rule("card", cards_in, DIGITS))
 KINDS = tuple(each.kind for each in (*BEFORE_URLS, *AFTER_URLS))
 GROUPS = (Rule("ssn", ssns_in, NUMBER), Rule("phone", phones_in, NUMBER))
-"""What other numbers look like, too: looked for where a user asks for it."""
+"""Other numbers look like these too, so they are searched only if a user asks for it."""

@@ -1,13 +1,13 @@
-"""What a text may hold, told from it in a few microseconds: most texts hold no secret, and are not looked at further.
+"""Decide in a few microseconds which kinds of secrets a text may hold. Most texts hold none and are not searched.
 
-A hint is one bit. `hints_in` never misses one of a secret that a rule would find; it may give one for nothing. It looks
-for single characters and for one repeated class of them, which C does at a gigabyte a second: searching for some sixty
-prefixes and words one by one took 300 us for 2 KB.
+A hint is one bit. `hints_in` never misses a hint of a secret that a rule would find; it may give a hint for a text
+without secrets. It searches for single characters and for one repeated class of them, which C does at a gigabyte per
+second. Searching for some sixty prefixes and words one by one took 300 us for 2 KB.
 
-`KnownSecrets` are found wherever they occur, also where nothing names them: the password under `password` in a run's
-input is alone in the traceback of a tool, and in a model's prompt. A text of 8 characters or more is taken up, unless
-it is one short word: `production` under `secret` is no reason to replace the word in every text. The newest HELD_MAX
-are held.
+`KnownSecrets` are found wherever they occur, even without a name: the value of `password` in a run's input appears
+without the name in the traceback of a tool and in a model's prompt. A text becomes a known secret if it has at least 8
+characters, or at least 16 if it is a single word of letters: `production` under the name `secret` is no reason to
+replace that word in every text. The newest HELD_MAX are held.
 """
 
 from __future__ import annotations
@@ -18,37 +18,42 @@ from collections.abc import Iterable
 CHARACTERS_MIN = 8
 WORD_CHARACTERS_MIN = 16
 HELD_MAX = 256
-# JSON in a text writes these in another way; the rest of a secret says whether it may be there.
+# JSON in a text escapes these. The longest part between them decides whether a secret may be in the text.
 _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 class KnownSecrets:
-    """What is known; never changed."""
+    """The known secrets. Immutable."""
 
     def __init__(self, given: Iterable[str] = (), shown: Iterable[str] = ()) -> None:
-        """given: held for good. shown: came up under way; of these the newest are held."""
+        """Build the set of known secrets.
+
+        Args:
+            given: Secrets that are held for ever.
+            shown: Secrets that were met during the run; only the newest HELD_MAX are held.
+        """
         self._given = tuple(given)
         self.shown = tuple(shown)[-HELD_MAX:]
-        # The longest first, so that a secret within another leaves no rest of it.
+        # Longest first, so that a secret within another leaves no rest of the longer one.
         self._in_order = sorted({*self._given, *self.shown}, key=lambda each: (-len(each), each))
         self._held = frozenset(self._in_order)
-        # Of each, what stands in a text also if that is JSON.
+        # The part of each secret that is the same in JSON.
         self._plain = [max(_ESCAPED.split(each), key=len) for each in self._in_order]
 
     def extended(self, texts: Iterable[str]) -> KnownSecrets:
-        """With those of the texts that are to be known; itself where none is new."""
+        """Return a set that also knows these texts, as far as they qualify; this object itself if none is new."""
         new = [each for each in dict.fromkeys(texts) if each not in self._held and _is_telling(each)]
         return KnownSecrets(self._given, (*self.shown, *new)) if new else self
 
     def may_be_in(self, text: str) -> bool:
-        """Whether the text may hold one of them."""
+        """Tell whether the text may hold one of them."""
         return any(each in text for each in self._plain)
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Start and end of each of them in the text.
+        """Return start and end of each known secret in the text, sorted and without overlaps.
 
-        One secret after the other is searched for: a pattern of all of them begins anew at every character, and takes
-        the square of the text's length where they begin alike.
+        The secrets are searched one after the other. A pattern of all of them would start anew at every character, and
+        take quadratic time if the secrets begin alike.
         """
         found: list[tuple[int, int]] = []
         free = [(0, len(text))]
@@ -76,9 +81,9 @@ RUN, DIGITS, AT, SIGN, BEARER, ARMOUR, ESCAPE, KNOWN, OWN, TAG, OPTION, IBAN, NU
 )
 ALL = (1 << 14) - 1
 LONG = RUN | DIGITS
-"""Of these, what hints at least is DIGITS_MIN long."""
+"""Hints that need a text of at least DIGITS_MIN characters."""
 RUN_CHARACTERS_MIN = 16
-# pin=1 and the like; only a user's own rule finds anything in less.
+# Such as pin=1. Only a user's own rule can find anything in a shorter text.
 SHORTEST = 5
 DIGITS_MIN = 13
 
@@ -86,10 +91,10 @@ _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-
 _WORDS = bytes(ord("w") if each in _WORD_BYTES else ord(" ") for each in range(256))
 _RUN = b"w" * RUN_CHARACTERS_MIN
 _NUMBERS = bytes(ord("0") if 48 <= each <= 57 else ord("x") for each in range(256))
-# Between the groups of a card: space, point, hyphen, and the bytes of UTF-8's three other spaces.
+# Between the groups of a card number: space, dot, hyphen, and the UTF-8 bytes of three other spaces.
 _SPACES = " .-\u00a0\u2009\u202f".encode()
 _NUMBER = b"0" * DIGITS_MIN
-# A country and its check digits.
+# A country code and check digits.
 _ACCOUNTS = bytes(ord("0") if 48 <= each <= 57 else ord("U") if 65 <= each <= 90 else ord("x") for each in range(256))
 _ACCOUNT = b"UU00"
 _PHONE_SIGNS = b" .-()/+"
@@ -101,7 +106,7 @@ _OPTION = re.compile(r"-(?<![\w-]-)-?[A-Za-z]")
 
 
 class Endings:
-    """What the names of secrets end in, by their letters and digits alone."""
+    """The endings of the names of secrets, by their letters and digits only."""
 
     def __init__(self, whole: Iterable[str]) -> None:
         self.whole = tuple(whole)
@@ -109,7 +114,14 @@ class Endings:
 
 
 def hints_in(text: str, among: int, endings: Endings, known: KnownSecrets) -> int:
-    """The hints, of those asked for, that the text gives."""
+    """Return the hints that the text gives, of those in `among`.
+
+    Args:
+        text: The text.
+        among: The bits of the hints to look for.
+        endings: The endings of the names of secrets.
+        known: The known secrets, for the hint KNOWN.
+    """
     found = 0
     if among & AT and ("@" in text or "%40" in text):
         found |= AT
@@ -129,7 +141,7 @@ def hints_in(text: str, among: int, endings: Endings, known: KnownSecrets) -> in
         found |= OPTION
     if among & SIGN and any(_is_named(text, each, endings) for each in _ASSIGNING):
         found |= SIGN
-    # A name in another item or member of JSON; a comma or a bracket follows it.
+    # The name may be in another item or member of JSON; then a comma or a bracket follows it.
     if among & NEIGHBOUR and ("[" in text or "alue" in text) and any(_is_named(text, each, endings) for each in ",}"):
         found |= NEIGHBOUR
     if among & BEARER and ("earer" in text or "EARER" in text):
@@ -144,7 +156,7 @@ def hints_in(text: str, among: int, endings: Endings, known: KnownSecrets) -> in
 
 
 def _is_named(text: str, sign: str, endings: Endings) -> bool:
-    """Whether the name of a secret stands before one of the signs, quotes and spaces apart."""
+    """Tell whether a secret's name is before one of the signs, ignoring quotes and spaces between them."""
     for piece in text.split(sign)[:-1]:
         before = piece[-_NAME_CHARACTERS:].rstrip(" \t\r\n\"'\\")
         if before[-2:].lower() in endings.last_two:

@@ -15,10 +15,10 @@
 5. Secrets that the first walk found by a name are then known in the whole tree: if there are any, the tree is walked
    once more.
 
-The same tree gives the same result whatever was redacted before it, so that a replay, which requests in another order
-and from other threads, makes the same requests. The run's input, and the answers to its calls, are passed to `shown`;
-their secrets are known in everything after: the code can have them from there, and in a replay it has the token from
-there.
+The result of a tree does not depend on what was redacted before it. So a replay, which makes its requests in another
+order and from other threads, makes the same requests. The exception is `shown`, which receives the run's input and the
+answers to its calls: the secrets that are named there are known in everything after. The code can have them from there,
+and in a replay it gets the token from there.
 
 A secret has one token in every place, however it was found, also as a part of a text: so what an agent computes from
 the tokens in a replay equals the redacted form of what it computed from the secrets.
@@ -52,12 +52,12 @@ Redact: TypeAlias = Callable[[Plain], Plain]
 class Redactor:
     """Replaces secrets in JSON trees by tokens. May be called from any thread.
 
-    key: 16 bytes or more; without one, the log's own if a run is given the redactor, else a generated one, whose tokens
-    match nothing outside of this object. names: further names of secrets; left: names that are not. secrets: texts that
-    are secrets everywhere. rules: the user's own, by the kind in their tokens: a regular expression, whose first group
-    is the secret if it has one, or a function that takes a text and returns (start, end) of each secret in it. without:
-    kinds not to search (email, iban, card, api-key, jwt, private-key). groups: kinds to search in addition, although
-    other numbers look like them (ssn, phone). InputError if one of these is invalid.
+    key: at least 16 bytes. Without one, a run uses the log's key; outside of a run, a generated key is used, whose
+    tokens match nothing outside of this object. names: further names of secrets; left: names that are not. secrets:
+    texts that are secrets everywhere. rules: the user's own, by the kind in their tokens: a regular expression, whose
+    first group is the secret if it has one, or a function that takes a text and returns (start, end) of each secret in
+    it. without: kinds not to search (email, iban, card, api-key, jwt, private-key). groups: kinds to search in
+    addition, although other numbers look like them (ssn, phone). InputError if one of these is invalid.
     """
 
     def __init__(
@@ -81,21 +81,31 @@ class Redactor:
         self._known = KnownSecrets(each for each in given["secrets"] if each)
 
     def __reduce__(self) -> tuple[Callable[[], Redactor], tuple[()]]:
-        """For pickle: it is made again from its arguments; rules that are functions must be in a module."""
+        """Support pickle: the object is created again from its arguments. Functions as rules must be in a module."""
         return partial(type(self), self._key if self._is_keyed else None, **self._given), ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
     def __call__(self, tree: Plain) -> Plain:
-        """Return the tree without its secrets; the tree itself if it holds none. RedactionFailed.
+        """Return the tree without its secrets.
 
-        tree: a JSON tree; times, decimals, uuids, Blob and Sealed may be in it, and stay. It is not changed.
+        Args:
+            tree: A JSON tree. It is not changed. Times, decimals, uuids, Blob and Sealed may be in it, and stay.
+
+        Returns:
+            A redacted copy; the tree itself if it holds no secret.
+
+        Raises:
+            RedactionFailed: The tree could not be redacted; the message contains nothing of it.
         """
         return closed(lambda tree: self._redacted(tree, self._known)[0], tree)
 
     def shown(self, tree: Plain) -> Plain:
-        """As a call, for values that the code got from outside: their named secrets are known from now on."""
+        """Redact a value that the code got from outside, and know its named secrets from now on.
+
+        Arguments, result and errors are those of a call.
+        """
 
         def known(tree: Plain) -> Plain:
             found, named = self._redacted(tree, self._known)
@@ -105,10 +115,20 @@ class Redactor:
         return closed(known, tree)
 
     def exchange(self, request: Plain, outcome: Plain) -> tuple[Plain, Plain]:
-        """Redact a request, as by a call, and its result, as by `shown`; secrets named in the request are known in
+        """Redact a request, as a call does, and its result, as `shown` does. Secrets named in the request are known in
         both.
 
-        A tool that is given a password may quote it in its answer, or in its error. From then on it stays known.
+        A tool that receives a password may quote it in its answer or its error. If it does, the secret stays known.
+
+        Args:
+            request: The request.
+            outcome: The result of the request.
+
+        Returns:
+            Both, redacted.
+
+        Raises:
+            RedactionFailed: One of them could not be redacted.
         """
 
         def both(pair: Plain) -> Plain:
@@ -124,7 +144,7 @@ class Redactor:
         return asked, found
 
     def beside(self, request: Plain) -> Redact:
-        """Return a redactor that also knows the secrets named in the request."""
+        """Return a function that redacts as a call does, and also knows the secrets named in the request."""
 
         def knowing(tree: Plain) -> Plain:
             _, named = self._redacted(request, self._known)
@@ -133,7 +153,11 @@ class Redactor:
         return partial(closed, knowing)
 
     def for_run(self, key: Callable[[], bytes]) -> Redactor:
-        """Return a redactor for a run of a log: it knows nothing of others, and uses the log's key if it has none."""
+        """Return a redactor for one run of a log, independent of other runs.
+
+        Args:
+            key: Returns the log's key. It is called only if this redactor was created without a key.
+        """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         if not self._is_keyed:
@@ -141,7 +165,7 @@ class Redactor:
         return other
 
     def _redacted(self, tree: Plain, known: KnownSecrets) -> tuple[Plain, list[str]]:
-        """The tree without its secrets, and the secrets that are named in it."""
+        """Return the tree without its secrets, and the secrets that are named in it."""
         keys, texts, is_telling = look(tree, self._rules.names)
         reading = SecretReader(self._rules, self._key, known)
         key_hints, hints = reading.hints(keys, ALL), reading.hints(texts, ALL)
@@ -156,70 +180,90 @@ class Redactor:
 
 
 class Closed:
-    """A user's own function in a Redactor's place, its errors closed in."""
+    """Wraps a user's own function so that it can be used as a Redactor; its errors become RedactionFailed."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
         self.is_redacting = redact is not unredacted
 
     def __call__(self, tree: Plain) -> Plain:
-        """Return the function's result for the tree. RedactionFailed."""
+        """Return the function's result for the tree.
+
+        Raises:
+            RedactionFailed: The function raised.
+        """
         return closed(self._redact, tree)
 
     def shown(self, tree: Plain) -> Plain:
-        """The same."""
+        """Same as a call."""
         return self(tree)
 
     def exchange(self, request: Plain, outcome: Plain) -> tuple[Plain, Plain]:
-        """The same of both."""
+        """Return the function's results for both."""
         return self(request), self(outcome)
 
     def beside(self, request: Plain) -> Redact:
-        """The same."""
+        """Return this object: the function does not depend on the request."""
         return self
 
 
 RunRedactor: TypeAlias = Redactor | Closed
-"""Redacts one run: it knows more and more secrets."""
+"""Redacts one run; it may learn more secrets as the run proceeds."""
 
 
 def groups_in(environment: Mapping[str, str]) -> list[str]:
-    """Return the groups in the environment, for the command line. InputError if one of them is invalid."""
+    """Return the groups that REFOLD_REDACTION_GROUPS lists, for the command line.
+
+    Args:
+        environment: The environment variables.
+
+    Raises:
+        InputError: A group does not exist.
+    """
     asked = [each.strip() for each in environment.get(GROUPS_ENVIRONMENT, "").split(",") if each.strip()]
     require_groups(asked, f"{GROUPS_ENVIRONMENT}: ")
     return asked
 
 
 def for_run(redact: Redact, key: Callable[[], bytes]) -> RunRedactor:
-    """Return the redactor of one run of a log. key: returns the log's, if needed."""
+    """Return the redactor of one run of a log.
+
+    Args:
+        redact: A Redactor, or a user's own function.
+        key: Returns the log's key; called only if it is needed.
+    """
     return redact.for_run(key) if isinstance(redact, Redactor) else as_of_run(redact)
 
 
 def unredacted(tree: Plain) -> Plain:
-    """All of it may be written."""
+    """Return the tree unchanged: all of it may be written."""
     return tree
 
 
 def is_redacting(redact: Redact | None) -> bool:
-    """Whether anything may be kept out by it."""
+    """Tell whether the function may remove anything."""
     return redact.is_redacting if isinstance(redact, Closed) else redact is not None and redact is not unredacted
 
 
 def as_of_run(redact: Redact) -> RunRedactor:
-    """Return the same object if it is one for a run already."""
+    """Wrap a user's function for use in a run; return the same object if it can be used already."""
     return redact if isinstance(redact, (Redactor, Closed)) else Closed(redact)
 
 
 def closed(redact: Redact, tree: Plain) -> Plain:
-    """Return its result for the tree; any exception becomes RedactionFailed without any content of the tree."""
+    """Return the function's result for the tree.
+
+    Raises:
+        RedactionFailed: The function raised any exception. The message contains nothing of the tree.
+    """
     try:
         return redact(tree)
     except RedactionFailed as error:
         failed = str(error)
-    except Exception as error:  # of any kind: a value that may not be redacted is not written
+    except Exception as error:  # of any kind: a value that cannot be redacted is not written
         failed = (
             f"redaction failed ({type(error).__name__}); nothing was written, and what it failed on is not shown: call "
             "the redactor on the value by hand to see"
         )
-    # Outside of the handler, so that what may quote a secret is not kept as this error's context.
+    # Outside of the handler, so that the original error, which may quote a secret, is not stored as context.
     raise RedactionFailed(failed)

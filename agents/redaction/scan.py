@@ -1,9 +1,9 @@
-"""What of one text is a secret: the rules, in their order, until they find nothing.
+"""Redact one text: apply the rules in their order until they find nothing.
 
 Secrets in markup: `<password>x</password>`, also escaped (`&lt;`), and `<add key="password" value="x"/>`.
 
-`<login password="x"/>` is an assignment (context.py). A value is never read past the next `<`, and a tag's attributes
-never past 256 characters, so that no text is read twice.
+`<login password="x"/>` is an assignment (context.py). A value ends before the next `<`, and a tag's attributes are read
+for at most 256 characters, so that no text is read twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ _PAIR = re.compile(
 
 
 def elements_in(text: str, names: Names) -> Iterator[Span]:
-    """The texts of elements, and the values of pairs, whose name is a secret's; in order and apart."""
+    """Yield start and end of the texts of elements, and of the values of pairs, whose name is a secret's.
+
+    They are in order and do not overlap.
+    """
     found = [
         match.span("value")
         for pattern in (_ELEMENT, _PAIR)
@@ -76,7 +79,7 @@ _MASKS = frozenset("*•")
 
 
 class RedactionRules:
-    """Everything that says what a secret is; arguments as Redactor."""
+    """Everything that decides what a secret is; arguments as in Redactor."""
 
     def __init__(
         self, names: Names, own: Mapping[str, str | re.Pattern[str] | Finder], without: Iterable[str],
@@ -99,14 +102,22 @@ class RedactionRules:
 
 
 def require_groups(asked: Iterable[str], said_by: str) -> None:
-    """InputError where one of them is no group."""
+    """Check that all groups exist.
+
+    Args:
+        asked: The names of groups.
+        said_by: Where they were given, for the error message.
+
+    Raises:
+        InputError: One of them is not a group.
+    """
     offered = [each.kind for each in GROUPS]
     if unknown := sorted({*asked}.difference(offered)):
         raise InputError(f"{said_by}{unknown[0]!r}: what can be added is {', '.join(offered)}")
 
 
 class SecretReader:
-    """Reads the texts of one tree. named: the secrets that it met under a name, or beside what says so."""
+    """Redacts the texts of one tree. named: the secrets that were found by a name or by the text around them."""
 
     def __init__(self, rules: RedactionRules, key: bytes, known: KnownSecrets) -> None:
         self.names = rules.names
@@ -117,13 +128,17 @@ class SecretReader:
         self.named: list[str] = []
 
     def hints(self, text: str, among: int) -> int:
-        """Those of the hints that the text gives; 0 where nothing can be in it."""
+        """Return the hints, of those in `among`, that the text gives; 0 if nothing can be found in it."""
         hints = hints_in(text, among & self._rules.hints, self.names.endings, self._known)
-        # JSON in a text may write any character as \u0000, which hides it from every hint.
+        # JSON in a text may write any character as \u0000, which hides it from every other hint.
         return ALL if hints & ESCAPE else hints | self._rules.always
 
     def settled(self, text: str, hints: int) -> str:
-        """A text without its secrets, and nothing left to find."""
+        """Return the text without its secrets, redacted until no rule finds anything.
+
+        Raises:
+            RedactionFailed: A rule still finds secrets after ROUNDS_MAX rounds.
+        """
         for _ in range(ROUNDS_MAX):
             found = self._once(text, hints)
             if found == text:
@@ -132,7 +147,10 @@ class SecretReader:
         raise RedactionFailed("a rule never stops finding secrets in its own output; nothing was written")
 
     def hidden(self, text: str) -> str:
-        """A text that is a secret: nothing of it stays but tokens, white space around them and a scheme in front."""
+        """Redact a text that is a secret as a whole.
+
+        Only tokens, the white space around them and a scheme at the start remain.
+        """
         if not text.strip() or _MASKS.issuperset(text):
             return text
         start = scheme_of(text)
@@ -144,7 +162,7 @@ class SecretReader:
         return scheme + between_tokens(shaped, self._as_token)
 
     def token(self, kind: str, secret: str) -> str:
-        """The token of a secret."""
+        """Return the token of a secret."""
         return token(self._key, kind, secret)
 
     def _once(self, text: str, hints: int) -> str:
@@ -177,7 +195,7 @@ class SecretReader:
         return _exchanged(text, self._known.find(text), partial(self.token, SECRET))
 
     def _values_hidden(self, text: str, found: Iterable[Span]) -> str:
-        # A token has a colon after its kind, which may be a secret's name.
+        # A token has a colon after its kind, and the kind may be a secret's name.
         return _exchanged(text, _outside_of(token_spans(text), found), self.hidden)
 
     def _as_token(self, text: str) -> str:
@@ -207,7 +225,7 @@ def _exchanged(text: str, found: Iterable[Span], change: Callable[[str], str]) -
 
 
 def _outside_of(tokens: list[Span], found: Iterable[Span]) -> Iterator[Span]:
-    """Those that are not within a token. Both are in order, and each is gone through once."""
+    """Yield the spans that are not within a token. Both inputs are sorted and read once."""
     number = 0
     for start, end in found:
         while number < len(tokens) and tokens[number][1] <= start:

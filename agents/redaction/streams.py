@@ -1,11 +1,11 @@
-"""Pieces of one stream, redacted as the text that they are together: a secret may stand in two of them.
+"""Redact the pieces of a stream as one text, because a secret may be split over two pieces.
 
-1. The strings at one place of the pieces are one text: the pieces themselves, where they are strings, or, say,
+1. The strings at one path of the pieces are one text: the pieces themselves if they are strings, or, for example,
    choices[0].delta.content of each.
-2. Where lines of that text are JSON, or events that have JSON, so are the strings at one place of those.
-3. Each text is redacted, and cut again where it was cut. A cut within a secret comes behind its token. So there are as
-   many pieces as before, some of them perhaps empty.
-4. That is done until nothing changes, so that a replay, which is given these pieces, has the same.
+2. If lines of that text are JSON, or events that carry JSON, the strings at one path of those are one text too.
+3. Each text is redacted, and split again at the same places. A split within a secret moves after its token. So there
+   are as many pieces as before; some of them may be empty.
+4. This repeats until nothing changes, so that a replay, which receives the redacted pieces, gets the same result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.redaction.tokens import token_spans
 
 ROUNDS_MAX = 4
-# A text of events whose strings are texts of events.
+# Limits how deep texts of events are nested in the strings of other events.
 _DEPTH_MAX = 3
 _EVENT = "data:"
 
@@ -32,7 +32,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 
 
 class _Part(NamedTuple):
-    """A string in a piece: which piece, and where in it."""
+    """A string in a piece: the number of the piece, and the path in it."""
 
     piece: int
     path: _Path
@@ -40,7 +40,15 @@ class _Part(NamedTuple):
 
 
 def pieces_redacted(pieces: Sequence[Plain], redact: Texts) -> list[Plain]:
-    """The pieces without the secrets that stand in several of them."""
+    """Return the pieces without their secrets, including secrets that are split over several pieces.
+
+    Args:
+        pieces: The pieces of one stream, JSON trees.
+        redact: Redacts a list of texts.
+
+    Returns:
+        As many pieces as were given.
+    """
     found = [*pieces]
     for _ in range(ROUNDS_MAX):
         before, found = found, _redacted(found, redact, _DEPTH_MAX)
@@ -50,7 +58,15 @@ def pieces_redacted(pieces: Sequence[Plain], redact: Texts) -> list[Plain]:
 
 
 def recut(pieces: Sequence[str], new: str) -> list[str]:
-    """What became of a text, cut as the text was cut in its pieces; the ends of both are one another's."""
+    """Split a redacted text at the places at which the original was split.
+
+    Args:
+        pieces: The pieces of the original text.
+        new: The redacted text.
+
+    Returns:
+        As many pieces as were given; joined, they are `new`.
+    """
     old = "".join(pieces)
     if new == old:
         return [*pieces]
@@ -78,7 +94,7 @@ def _redacted(pieces: list[Plain], redact: Texts, depth: int) -> list[Plain]:
 
 
 def _lines_redacted(text: str, redact: Texts, depth: int) -> str:
-    """The text with the lines redacted that are JSON, or events of it."""
+    """Return the text with those lines redacted that are JSON, or events that carry JSON."""
     lines = text.split("\n")
     trees = {number: tree for number, line in enumerate(lines) if (tree := _read(line)) is not None}
     if len(trees) < 2:
@@ -91,7 +107,7 @@ def _lines_redacted(text: str, redact: Texts, depth: int) -> str:
 
 
 def _read(line: str) -> Any:
-    """The JSON object or list of a line; None where it has none."""
+    """Return the JSON object or list of a line; None if it has none."""
     body = line.removeprefix(_EVENT).strip()
     if not body.startswith(("{", "[")):
         return None
@@ -102,7 +118,7 @@ def _read(line: str) -> Any:
 
 
 def _written(line: str, tree: Plain) -> str:
-    """The line with other JSON in it."""
+    """Return the line with its JSON replaced."""
     body = line.removeprefix(_EVENT).strip()
     start = line.index(body)
     return line[:start] + json.dumps(tree, ensure_ascii=False) + line[start + len(body) :]
@@ -130,7 +146,7 @@ def _with(tree: Plain, path: _Path, changed: Mapping[_Path, str]) -> Plain:
 
 
 def _moved(old: str, new: str, cuts: Sequence[int]) -> list[int]:
-    """Where cuts of the old text are in the new one, in their order."""
+    """Return the positions of the splits in the new text, in order."""
     before, after = old.split("\n"), new.split("\n")
     if len(before) != len(after):
         before, after = [old], [new]
@@ -146,13 +162,13 @@ def _moved(old: str, new: str, cuts: Sequence[int]) -> list[int]:
 
 
 def _placing(old: str, new: str) -> Callable[[int], int]:
-    """Gives of a cut of the old text where it is in the new one, which has tokens in the place of secrets."""
+    """Return a function from a position in the old text to one in the new, which has tokens instead of secrets."""
     if old == new:
         return lambda cut: cut
     spans = token_spans(new)
     starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(new)]
-    places: list[int] = []  # where the new text's parts between tokens end in the old one
-    moved: list[tuple[int, int]] = []  # where they begin in both
+    places: list[int] = []  # where the new text's parts between tokens end in the old text
+    moved: list[tuple[int, int]] = []  # where they begin in both texts
     at = 0
     for start, end in zip(starts, ends, strict=True):
         kept = new[start:end]
@@ -171,7 +187,7 @@ def _placing(old: str, new: str) -> Callable[[int], int]:
 
 
 def _near(old: str, new: str, spans: Sequence[tuple[int, int]]) -> Callable[[int], int]:
-    """The same where the new text is none of that: by what both begin and end with, and in proportion between."""
+    """As `_placing`, for a new text that does not match that: by common prefix and suffix, in proportion between."""
     head = _common(old, new)
     tail = min(_common(old[::-1], new[::-1]), len(old) - head, len(new) - head)
 
@@ -189,5 +205,5 @@ def _near(old: str, new: str, spans: Sequence[tuple[int, int]]) -> Callable[[int
 
 
 def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,8 +1,8 @@
-"""What stands for a secret: `[kind:0123456789abcdef0123]`, twenty hex digits of an HMAC of it under the log's key.
+"""Tokens that replace secrets: `[kind:0123456789abcdef0123]`, twenty hex digits of an HMAC with the log's key.
 
-Equal secrets have equal tokens, so what is asked for again in a replay is found again; under another key all tokens are
-others, and without the key nobody can try out which address or card a token stands for. A token is never redacted
-again. Twenty digits, for no card has as many, so none can pass for a token.
+Equal secrets have equal tokens, so a replay finds the recorded answer to an equal request. Under another key all tokens
+differ. Without the key, nobody can test which address or card a token replaces. A token is never redacted again. It has
+twenty digits because no card number has as many, so no card number can be mistaken for a token.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DOMAIN = b"refold-redaction/1\0"
 
 
 def token(key: bytes, kind: str, secret: str) -> str:
-    """The token of a secret. The kind is for readers: it takes no part in the digits."""
+    """Return the token of a secret. The kind is for readers; the digits do not depend on it."""
     digest = hmac.digest(key, _DOMAIN + secret.encode("utf-8", "surrogatepass"), "sha256")
     return f"[{kind}:{digest[:10].hex()}]"
 
 
 def between_tokens(text: str, change: Callable[[str], str]) -> str:
-    """The text with what stands before, between and after its tokens changed."""
+    """Apply `change` to the text before, between and after the tokens; the tokens stay."""
     if "[" not in text:
         return change(text)
     pieces = _TOKEN.split(text)
@@ -42,20 +42,24 @@ def between_tokens(text: str, change: Callable[[str], str]) -> str:
 
 
 def token_spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each token in the text."""
+    """Return start and end of each token in the text."""
     return [match.span() for match in _TOKEN.finditer(text)] if "[" in text else []
 
 
 def fresh_key() -> bytes:
-    """A key that ends with its process: its tokens are equal within the process, and match nothing afterwards."""
+    """Return a random key for this process only: its tokens match nothing in other processes."""
     return secrets.token_bytes(32)
 
 
 def kept_key(ring: KeyRing | None, environment: Mapping[str, str]) -> bytes:
-    """The key of a log's tokens, the same for every process that has the log, so that a replay elsewhere matches.
+    """Return the key of a log's tokens. It is the same in all processes that use the log, so that a replay matches.
 
-    REFOLD_REDACTION_KEY's where it is set (hex, 16 bytes or more), else the ring's under the id `redaction`, made with
-    the first use. InputError where there is neither, or the variable holds no key.
+    Args:
+        ring: The log's key ring. Its key with the id `redaction` is used, and created at the first use.
+        environment: If REFOLD_REDACTION_KEY is set in it (hex, at least 16 bytes), that key is used instead.
+
+    Raises:
+        InputError: There is neither, or the variable holds no valid key.
     """
     text = environment.get(ENVIRONMENT)
     if not text and ring is not None:
@@ -73,7 +77,11 @@ def kept_key(ring: KeyRing | None, environment: Mapping[str, str]) -> bytes:
 
 
 def checked(key: bytes, otherwise: str = f"a redactor's key has to be {KEY_BYTES_MIN} bytes or more") -> bytes:
-    """The key; InputError where it is too short to be one."""
+    """Return the key unchanged if it is long enough.
+
+    Raises:
+        InputError: The key is too short; its message is `otherwise`.
+    """
     if len(key) < KEY_BYTES_MIN:
         raise InputError(otherwise)
     return key

@@ -1,13 +1,13 @@
-"""Through a tree: one look that tells whether anything in it may be a secret, and one walk that replaces what is.
+"""Redact a tree: a fast check whether anything in it may be a secret, and a walk that replaces the secrets.
 
-JSON inside a string, changed in place: what is no secret keeps its bytes, white space and order of keys included.
+JSON inside a string is redacted in place: everything else keeps its bytes, including white space and the order of keys.
 
-Secrets whose name is in another item of a list, or another member of an object.
+Secrets whose name is in another item of a list, or another member of an object, are found too:
 
 ["--password", "x"]    [["authorization", "x"], ["accept", "y"]]    {"name": "DB_PASSWORD", "value": "x"}
 
-`redacted_edits` redacts the edits of a state: the value at the path of a secret's name is a secret, though no name is
-next to it.
+`redacted_edits` redacts the edits of a state: the value at a path that ends in a secret's name is a secret, although
+the name is not next to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from refold.avro.errors import RedactionFailed
 
 
 def redacted_edits(edits: Sequence[Edit], redact: Callable[[Plain], Plain]) -> list[Edit]:
-    """The edits (journal/delta.py) as they may be written."""
+    """Return the edits (journal/delta.py) in the form in which they may be written."""
     return [_redacted(each, redact) for each in edits]
 
 
@@ -58,17 +58,17 @@ _NAMES_OF_A_VALUE = (("value", ("name", "key")), ("Value", ("Name", "Key")))
 
 
 def secret_items(items: Sequence[Any], names: Names) -> dict[int, int]:
-    """Of a list, the items that are secrets: their numbers, and from which character on."""
+    """Return the items of a list that are secrets: by index, the character at which the secret begins."""
     return hidden_words(items, names) if len(items) > 1 else {}
 
 
 def are_pairs(items: Sequence[Any]) -> bool:
-    """Whether a list is of names and values, as headers are: two items each, of which the first is a text."""
+    """Tell whether a list consists of pairs of name and value, as headers do: two items each, the first a string."""
     return bool(items) and all(type(each) in _SEQUENCES and len(each) == 2 and type(each[0]) is str for each in items)
 
 
 def secret_member(members: Mapping[str, Any], names: Names) -> str:
-    """Which member of an object is the secret that another one names; empty where none is."""
+    """Return the member of an object that is a secret named by another member; empty if there is none."""
     for value, keys in _NAMES_OF_A_VALUE:
         if value in members:
             for key in keys:
@@ -82,30 +82,33 @@ _SCALAR = re.compile(r'"(?:[^"\\]|\\.)*+"|[^\s{}\[\],:"]+')
 
 
 class Members(list[tuple[str, Any]]):
-    """An object as it stands in a text, where a name may stand twice."""
+    """An object as it is written in a text, in which a name may occur twice."""
 
 
 class LeafRules(Protocol):
-    """What becomes of the parts of a tree."""
+    """What replaces the parts of a tree."""
 
     def name(self, name: str) -> str:
-        """An object's key."""
+        """Return the replacement of an object's key."""
 
     def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
-        """A text, a number, true, false or null; start: from which character on it is a secret."""
+        """Return the replacement of a text, a number, true, false or null.
+
+        start: the character at which the secret begins.
+        """
 
     def secret_members(self, members: Mapping[str, Plain]) -> Collection[str]:
-        """The names of an object under which secrets stand."""
+        """Return the names of the members of an object that are secrets."""
 
     def secret_items(self, items: Sequence[Plain]) -> Mapping[int, int]:
-        """The items of a list that are secrets, and from which character on."""
+        """Return the items of a list that are secrets: by index, the character at which the secret begins."""
 
     def secret_second(self, pair: Sequence[Plain]) -> bool:
-        """Whether the second of two items is a secret, where the list that they stand in is of pairs."""
+        """Tell whether the second of two items is a secret; called if the list that contains them is of pairs."""
 
 
 class _Part(NamedTuple):
-    """A part of a tree on its way to be marked. is_key: an object's key. start: as for Leaves.value."""
+    """A part of a tree that is still to be visited. is_key: an object's key. start: as in LeafRules.value."""
 
     tree: Any
     is_secret: bool = False
@@ -115,7 +118,7 @@ class _Part(NamedTuple):
 
 
 def read(text: str) -> list[Any] | None:
-    """The tree of a text that is a JSON object or list, its objects as Members; None where it is none."""
+    """Return the tree of a text that is a JSON object or list, with objects as Members; None for any other text."""
     first, last = text[:1], text[-1:]
     if first in " \t\r\n" or last in " \t\r\n":
         stripped = text.strip(" \t\r\n")
@@ -130,7 +133,13 @@ def read(text: str) -> list[Any] | None:
 
 
 def changed(text: str, tree: list[Any], leaves: LeafRules) -> str:
-    """The text of a JSON object or list with its keys and leaves changed; itself where none is. tree: as `read`."""
+    """Return the text of a JSON object or list with its keys and leaves replaced; the text itself if none changes.
+
+    Args:
+        text: The text.
+        tree: Its tree, from `read`.
+        leaves: What replaces keys and leaves.
+    """
     pieces: list[str] = []
     done = 0
     marks = _marks(tree, leaves)
@@ -145,7 +154,7 @@ def changed(text: str, tree: list[Any], leaves: LeafRules) -> str:
 
 
 def _marks(tree: list[Any], leaves: LeafRules) -> Iterator[_Part]:
-    """The keys and leaves of a tree in the order in which they stand in its text."""
+    """Yield the keys and leaves of a tree in the order of its text."""
     waiting = [_Part(tree)]
     while waiting:
         part = waiting.pop()
@@ -171,26 +180,31 @@ _CARD_MIN = 10 ** (DIGITS_MIN - 1)
 
 
 class Texts(Protocol):
-    """What becomes of texts; see Redactor."""
+    """What replaces texts; see SecretReader."""
 
     names: Names
     has_cards: bool
 
     def hints(self, text: str, among: int) -> int:
-        """Those of the hints that the text gives; 0 where nothing can be in it."""
+        """Return the hints, of those in `among`, that the text gives; 0 if nothing can be found in it."""
 
     def settled(self, text: str, hints: int) -> str:
-        """The text without its secrets."""
+        """Return the text without its secrets."""
 
     def hidden(self, text: str) -> str:
-        """The text, which is a secret, as tokens."""
+        """Return a text that is a secret as a whole as tokens."""
 
     def token(self, kind: str, secret: str) -> str:
-        """The token of a secret."""
+        """Return the token of a secret."""
 
 
 def look(tree: Plain, names: Names) -> tuple[str, str, bool]:
-    """All keys of a tree as one text, all other texts, and whether a name, a number, or what is no JSON is telling."""
+    """Collect what a fast check of a tree needs.
+
+    Returns:
+        All keys as one text, all other texts as one text, and whether a full walk is needed because of a name, a
+        number, or a value that is not JSON.
+    """
     keys: list[str] = []
     texts: list[str] = []
     to_see: list[Plain] = [tree]
@@ -215,7 +229,7 @@ def look(tree: Plain, names: Names) -> tuple[str, str, bool]:
 
 
 class Walk:
-    """Replaces the secrets of a tree. key_hints, hints: those that its keys give together, and its other texts."""
+    """Replaces the secrets of a tree. key_hints, hints: the hints of all its keys together, and of its other texts."""
 
     def __init__(self, texts: Texts, key_hints: int, hints: int) -> None:
         self._texts = texts
@@ -224,7 +238,7 @@ class Walk:
         self.is_secret = texts.names.is_secret
 
     def tree(self, tree: Plain, *, is_secret: bool = False) -> Plain:
-        """The tree without its secrets, itself where it has none. is_secret: all of it is one."""
+        """Return the tree without its secrets; the tree itself if it has none. is_secret: all of it is a secret."""
         if isinstance(tree, str):
             return self._string(tree, is_secret)
         if isinstance(tree, dict):
@@ -234,11 +248,15 @@ class Walk:
         return self.value(tree, is_secret=is_secret)
 
     def name(self, name: str) -> str:
-        """An object's key without its secrets."""
+        """Return an object's key without its secrets."""
         return self._text(name, self._key_hints) if self._key_hints else name
 
     def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
-        """A leaf without its secrets; start: from which character on it is one."""
+        """Return a leaf without its secrets. start: the character at which the secret begins.
+
+        Raises:
+            RedactionFailed: The value has a type that cannot be searched.
+        """
         if isinstance(value, str):
             if is_secret and start:
                 return self._string(value[:start], False) + self._string(value[start:], True)
@@ -259,7 +277,7 @@ class Walk:
         return self._text(text, self._hints) if self._hints else text
 
     def secret_members(self, members: Mapping[str, Plain]) -> Collection[str]:
-        """The names of an object under which secrets stand."""
+        """Return the names of the members of an object that are secrets."""
         names = self._texts.names
         found = set() if names.are_harmless(members) else {
             each for each in members if self.is_secret(each) and not is_of_a_model(each, members)
@@ -269,11 +287,11 @@ class Walk:
         return found
 
     def secret_items(self, items: Sequence[Plain]) -> Mapping[int, int]:
-        """The items of a list that are secrets, and from which character on."""
+        """Return the items of a list that are secrets: by index, the character at which the secret begins."""
         return secret_items(items, self._texts.names)
 
     def secret_second(self, pair: Sequence[Plain]) -> bool:
-        """Whether the first of two items is the name of a secret."""
+        """Tell whether the first of two items is a secret's name."""
         return bool(self.is_secret(pair[0]))
 
     def _list(self, tree: Sequence[Plain], is_secret: bool) -> Plain:

@@ -1,7 +1,7 @@
-"""Classes of runs, and for how many days the content of each is kept after the run has ended.
+"""Classes of runs, and for how many days a run's content is kept after its end.
 
-A run's class is the recorded `retention_class`; else its kind and outcome decide. A flagged run is kept for the days of
-the class `flagged`, or of its own class: the longer of the two.
+A run's class is the recorded `retention_class`; without one, its kind and outcome decide. A flagged run is kept for the
+days of the class `flagged` or of its own class, whichever is longer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,14 @@ _GIVEN = re.compile(r"([\w.-]{1,100})=(\d{1,6}(?:\.\d{1,6})?)\Z")
 
 
 def days_of(given: Iterable[str]) -> dict[str, float]:
-    """Return the days of each class: the defaults, replaced by those given as NAME=DAYS; InputError for another
-    form."""
+    """Return the days of each class: the defaults, overridden by the given ones.
+
+    Args:
+        given: Texts NAME=DAYS.
+
+    Raises:
+        InputError: A text has another form.
+    """
     days = dict(DAYS)
     for each in given:
         found = _GIVEN.match(each)
@@ -32,7 +38,11 @@ def days_of(given: Iterable[str]) -> dict[str, float]:
 
 
 def class_of(fields: Mapping[str, Any]) -> str:
-    """Return the class of a run, by the fields in clear."""
+    """Return the class of a run.
+
+    Args:
+        fields: The run's fields that are stored in clear.
+    """
     recorded: str = fields.get("retention_class") or ""
     if recorded:
         return recorded
@@ -42,6 +52,11 @@ def class_of(fields: Mapping[str, Any]) -> str:
 
 
 def kept_days(fields: Mapping[str, Any], days: Mapping[str, float]) -> float:
-    """Return for how many days a run's content is kept after its end; infinite if its class has no days."""
+    """Return for how many days a run's content is kept after its end; infinite if its class has no days.
+
+    Args:
+        fields: The run's fields that are stored in clear.
+        days: The days of each class.
+    """
     own = days.get(class_of(fields), math.inf)
     return max(own, days[FLAGGED]) if fields.get("flagged") else own

@@ -1,4 +1,4 @@
-"""Flags and pins of runs, which retention respects: observations of the run, as everything else."""
+"""Flags and pins of runs, which retention respects. They are observations of the run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ from refold.streams.client import Log
 
 
 def flag(log: Log, vault: ValueCipher, run: str, reason: str, redact: Redact | None = None) -> str:
-    """Flag a run, which is then kept as long as the class `flagged`; return the observation's id. Expired if it
-    expired.
+    """Flag a run. A flagged run is kept at least as long as the class `flagged` says.
 
-    redact: the redactor of the reason; the standard rules without one, whatever the run was recorded through.
+    Args:
+        log: The log.
+        vault: Seals the reason.
+        run: The run's id.
+        reason: Why the run is flagged; may be empty.
+        redact: The redactor of the reason. Without one the standard rules apply, even if the run was recorded with
+            others.
+
+    Returns:
+        The observation's id.
+
+    Raises:
+        UnknownEntity: The log has no such run.
+        Expired: The run's content has expired.
     """
     entity = f"run/{run}"
     _require_content(log, vault, entity)
@@ -41,19 +53,41 @@ def _key(vault: ValueCipher) -> bytes:
 
 
 def unflag(log: Log, run: str) -> str:
-    """Take a flag back, and why it was set."""
+    """Remove a flag and its reason.
+
+    Returns:
+        The observation's id.
+
+    Raises:
+        UnknownEntity: The log has no such run.
+    """
     _require_run(log, f"run/{run}")
     return log.observe(f"run/{run}", {"flagged": False}, cleared=["flag_reason"])
 
 
 def pin(log: Log, vault: ValueCipher, run: str) -> str:
-    """Keep a run until it is unpinned. Expired where it is."""
+    """Keep a run until it is unpinned.
+
+    Returns:
+        The observation's id.
+
+    Raises:
+        UnknownEntity: The log has no such run.
+        Expired: The run's content has expired.
+    """
     _require_content(log, vault, f"run/{run}")
     return log.observe(f"run/{run}", {"pinned": True})
 
 
 def unpin(log: Log, run: str) -> str:
-    """Let a run go as others do."""
+    """Remove a pin, so that the run expires by its class.
+
+    Returns:
+        The observation's id.
+
+    Raises:
+        UnknownEntity: The log has no such run.
+    """
     _require_run(log, f"run/{run}")
     return log.observe(f"run/{run}", {"pinned": False})
 
@@ -66,7 +100,7 @@ def _require_run(log: Log, entity: str) -> dict[str, Any]:
 
 
 def _require_content(log: Log, vault: ValueCipher, entity: str) -> None:
-    """Refuse a run of which nothing is left: a key created for the reason now would open nothing of it."""
+    """Reject a run whose content has expired: a new key for the reason could not open anything of it."""
     for name, stored in _require_run(log, entity).items():
         try:
             vault.open(entity, name, stored)

@@ -1,8 +1,7 @@
-"""What retention would remove now, and why it keeps the rest. Nothing here writes.
+"""Compute what retention would remove now, and why it keeps the rest. Nothing here writes.
 
 A run's content expires when the days of its class have passed since it ended, or since the log recorded its end if that
-is later (an import counts from its import), and nothing holds it:
-later (what is imported is as old as its import), and nothing holds it:
+is later (an import counts from its import), and no reason to keep it applies:
     open                   it has not ended; a resumed run continues
     pinned, golden         a user pinned it, or a golden trace was made of it
     parent of RUN          a kept fork begins with this run's steps
@@ -10,10 +9,11 @@ later (what is imported is as old as its import), and nothing holds it:
     class NAME for N days  it is not that old yet; a flagged run is of the class `flagged`
     class NAME             which has no days: for ever
 
-One pass over a log's observations: which contents belong to which run, and which to anything else.
+One pass over a log's observations finds which contents belong to which run, and which to anything else.
 
-A run owns the contents that observations of its own entities name, run/<id>, step/<id>#<n>, and those of actions and
-effects, and of an imported run its session, if the observation's source is this run. Any other observation that names a
+A run owns the contents that are named by observations of its own entities: run/<id> and step/<id>#<n>; actions and
+effects whose observation has this run as its source; and for an imported run, also its session. Any other observation
+that names a content, of a document for example, keeps that content, because equal contents are stored once.
 content, of a document for example, keeps it: equal contents are stored once.
 """
 
@@ -41,10 +41,10 @@ _BY_SOURCE = frozenset({"action", "effect", "agent_session"})
 
 @dataclass(slots=True)
 class ContentUse:
-    """The result of a pass. ended_ms: when the log recorded that a run ended, by run.
+    """The result of a pass.
 
-    owned: by run, existing contents, with their bytes and whether they are sealed. held: contents that an observation
-    names which belongs to no run.
+    ended_ms: by run, when the log recorded that the run ended, milliseconds. owned: by run, the existing contents, each
+    with its bytes and whether it is sealed. held: contents named by an observation that belongs to no run.
     """
 
     ended_ms: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ContentUse:
     held: set[bytes] = field(default_factory=set)
 
     def free(self, expiring: Iterable[str]) -> dict[bytes, tuple[int, bool]]:
-        """Return the contents that only these runs name."""
+        """Return the contents that only these runs name, each with its bytes and whether it is sealed."""
         gone = {*expiring}
         found = {digest: each for run in gone for digest, each in self.owned.get(run, {}).items()}
         for digest in self.held:
@@ -65,13 +65,19 @@ class ContentUse:
 
 
 def survey(log: LogReader, cut: Cut, runs: Mapping[str, bool]) -> ContentUse:
-    """The pass, up to a cut. runs: whether each was imported."""
+    """Read the log up to a cut, and find the contents of each run.
+
+    Args:
+        log: The log.
+        cut: Where to stop.
+        runs: All runs, and whether each was imported.
+    """
     found = ContentUse()
     for partition, end in cut.offsets.items():
         for record in log.read(partition, 0, end):
             try:
                 observation = log.registry.decode(record.data)
-            except UndecodableError:  # it has a verdict, or verify reports it: it names nothing
+            except UndecodableError:  # it has a verdict, or verify reports it; it names no content
                 continue
             run = run_of(observation, runs)
             said = observation.patch
@@ -90,7 +96,12 @@ def _take(log: LogReader, found: ContentUse, run: str | None, blob: Blob) -> Non
 
 
 def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
-    """Return the run that an observation belongs to, if any."""
+    """Return the run that an observation belongs to, if any.
+
+    Args:
+        observation: The observation.
+        runs: All runs, and whether each was imported.
+    """
     kind, name = type_of(observation.entity), observation.entity.partition("/")[2]
     if kind == "step":
         name = name.rpartition("#")[0]
@@ -105,9 +116,11 @@ def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
 
 @dataclass(slots=True)
 class Planned:
-    """One run. Times in microseconds; due_at None if it is never due. kept: why it is kept, empty if it expires.
+    """The judgement of one run.
 
-    has_key: whether its content is sealed and can be opened. contents, bytes: what only this run has in the store.
+    Times are microseconds; due_at is None if the run never expires. kept: the reasons to keep it, empty if it expires.
+    has_key: whether its content is sealed and a key exists. contents, bytes: the content that only this run has in the
+    store.
     """
 
     run: str
@@ -122,15 +135,15 @@ class Planned:
 
     @property
     def expires(self) -> bool:
-        """Whether something of it is removed."""
+        """Whether something of the run is removed."""
         return not self.kept and (self.has_key or self.contents > 0)
 
 
 @dataclass(slots=True)
 class Plan:
-    """All runs as of a cut, by id. free: the contents that go, with their bytes and whether they are sealed.
+    """All runs as of a cut, by id. free: the contents to remove, each with its bytes and whether it is sealed.
 
-    damaged: the keys that are there and cannot be used, whether their runs expire or not.
+    damaged: the existing keys that cannot be used, whether or not their runs expire.
     """
 
     cut: Cut
@@ -148,9 +161,17 @@ class Plan:
 def plan(
     log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int, before: Plan | None = None
 ) -> Plan:
-    """Return what would be removed at a time. before: a plan whose pass is reused; only its judgement is made again.
+    """Compute what would be removed at a time.
 
-    InputError if content is sealed, and there is no ring in which to destroy its key.
+    Args:
+        log: The log.
+        ring: The key ring; None if there is none.
+        days: The days of each class.
+        now_micros: The time, microseconds.
+        before: A plan whose pass over the log is reused; only the judgement of the runs is computed again.
+
+    Raises:
+        InputError: Content is sealed, and there is no ring in which to destroy its key.
     """
     cut = log.point().cut
     fields = run_fields(log, cut)
@@ -158,7 +179,7 @@ def plan(
     seen = survey(log.port, cut, imported) if before is None else before.seen
     runs = judged(fields, seen, days, now_micros)
     damaged = ring.damaged(map(run_key, runs)) if ring is not None else []
-    # A damaged key is there to be destroyed like any other.
+    # A damaged key must be destroyed like any other.
     keys = {*ring.ids(), *(each.key_id for each in damaged)} if ring is not None else set()
     free = seen.free(run for run, each in runs.items() if not each.kept)
     for run, each in runs.items():
@@ -175,7 +196,7 @@ def plan(
 
 
 def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:
-    """The fields of every run, by its id."""
+    """Return the fields of every run, by its id."""
     view = rebuilt(log, ["run"], cut)
     return {} if view is None else {name.partition("/")[2]: view[name].fields for name in view}
 
@@ -183,7 +204,14 @@ def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:
 def judged(
     fields: Mapping[str, Mapping[str, Any]], seen: ContentUse, days: Mapping[str, float], now_micros: int
 ) -> dict[str, Planned]:
-    """Each run, and why it is kept."""
+    """Judge each run: when its content is due, and why it is kept.
+
+    Args:
+        fields: The fields of each run.
+        seen: The result of the pass.
+        days: The days of each class.
+        now_micros: The time of judgement, microseconds.
+    """
     found: dict[str, Planned] = {}
     for run, each in fields.items():
         recorded_at = seen.ended_ms.get(run, 0) * 1000
@@ -214,7 +242,7 @@ def judged(
 
 
 def _hold(holds: Mapping[str, Sequence[tuple[str, str]]], runs: Mapping[str, Planned]) -> None:
-    """A kept run holds others, with a reason, and these hold theirs."""
+    """Propagate: a kept run keeps other runs, with a reason, and these keep theirs."""
     waiting: Sequence[str] = [run for run, each in runs.items() if each.kept]
     while waiting:
         held = []

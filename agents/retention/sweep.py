@@ -1,27 +1,27 @@
-"""Remove expired content. Observations do not change, and with them ids, order, hashes, roots and provenance.
+"""Remove expired content. Observations do not change, and so neither do ids, order, hashes, roots and provenance.
 
 1. Plan (plan.py): judge every run, and read all observations, because content that is stored once may have several
    names.
 2. Judge again, by the current state of the runs: a run that was pinned, flagged, resumed or forked during the pass
-   stays.
-3. Destroy the runs' keys. From here on everything that was sealed under them reads as expired, in every copy of the
-   log, for all of a run at one moment: so keys are first. In the other order a process killed in between would leave
-   runs that are half there.
+   is kept.
+3. Destroy the runs' keys. From then on, everything that was sealed with them reads as expired, in every copy of the
+   log, for all of a run at the same moment. That is why keys come first: in the other order, a process killed in
+   between would leave runs with half of their content.
 4. Remove the contents that only expired runs name (streams/blobs/): they are recorded as expired, then removed. For a
    run that was recorded in clear this is everything; content inside its records stays.
-5. Have the storage below the key ring drop its remains of destroyed keys (keys/kafka.py), and that below the store of
-   contents its remains of removed ones (streams/log/kafka/contents.py), also of earlier sweeps.
+5. Tell the storage below the key ring to drop what remains of destroyed keys (keys/kafka.py), and the storage below the
+   content store to drop what remains of removed contents (streams/log/kafka/contents.py). Both include earlier sweeps.
 
-Each run is handled separately. A damaged key is destroyed with its run, as any other; a key that cannot be destroyed
-leaves its run, with its contents, to the next sweep, and the others are processed.
+Each run is handled separately. A damaged key is destroyed with its run like any other. If a key cannot be destroyed,
+its run keeps its contents until the next sweep, and the other runs are processed.
 
-A process killed at any moment leaves a log that answers and verifies; the next sweep does the rest, because it starts
-with the same judgement: a run without a key whose contents still exist is judged as before. Two sweeps at once do the
-same things twice, which is harmless.
+A process killed at any moment leaves a log that answers and verifies. The next sweep does the rest, because it starts
+with the same judgement: a run without a key whose contents still exist is judged as before. Two concurrent sweeps do
+the same things twice, which is harmless.
 
-Concurrent recording is safe: an open run is never judged, and its key and contents are its own. Contents in clear may
-be shared with a run that has just put one, and whose observation is not in the log yet: a content that was put (again)
-within GRACE_S stays until the next sweep.
+Concurrent recording is safe: an open run is never removed, and its key and sealed contents are its own. Contents in
+clear may be shared with a run that has just stored one and whose observation is not in the log yet. So a content that
+was stored (again) within GRACE_S stays until the next sweep.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from refold.streams.blobs.store import ContentStore
 from refold.streams.client import Log
 
 GRACE_S = 600
-# No file is from later: for contents that no other process can have put.
+# Later than any file. Used for contents that no other process can have stored.
 _EVER_MS = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """The result of a sweep. keys: destroyed. left: contents that were put too recently; the next sweep removes them.
+    """The result of a sweep.
 
-    failed: by run, why its key could not be destroyed; its contents are left with it. remaining, remaining_contents:
-    destroyed keys and removed contents, of this sweep and of earlier ones, that the storage below has not dropped yet.
+    keys: how many were destroyed. left: how many contents were stored too recently; a later sweep removes them.
+    failed: by run, why its key could not be destroyed; its contents are kept too. remaining, remaining_contents: how
+    many destroyed keys and removed contents, of this sweep and earlier ones, the storage below has not dropped yet.
     """
 
     plan: Plan
@@ -61,7 +62,17 @@ class SweepResult:
 
 
 def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros: int) -> SweepResult:
-    """Remove content that has expired at a time; durable on return."""
+    """Remove the content that has expired at a time; durable on return.
+
+    Args:
+        log: The log.
+        ring: The key ring; None if there is none.
+        days: The days of each class.
+        now_micros: The time, microseconds.
+
+    Raises:
+        InputError: Content is sealed, and there is no ring in which to destroy its key.
+    """
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
         return SweepResult(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
@@ -89,7 +100,7 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
 
 
 def _settled(kept_in: KeyRing | ContentStore | None) -> int:
-    """Return how much of the destroyed content the storage below still has, after asking it to drop that (step 5)."""
+    """Return how many removed items the storage below still has, and tell it to drop them (step 5)."""
     remaining = 0 if kept_in is None else kept_in.remaining()
     if kept_in is not None and remaining:
         kept_in.settle()
