@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measured:
-    """Of observations with five fields, which are raw_bytes long as records.
+    """Measurements with observations of five fields. As records they have raw_bytes bytes.
 
     Attributes:
-        thread_rate: Observations a second that one worker folds, while a broker runs on the same two cores.
-        cpu_us: CPU of a worker and its sealing process, in microseconds an observation.
-        memory_bytes: What a worker and its sealing process have at most at one time.
-        raw_bytes: The size of an observation's record, key and id included.
-        observation_bytes: What one takes in `.observations`, compressed.
-        change_bytes: What one takes in `.changes`, compressed.
-        row_bytes: What one takes in a worker's table: timeline, arrivals, id.
-        state_bytes: What an entity takes in a worker's table.
-        chunk_bytes: What an entity takes in a snapshot, compressed.
-        read_us: CPU of a rebuild, in microseconds for each stored entity that it reads.
-        replay_us: CPU of a rebuild, in microseconds for each record that it folds.
+        thread_rate: Observations per second that one worker folds, with a broker on the same two cores.
+        cpu_us: CPU time of a worker and its sealing process, in microseconds per observation.
+        memory_bytes: The peak memory of a worker and its sealing process together.
+        raw_bytes: The size of an observation's record, including key and id.
+        observation_bytes: The size of an observation in `.observations`, compressed.
+        change_bytes: The size of an observation's change in `.changes`, compressed.
+        row_bytes: The size of an observation's rows in a worker's table: timeline, arrivals, id.
+        state_bytes: The size of an entity in a worker's table.
+        chunk_bytes: The size of an entity in a snapshot, compressed.
+        read_us: CPU time of a rebuild, in microseconds per stored entity that it reads.
+        replay_us: CPU time of a rebuild, in microseconds per record that it folds.
     """
 
     thread_rate: float
@@ -36,8 +36,8 @@ class Measured:
     replay_us: float
 
 
-# Rate and CPU: a worker next to its broker on two cores, 100,000 observations of 20,000 entities, idle but for them
-# (`--only worker --quick`, 2026-11-26). The rest: `--only scale --quick` of that day.
+# Rate and CPU: a worker next to its broker on two cores that were otherwise idle, 100,000 observations of 20,000
+# entities (`--only worker --quick`, 2026-11-26). The rest: `--only scale --quick` of that day.
 MEASURED = Measured(
     thread_rate=28_000,
     cpu_us=36,

@@ -1,19 +1,22 @@
-"""What a load needs: partitions, workers, memory, disks, network and the time of a rebuild. Pure arithmetic.
+"""The resources that a load needs: partitions, workers, memory, disks, network and rebuild time. Pure arithmetic.
 
-1. A worker folds with one thread. It is planned for half of the rate that one thread reaches, so that it catches up
-   after an outage in the time that the outage took. There are as many as the rate needs, or as the tables' disks need.
-2. A log has at least twice as many partitions as workers, so that one more worker takes a fair share. Partitions are a
-   power of two, and at most SLOTS: the entities are divided into so many slots, and a slot is never divided.
-3. A table holds the state of each entity, and rows for each record: timeline, arrivals and ids. All stay, so the disks
-   grow with the time that observations are kept.
+1. A worker folds with one thread. It is planned for half of that thread's maximum rate, so that it catches up after an
+   outage in as much time as the outage took. The number of workers follows from the rate, or from the tables' disks if
+   these need more workers.
+2. A log has at least twice as many partitions as workers, so that one more worker gets a fair share. The number of
+   partitions is a power of two, and at most SLOTS: entities are divided into that many slots, and a slot is never
+   divided.
+3. A table holds the state of each entity, and rows for each record: timeline, arrivals and ids. Nothing is removed, so
+   the disks grow with the time for which observations are kept.
 4. An epoch of a partition is sealed after EPOCH_RECORDS of the log, but at most every EPOCH_S. It writes each entity
-   that changed since the last one. A base, which writes all entities, is due when the epochs since have written about
-   as many. So each entity that an epoch writes costs two in the long run.
-5. What was sealed stays for KEPT_S, and of older epochs KEPT_BASES bases (streams/snapshots/retention_policy.py).
-6. A rebuild reads a base and the epochs after it, at most two entities for each that there is, and folds the records
+   that changed since the last epoch. A base, which writes all entities, is due when the epochs since the last base have
+   written about as many. So each entity that an epoch writes costs two in the long run.
+5. Sealed data is kept for KEPT_S, and of older epochs KEPT_BASES bases (streams/snapshots/retention_policy.py).
+6. A rebuild reads a base and the epochs after it, at most two stored entities per existing entity, and folds the
+records
    after the last epoch.
 
-docs/reference/scale.md shows how near to measured logs this is.
+docs/reference/scale.md compares this model with measured logs.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ PARTITIONS_MIN = 8
 PARTITIONS_A_WORKER = 2
 REPLICAS_MAX = 3
 USED_SHARE = 0.5
-"""How much of a thread's rate a worker is planned for."""
+"""The share of a thread's maximum rate that a worker is planned for."""
 EPOCH_RECORDS = 2_500
 EPOCH_S = 10.0
 KEPT_S = 7 * 3_600
 KEPT_BASES = 24 + 30
 ENTITIES_READ = 2
-"""How many stored entities a rebuild reads for each that there is, at most."""
+"""The maximum number of stored entities that a rebuild reads per existing entity."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,13 @@ class Demand:
     """A load.
 
     Attributes:
-        rate: Observations a second.
-        entities: How many there are.
+        rate: Observations per second.
+        entities: The number of entities.
         retain_s: How long observations are kept, in seconds.
-        brokers: How many brokers Kafka has.
-        standbys: How many more workers keep each partition's table.
-        raw_bytes: The size of an observation's record, key and id included.
-        worker_disk_bytes: How much of a disk each worker has for tables.
+        brokers: The number of Kafka brokers.
+        standbys: How many more workers keep a copy of each partition's table.
+        raw_bytes: The size of an observation's record, including key and id.
+        worker_disk_bytes: The disk space that each worker has for tables.
     """
 
     rate: float
@@ -62,20 +65,20 @@ class Demand:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a load needs. Disks as they are after retain_s.
+    """The resources that a load needs. Disk sizes are those after retain_s.
 
     Attributes:
-        partitions: Of the log.
-        workers: Processes that fold, standbys not counted.
-        cores: Cores of all of them, with their sealing processes.
-        worker_memory_bytes: Of one worker with its sealing process.
+        partitions: The partitions of the log.
+        workers: Processes that fold, not counting standbys.
+        cores: The cores of all workers, including their sealing processes.
+        worker_memory_bytes: The memory of one worker with its sealing process.
         tables_bytes: The disks of all workers and standbys.
-        broker_disk_bytes: Of one broker.
-        broker_write_bytes: What one broker writes in a second.
-        snapshot_bytes: What all workers seal in a second.
-        rebuild_s: The time of a rebuild at the log's end, by one process.
-        replay_s: The time of a rebuild from the first observation, by one process.
-        is_over: Whether one log cannot carry the load: it would need more than SLOTS partitions.
+        broker_disk_bytes: The disk of one broker.
+        broker_write_bytes: The bytes that one broker writes per second.
+        snapshot_bytes: The bytes that all workers seal per second.
+        rebuild_s: The time of a rebuild at the log's end, by one process, in seconds.
+        replay_s: The time of a rebuild from the first observation, by one process, in seconds.
+        is_over: Whether one log cannot carry the load, because it would need more than SLOTS partitions.
     """
 
     partitions: int
@@ -92,7 +95,7 @@ class Capacity:
 
 
 def plan(demand: Demand, measured: Measured) -> Capacity:
-    """What a load needs."""
+    """Return the resources that a load needs."""
     records = demand.rate * demand.retain_s
     size = demand.raw_bytes / measured.raw_bytes
     tables = table_bytes(records, demand.entities, measured, size)
@@ -121,25 +124,25 @@ def plan(demand: Demand, measured: Measured) -> Capacity:
 
 
 def table_bytes(records: float, entities: int, measured: Measured, size: float = 1.0) -> float:
-    """What the tables of all partitions take. size: of a record, to the measured one's."""
+    """Return the size of the tables of all partitions. size: a record's size, relative to the measured one."""
     return records * measured.row_bytes * size + entities * measured.state_bytes
 
 
 def rebuild_s(entities_read: float, replayed: float, measured: Measured) -> float:
-    """The time of a rebuild that reads so many stored entities and folds so many records."""
+    """Return the time of a rebuild, in seconds, from the number of stored entities it reads and of records it folds."""
     return (entities_read * measured.read_us + replayed * measured.replay_us) / 1e6
 
 
 def sealing(rate: float, entities: int, partitions: int, measured: Measured) -> tuple[float, float]:
-    """How many bytes are sealed in a second, and how many records are after the last epochs, at most."""
+    """Return how many bytes are sealed per second, and how many records at most follow the last epochs."""
     if not rate or not entities:
         return 0.0, 0.0
     every_s = max(EPOCH_S, EPOCH_RECORDS / rate)
     records, own = rate * every_s / partitions, entities / partitions
-    changed = own * -math.expm1(-records / own)  # of so many entities, drawn alike
+    changed = own * -math.expm1(-records / own)  # the expected number of distinct entities if each is equally likely
     return 2 * changed * partitions * measured.chunk_bytes / every_s, records * partitions
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()

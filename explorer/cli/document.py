@@ -1,4 +1,4 @@
-"""Write docs/CLI.md, the help text of every command.
+"""Generate docs/CLI.md, the help texts of all commands.
 
 python -P -m refold.explorer.cli.document > docs/CLI.md
 """
@@ -22,7 +22,7 @@ The help text of every command. This page is generated: change the help texts, t
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     outer = _context(cli, "refold", None)
     return "\n".join([HEADING, *_sections(outer, cli, "##")])
 
@@ -31,7 +31,7 @@ def _sections(context: click.Context, command: click.Command, mark: str) -> Iter
     """Yield the section of a command, then those of its subcommands."""
     yield f"{mark} {context.command_path}\n\n```text\n{context.get_help().strip()}\n```\n"
     if isinstance(command, click.Group):
-        # The commands of `refold` itself are headings of the same level.
+        # The commands of `refold` itself get headings of the same level.
         inner = mark if context.parent is None else f"{mark}#"
         for name in command.list_commands(context):
             found = command.get_command(context, name)

@@ -64,7 +64,7 @@ def explore(
         raise InputError(f"{given_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
     token = token_in(os.environ)
     access = Access(token, allowed_hosts, None, tls_cert, tls_key)
-    # From here on a browser is not refused: its request waits until the pages are imported.
+    # From here on, connections are accepted: a request waits until the pages are imported.
     with closing(Listener(host, port, access, "the explorer's pages")) as listener:
         print(f"explore {listener.url}/", flush=True)
         if is_opened and not webbrowser.open(f"{listener.url}/"):

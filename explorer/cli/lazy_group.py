@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are called, so a process imports only the command that it runs."""
+"""Groups that import a command only when it is called, so that a process imports only the command that it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that commands share: which log, which types, JSON or text, and how to give a point in time."""
+"""Options that commands share: the log, the types, JSON output, and points in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHEN is one of
 """
 WHEN = _FORMS.format(version="")
 WHEN_OF_ENTITY = _FORMS.format(version="  v12                    a version of the entity\n")
-"""The same for a command about one entity: only there a version names a point."""
+"""The same, for commands about one entity: only these accept a version as a point."""
 
 Command = Callable[..., "int | None"]
 
@@ -52,8 +52,9 @@ def _register(context: click.Context, option: click.Parameter, names: tuple[str,
 
 
 def place_options(command: Command) -> Command:
-    """Add --log, --types, --owner-timeout and --worker, as `log_url`, `types`, `owner_timeout` and `worker_url`; and
-    --reducers, which registers the modules that it names."""
+    """Add --log, --types, --owner-timeout and --worker, passed as `log_url`, `types`, `owner_timeout` and `worker_url`.
+    Also add --reducers, which registers the modules that it names.
+    """
     for option in (
         click.option(
             "--worker",
@@ -91,7 +92,7 @@ def place_options(command: Command) -> Command:
 def merged(
     outer: LogTarget, log_url: str | None, types: tuple[str, ...], owner_timeout: float | None, worker_url: str | None
 ) -> LogTarget:
-    """Merge options before and after the command's name; those after it win."""
+    """Merge the options before a command's name with those after it. Those after it take precedence."""
     return LogTarget(
         log_url or outer.url, (*outer.types, *types), owner_timeout or outer.owner_timeout_s,
         worker_url or outer.worker,

@@ -1,12 +1,13 @@
-"""SIGTERM and Ctrl-C end a command, wherever they arrive.
+"""SIGTERM and Ctrl-C end a command, whenever they arrive.
 
-Both raise an exception, so that unfinished files are removed and a log is closed. Python drops an exception that is
-raised within a callback from C, such as that of a weak reference, and only prints that it was ignored. The command
-would go on as if nobody had asked it to stop. So what is dropped is raised again:
+Both raise an exception, so that unfinished files are removed and the log is closed. But Python drops an exception that
+is raised within a callback from C, such as that of a weak reference. It only prints that the exception was ignored, and
+the command would continue. So a dropped exception is raised again:
 
-1. Python hands what it drops to `sys.unraisablehook`. Where it is one of the two, a timer is set.
-2. The timer's signal raises it again, AGAIN_S later, when the callback has returned. If it is dropped again, step 1
-   follows again.
+1. Python passes a dropped exception to `sys.unraisablehook`. If it is one of the two, a timer is set.
+2. AGAIN_S later, when the callback has returned, the timer's signal handler raises the exception again. If it is
+dropped
+   again, step 1 follows again.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ AGAIN_S = 0.01
 
 
 class Terminated(SystemExit):
-    """SIGTERM arrived."""
+    """Raised when SIGTERM arrives."""
 
 
 def install() -> None:
-    """For the process: handle SIGTERM, and lose neither it nor Ctrl-C."""
+    """Handle SIGTERM in this process, and raise dropped SIGTERM and Ctrl-C exceptions again."""
     dropped: list[BaseException] = []
     hook = sys.unraisablehook
 

@@ -1,6 +1,6 @@
-"""Whether a log is fit to be used here: every finding about it and this machine; nothing here raises.
+"""Checks whether a log can be used on this machine. Every problem becomes a finding; nothing here raises.
 
-Of libraries: whether each is new enough, which is the least that refold's tests ran with.
+A library is checked for its minimum version, which is the oldest one that refold's tests ran with.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""An answer of bounded size: a JSON tree with its long parts shortened, and a cursor where each goes on.
+"""An answer of bounded size: a JSON tree whose long parts are shortened, with a cursor to continue each of them.
 
-1. Space is given from the outside in. In an object, small members are kept whole and the large ones share the rest. In
+1. Space is divided from the outside in. In an object, small members are kept whole and the large ones share the rest.
+In
    a list, elements follow one another until the space is used, each shortened to its share of it.
-2. A text that is shortened ends with `…`; a list or object ends early. Each is named in `more`.
-3. A cursor is POINTER@OFFSET: where the part is in the whole answer (JSON Pointer, RFC 6901), and how many characters,
-   elements or members of it were given. It holds no state: whoever asks again at the same cut has the same tree.
+2. A shortened text ends with `…`; a shortened list or object has fewer elements. Each is listed in `more`.
+3. A cursor is POINTER@OFFSET: the position of the part in the whole answer (JSON Pointer, RFC 6901), and how many of
+its
+   characters, elements or members were returned. It holds no state: the same question at the same cut has the same
+   tree.
 
-The text that a tool answers with: the question's JSON, bounded, with its arguments at the cut.
+`answer` makes the text that a tool returns: the bounded answer in JSON, with the arguments at the exact cut.
 """
 
 from __future__ import annotations
@@ -22,31 +25,35 @@ from refold.explorer.mcp.tools import CURSOR, HistoryTool
 from refold.streams.cut import PREFIX
 
 ELEMENTS_SHARING = 24
-"""A list shows about this many elements before it cuts an element less short."""
+"""A list shows about this many elements before it shortens its elements less."""
 SHARE_MIN_CHARS = 160
 
 
 class Remainder(NamedTuple):
-    """What of a part is left out. cursor: where it goes on; left: how much, for a reader."""
+    """The rest of a shortened part. cursor: continues it; left: how much is left, as text."""
 
     cursor: str
     left: str
 
 
 class AnswerPart(NamedTuple):
-    """A part of an answer. pointer: JSON Pointer; offset: how many characters, elements or members come before."""
+    """A part of an answer. pointer: JSON Pointer; offset: how many characters, elements or members to skip."""
 
     pointer: str = ""
     offset: int = 0
 
     @property
     def cursor(self) -> str:
-        """Its text."""
+        """The cursor as text."""
         return f"{self.pointer}@{self.offset}"
 
 
 def part_at(cursor: str) -> AnswerPart:
-    """The part that a cursor names. InputError where it is none."""
+    """Return the part that a cursor names.
+
+    Raises:
+        InputError: The text is not a cursor.
+    """
     pointer, at, offset = cursor.rpartition("@")
     is_number = offset.isascii() and offset.isdigit() and len(offset) < 16
     if not at or not is_number or (pointer and not pointer.startswith("/")):
@@ -55,7 +62,10 @@ def part_at(cursor: str) -> AnswerPart:
 
 
 def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any, list[Remainder]]:
-    """A tree, or the rest of a part of it, in about so many characters of JSON.
+    """Shorten a tree, or the rest of a part of it, to about `chars` characters of JSON.
+
+    Returns:
+        The shortened tree, and a cursor for each part that was shortened.
 
     Raises:
         InputError: The tree has no such part.
@@ -70,7 +80,7 @@ def bounded(tree: Any, chars: int, part: AnswerPart | None = None) -> tuple[Any,
 
 
 def size_of(tree: Any) -> int:
-    """How many characters of JSON a tree takes."""
+    """Return the number of characters of a tree's JSON."""
     return len(json.dumps(tree, ensure_ascii=False))
 
 
@@ -105,7 +115,7 @@ class _Fitting:
         end = part.offset + max(chars - 3, 1)
         if size_of(text[part.offset :]) <= chars or end >= len(text):
             return text[part.offset :]
-        # Escapes take more characters than the text has.
+        # Escapes make the JSON longer than the text.
         while size_of(text[part.offset : end]) > chars and end - part.offset > 1:
             end = part.offset + (end - part.offset) // 2
         self._leave(part, end, len(text), "characters")
@@ -155,7 +165,7 @@ class _Fitting:
 
 
 def _shares(sizes: dict[str, int], chars: int) -> dict[str, int]:
-    """How much each member gets: the small ones what they take, the others equal parts of what is left."""
+    """Divide the space: small members get what they need, the others share the rest equally."""
     left, found = chars, {}
     for number, (name, size) in enumerate(sorted(sizes.items(), key=lambda each: each[1])):
         found[name] = min(size, left // (len(sizes) - number))
@@ -174,7 +184,13 @@ POINTS = ("at", "a", "b")
 
 
 def answer(log: AgentLog, tool: HistoryTool, given: Mapping[str, Any], chars: int = ANSWER_CHARS_MAX) -> str:
-    """What a tool says: JSON of `again`, `answer`, and `more` where it is cut short. At most `chars` characters.
+    """Return the text of a tool's answer: JSON with `again`, `answer`, and `more` if it was shortened.
+
+    Args:
+        log: The log to ask.
+        tool: The tool.
+        given: The tool's arguments, and a cursor to continue an answer.
+        chars: The maximum number of characters.
 
     Raises:
         RefoldError: The question has no answer.
@@ -193,7 +209,7 @@ def _is_cut(given: Any) -> bool:
 
 
 def fitted(head: Mapping[str, Any], tree: Any, chars: int, part: AnswerPart | None = None) -> str:
-    """An answer's JSON, in at most `chars` characters."""
+    """Return an answer's JSON, shortened to at most `chars` characters."""
     space = chars
     while True:
         shown, rests = bounded(tree, space, part)
@@ -205,7 +221,7 @@ def fitted(head: Mapping[str, Any], tree: Any, chars: int, part: AnswerPart | No
 
 
 def compact(tree: Any) -> str:
-    """JSON in one line; in ASCII where a recorded text holds half of a UTF-16 pair, which UTF-8 cannot carry."""
+    """Return JSON on one line. It is ASCII if a recorded text has a lone surrogate, which UTF-8 cannot encode."""
     text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()

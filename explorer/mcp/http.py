@@ -1,8 +1,8 @@
 """MCP over streamable HTTP, on refold's web server.
 
-The web server checks Host, Origin, token and bounds (streams/web/server.py), as for every page of refold's. Then the
+The web server checks Host, Origin, token and size limits (streams/web/server.py), as for every page of refold. Then the
 SDK's own transport answers. It opens no stream and keeps no session: each POST is answered with JSON. GET would open a
-stream, and is answered with 405, as the protocol allows.
+stream, so it is answered with 405, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTENT_BYTES_MAX = 1 << 20
 
 
 class McpSite:
-    """The one page of an MCP server: an address that messages are posted to."""
+    """The only page of an MCP server: the address that messages are posted to."""
 
     def __init__(self, history: HistoryServer) -> None:
         self._loop = asyncio.new_event_loop()
@@ -39,11 +39,11 @@ class McpSite:
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """Threads that wait for answers; those that make them are the history's."""
+        """The threads that wait for answers. HistoryServer has its own threads, which compute them."""
         return {LANE: 8}
 
     def route(self, request: Request) -> Route | PageResponse:
-        """Messages are posted to PATH, and nothing else is here."""
+        """Accept messages that are posted to PATH, and refuse everything else."""
         if request.path != PATH:
             return problem(404, f"{request.path[:100]}: there is no such page; messages of MCP are posted to {PATH}")
         if request.method != "POST":
@@ -52,11 +52,11 @@ class McpSite:
         return Route(LANE)
 
     def answer(self, request: Request) -> PageResponse:
-        """The SDK's answer."""
+        """Return the response of the SDK."""
         return asyncio.run_coroutine_threadsafe(self._exchange(request), self._loop).result()
 
     def close(self) -> None:
-        """End what is being answered."""
+        """Stop, and cancel requests in progress."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -70,7 +70,7 @@ class McpSite:
             await self._stop.wait()
 
     async def _exchange(self, request: Request) -> PageResponse:
-        """One exchange of ASGI: the whole request in, the whole answer out."""
+        """Run one ASGI exchange: pass the whole request, and collect the whole response."""
         headers = [
             (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in request.headers.items()
         ]
@@ -85,7 +85,7 @@ class McpSite:
         async def receive() -> dict[str, Any]:
             if waiting:
                 return waiting.pop()
-            await asyncio.Event().wait()  # the caller is there until it has its answer
+            await asyncio.Event().wait()  # the caller stays connected until it has its answer
             raise AssertionError
 
         async def send(message: Mapping[str, Any]) -> None:

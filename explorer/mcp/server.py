@@ -1,13 +1,14 @@
-"""The MCP server of one log: tools and resources over it, whatever carries its messages (stdio.py, http.py).
+"""The MCP server of one log: its tools and resources, independent of the transport (stdio.py, http.py).
 
-1. A request is answered in a thread that has the log open for itself. What reads a whole log has one thread of its own,
-   so it holds up no other question; so has what writes.
-2. What has no answer is a tool's result with `isError`, whose text says why and what to do next: a model reads it.
-3. A defect is one line in the server's own log, and none of it goes to the client.
+1. A request is answered in a thread with its own open log. Requests that read a whole log have one thread of their own,
+   so they block no other question; so do requests that write.
+2. If a question has no answer, the tool's result has `isError`. Its text tells the model why, and what to do next.
+3. A defect is one line in the server's own log. No details of it are sent to the client.
 
-Entities as resources: `refold://entity/TYPE/ID`, with `?at=WHEN` at an earlier point; as the tool `state`.
+Entities are resources: `refold://entity/TYPE/ID`, with `?at=WHEN` for an earlier point. They answer as the tool
+`state`.
 
-The tool `observe`, which is there only where the server was started with --write.
+The tool `observe` exists only if the server was started with --write.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ KINDS: Mapping[str, type] = {"entity": str, "patch": dict, "agent": str, "run": 
 
 
 def observe(place: LogTarget, given: Mapping[str, Any]) -> str:
-    """Record it; JSON with its id, once it is durable.
+    """Record an observation; once it is durable, return JSON with its id.
 
     Raises:
-        RefoldError: It was refused; nothing is recorded.
+        RefoldError: The observation was refused, and nothing is recorded.
     """
     found = {name: value for name, value in given.items() if value is not None}
     for name, value in found.items():
@@ -99,20 +100,24 @@ LISTED = 100
 
 
 class EntityPage(NamedTuple):
-    """Entities by name. cursor: of the next page, None at the end."""
+    """A page of entity names. cursor: of the next page; None: this is the last page."""
 
     entities: list[str]
     cursor: str | None
 
 
 def address_of(entity: str, at: str | None = None) -> str:
-    """The resource of an entity."""
+    """Return the URI of an entity's resource."""
     query = "" if at is None else f"?{urlencode({'at': at})}"
     return f"{SCHEME}://{HOST}/{quote(entity, safe='/')}{query}"
 
 
 def entities(log: AgentLog, cursor: str | None) -> EntityPage:
-    """A page of them; those that runs are recorded as are left out. A cursor is CUT@OFFSET."""
+    """Return a page of entities, without those that record runs. A cursor is CUT@OFFSET.
+
+    Raises:
+        InputError: The cursor cannot be read.
+    """
     at, _, offset = (cursor or f"{log.point().cut}@0").rpartition("@")
     if not at or not offset.isascii() or not offset.isdigit() or len(offset) > 15:
         raise InputError(f"cursor {cursor!r:.80}: give the one that the page before returned")
@@ -123,10 +128,10 @@ def entities(log: AgentLog, cursor: str | None) -> EntityPage:
 
 
 def read(log: AgentLog, address: str) -> str:
-    """The state of an entity, as the tool `state` gives it.
+    """Return the state of an entity, as the tool `state` does.
 
     Raises:
-        RefoldError: There is no such entity, or it is no address of one.
+        RefoldError: There is no such entity, or the address is not a resource.
     """
     try:
         parts = urlsplit(address)
@@ -150,7 +155,7 @@ _T = TypeVar("_T")
 
 
 class HistoryServer:
-    """Answers for one log. writes: `observe` is a tool, too."""
+    """Answers MCP requests about one log. writes: whether `observe` is a tool too."""
 
     def __init__(self, place: LogTarget, *, writes: bool = False) -> None:
         self._place = place
@@ -166,13 +171,13 @@ class HistoryServer:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Answer nothing more, and close the log."""
+        """Stop answering, and close the log."""
         for lane in self._lanes.values():
             lane.close()
         self._handles.close()
 
     def tools(self) -> list[Tool]:
-        """The definitions of all tools."""
+        """Return the definitions of all tools."""
         found = [
             Tool(name=each.name, description=each.about, input_schema=each.schema,
                  annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
@@ -234,13 +239,15 @@ class HistoryServer:
         return await self._run(lane, lambda: work(self._handles.log()))
 
     async def _run(self, lane: str, work: Callable[[], _T]) -> _T:
-        """The result of work in a lane. What it fails on, but for a refusal, is a defect: the log says where."""
+        """Run work in a lane and return its result. An unexpected exception is a defect: the server's log says
+        where.
+        """
         try:
             found: _T = await asyncio.wrap_future(self._lanes[lane].submit(work))
             return found
         except (RefoldError, OSError, Busy):
             raise
-        except Exception as error:  # a defect: the client gets an answer, and the log says where
+        except Exception as error:  # a defect: the client gets an error, and the server's log says where
             frames = traceback.extract_tb(error.__traceback__)
             where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
             _log.error("a question failed: %s: %.300s (%s)", type(error).__name__, error, where)
@@ -254,7 +261,7 @@ def _readable(error: Exception) -> str:
 
 
 def one_line_logs() -> None:
-    """Have what the SDK logs on standard error take a line each, without tracebacks."""
+    """Make the SDK log to standard error with one line per message, without tracebacks."""
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine("refold: %(message)s"))
     for name in ("mcp", "refold"):

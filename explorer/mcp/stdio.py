@@ -1,4 +1,4 @@
-"""MCP over standard input and output, for a client that starts the server."""
+"""MCP over standard input and output, for a client that starts the server as a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from refold.explorer.mcp.server import HistoryServer
 
 
 def serve(history: HistoryServer) -> None:
-    """Answer until standard input ends. A thread reads it, so a signal ends the process at once."""
+    """Answer requests until standard input ends. Another thread reads it, so that a signal ends the process at once."""
     ended = threading.Event()
     failures: list[BaseException] = []
 

@@ -1,9 +1,9 @@
-"""The tools that an agent asks its history with. Each is a question of explorer/queries, as the commands ask it.
+"""The tools with which an agent queries its history. Each is a question of explorer/queries, shared with the commands.
 
-1. What a WHEN names is resolved to a cut first, and the question is asked at it. The answer names its arguments with
-   the cut, so the same answer can be had again whatever was recorded since.
-2. An answer is bounded (bounded.py); a cursor goes on where it was cut short.
-3. All definitions together are read by a model at each start: they stay under 3,000 tokens.
+1. A WHEN is first resolved to a cut, and the question is asked at that cut. The answer repeats its arguments with the
+   cut, so the same answer can be retrieved later, whatever has been recorded since.
+2. An answer has a bounded size (bounded.py); a cursor continues what was shortened.
+3. A model reads all tool definitions at each start, so together they stay under 3,000 tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from refold.explorer.queries.runs import RunsQuery
 CURSOR = "cursor"
 RUNS_LISTED = 50
 TEXT_CHARS_MAX = 8_000
-"""Of an argument; the cut of a log with 500 partitions takes less."""
+"""The maximum length of an argument. The cut of a log with 500 partitions is shorter."""
 
 _AT = Parameter("at", about="WHEN; default now")
 _ENTITY = Parameter("entity", about="TYPE/ID", is_required=True)
@@ -39,7 +39,7 @@ Given = Mapping[str, Any]
 
 
 class HistoryTool(NamedTuple):
-    """A tool. pin: its arguments with each WHEN resolved to a cut. hint: what to do where it finds nothing."""
+    """A tool. pin: returns the arguments with each WHEN resolved to a cut; hint: what to do if nothing is found."""
 
     name: str
     about: str
@@ -51,7 +51,7 @@ class HistoryTool(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Its input, in JSON Schema."""
+        """The JSON Schema of its arguments."""
         every = (*self.parameters, _CURSOR)
         required = [each.name for each in self.parameters if each.is_required]
         return {
@@ -62,7 +62,11 @@ class HistoryTool(NamedTuple):
         }
 
     def checked(self, given: Given) -> dict[str, Any]:
-        """The arguments, without those that are null. InputError says which there are."""
+        """Return the arguments without those that are null.
+
+        Raises:
+            InputError: An argument is unknown, missing or of the wrong type. The message lists the known ones.
+        """
         known = {each.name: each for each in (*self.parameters, _CURSOR)}
         found = {name: value for name, value in given.items() if value is not None}
         for name, value in found.items():
@@ -113,7 +117,7 @@ def _between(log: AgentLog, given: Given) -> dict[str, Any]:
 
 
 def _of_an_agent(log: AgentLog, given: Given) -> dict[str, Any]:
-    """A time is one on the agent's own clock, and stays a time (agents/knew.py)."""
+    """Resolve a point. A time is kept as it is, because it refers to the agent's own clock (agents/knew.py)."""
     try:
         parse_time(given.get("at", ""), "at")
     except ValidationError:

@@ -1,11 +1,12 @@
-"""Tables on a terminal: which columns have room, and their widths. Pure.
+"""Tables on a terminal: which columns fit, and their widths. Pure functions.
 
-1. Every column has its natural width if all of them have room.
-2. Else columns that are empty in every row are left out.
-3. Else columns are left out one by one, in the order of `TableColumn.drop`, then the dim ones from the right, until
-   each remaining one has room for its longest word: for 24 characters of it, or half a line if it is a name.
-4. The remaining room is given to the columns that need the least more. Cells wrap between words.
-5. If even the longest words have no room, the widest columns that may wrap are cut, names last.
+1. Every column has its natural width if all of them fit.
+2. Otherwise, columns that are empty in every row are left out.
+3. Then columns are left out one by one, in the order of `TableColumn.drop`, then the dim ones from the right, until
+each
+   remaining one has room for its longest word, limited to 24 characters, or half a line for a name.
+4. The remaining space goes to the columns that need the least more. Cells wrap between words.
+5. If even the longest words do not fit, the widest columns that may wrap are cut, names last.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _NOTHING = frozenset({"", "-"})
 class TableColumn(NamedTuple):
     """A column of a table.
 
-    is_fixed: never wrapped. piped_only: left out on a terminal. drop: without room, columns with a number are left out
-    first, the smallest first.
+    is_fixed: never wrapped. piped_only: left out on a terminal. drop: if space is short, columns with a number are left
+    out first, the smallest number first.
     """
 
     header: str
@@ -35,19 +36,21 @@ class TableColumn(NamedTuple):
 
 
 class TableLayout(NamedTuple):
-    """How a table is shown. widths: by the number of each shown column; dropped: headers without room."""
+    """The layout of a table. widths: by the index of each shown column; dropped: the headers of columns that do not
+    fit.
+    """
 
     widths: dict[int, int]
     dropped: list[str]
 
 
 def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width: int) -> TableLayout:
-    """Fit a table.
+    """Fit a table into a line.
 
     Args:
-        columns: all columns.
-        rows: their cells, as they are shown.
-        width: how many characters a line has.
+        columns: All columns.
+        rows: Their cells, as they are shown.
+        width: The length of a line, in characters.
     """
     shown = [number for number, column in enumerate(columns) if not column.piped_only]
     cells = {number: [columns[number].header, *(row[number] for row in rows)] for number in shown}
@@ -59,7 +62,7 @@ def fitted(columns: Sequence[TableColumn], rows: Sequence[Sequence[str]], width:
             del natural[number]
     least = {}
     for number, wide in natural.items():
-        # A name distinguishes the rows, so it is shown whole.
+        # A name identifies its row, so it gets more room.
         word_max = width // 2 if columns[number].style in _NAMES else _WORD_MAX
         least[number] = wide if columns[number].is_fixed else min(wide, word_max, _longest_word(cells[number]))
     dropped = []

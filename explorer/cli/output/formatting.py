@@ -1,4 +1,4 @@
-"""Format field values for people: times as text, decimals as numbers, contents by their description."""
+"""Formats field values for people: times as text, decimals as numbers, contents by a description."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Opened = Callable[[str, str, Any], Any]
 
 
 class ValueFormatter:
-    """Formats values of every type given by `types`, in their JSON form, as one line of text.
+    """Formats values of the given types as one line of text. Values are in their JSON form.
 
     opened: (entity, field, value) -> the value with its sealed parts opened, or marked as unreadable (sealed.py).
     """

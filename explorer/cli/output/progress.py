@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal; elsewhere a line every few seconds, if a command asks for it."""
+"""Progress on standard error: a bar on a terminal, otherwise a line every few seconds if the command asks for it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Reached = Callable[[int, int], None]
 
 @contextmanager
 def counting(doing: str, total: int, unit: str) -> Iterator[Advance]:
-    """Show a bar; the returned function adds to it."""
+    """Show a bar. The yielded function adds to it."""
     with reading(doing, unit) as reached:
         yield lambda more: reached(more, total)
 
 
 @contextmanager
 def reading(doing: str, unit: str, *, lines: bool = False) -> Iterator[Reached]:
-    """Show a bar; the returned function takes how many more were done, and the total as known by then.
+    """Show a bar. The yielded function takes how many more are done, and the total as known so far.
 
-    lines: if standard error is not a terminal, print a line every LINE_EVERY_S.
+    lines: if standard error is not a terminal, print a line every LINE_EVERY_S seconds.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -55,7 +55,9 @@ def reading(doing: str, unit: str, *, lines: bool = False) -> Iterator[Reached]:
 
 
 def _lines(doing: str, unit: str) -> Reached:
-    """The same as lines of text, the first of them after a while: a short command prints none."""
+    """Report progress as lines of text. The first one comes after LINE_EVERY_S seconds, so a short command prints
+    none.
+    """
     done, said_at = 0, time.monotonic()
 
     def add(more: int, total: int) -> None:
@@ -70,7 +72,7 @@ def _lines(doing: str, unit: str) -> Reached:
 
 
 def _seldom(advance: Reached) -> Reached:
-    """The same in larger steps: drawing costs more than the counted work."""
+    """Update the bar in larger steps, because drawing costs more than the counted work."""
     waiting, drawn_at = 0, 0.0
 
     def add(more: int, total: int) -> None:
@@ -86,7 +88,9 @@ def _seldom(advance: Reached) -> Reached:
 
 @contextmanager
 def files_read(doing: str, paths: Sequence[Path]) -> Iterator[list[Reached | None]]:
-    """Show a bar over the bytes of several files; yields for each a function of (bytes read, bytes in all)."""
+    """Show a bar for the bytes of several files. Yields, for each file, a function of (bytes read, bytes in all), or
+    None.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield [None] * len(paths)

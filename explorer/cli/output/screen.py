@@ -1,6 +1,6 @@
-"""Text on the screen: tables and lines, in colour and fitted on a terminal, whole and plain elsewhere.
+"""Text output: tables and lines. On a terminal they are coloured and fitted; elsewhere they are plain and complete.
 
-Values come from agents: what is not printable is escaped, so that no recorded text can steer a terminal.
+Values come from agents, so unprintable characters are escaped: no recorded text can control a terminal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _FORCING = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 def printable(text: str) -> str:
-    """The text on one line, with what a terminal would act on escaped."""
+    """Return the text on one line. Characters that could control a terminal are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def moment(micros: int | None) -> str:
-    """A time in RFC 3339, without zeros that say nothing."""
+    """Format a time, in microseconds, as RFC 3339 without trailing zeros; "-" for None."""
     if micros is None:
         return "-"
     text = time_text(micros)
@@ -49,25 +49,25 @@ def moment(micros: int | None) -> str:
 
 
 NO_TIME = "no time"
-"""Where a source gave none, and the one by which an observation is put in order was made up."""
+"""Shown if a source gave no time, and the time that orders the observation was generated."""
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number and what it counts: "1 step", "2,000 steps"."""
+    """Return a number with its noun: "1 step", "2,000 steps"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 ObservedText = Callable[[int, Source], str]
-"""The text of when something was observed, microseconds, by a source."""
+"""Formats the time, in microseconds, at which a source observed something."""
 
 
 def observed_texts(log: Log, sources: Iterable[Source], cut: Cut) -> ObservedText:
-    """How to show when something was observed.
+    """Return a function that formats when something was observed.
 
     Args:
-        log: The log that the observations are in.
-        sources: Of all observations that are to be shown.
-        cut: Up to where their runs are looked at.
+        log: The log of the observations.
+        sources: The sources of all observations that will be shown.
+        cut: The point at which their runs are looked up.
 
     Returns:
         A function from a time and its source to text.
@@ -81,7 +81,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._has_begun = False
-        # Elsewhere rich need not be asked, nor imported: of all it looks at only these make a pipe a terminal.
+        # Rich is imported only if it is needed: without a terminal, only these variables make it treat a pipe as one.
         may_be = sys.stdout.isatty() or not _FORCING.isdisjoint(os.environ)
         self.is_terminal = may_be and self._console.is_terminal
 
@@ -92,7 +92,7 @@ class Screen:
         return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def say(self, text: str = "", style: str = "") -> None:
-        """One line; an empty one only after others."""
+        """Print a line. An empty line is printed only after other lines."""
         if not text and not self._has_begun:
             return
         self._has_begun = True
@@ -104,17 +104,17 @@ class Screen:
             sys.stdout.write(printable(text) + "\n")
 
     def id(self, hexadecimal: str) -> str:
-        """An id or hash: its first digits on a terminal, whole elsewhere."""
+        """Return an id or hash: its first digits on a terminal, all of it elsewhere."""
         return hexadecimal[:ID_DIGITS] if self.is_terminal else hexadecimal
 
     def cell(self, text: str) -> str:
-        """A value in a table: cut on a terminal, whole elsewhere."""
+        """Return a value for a table: shortened on a terminal, complete elsewhere."""
         if not self.is_terminal or len(text) <= CELL_CHARACTERS_MAX:
             return text
         return f"{text[:CELL_CHARACTERS_MAX]}... ({len(text):,} characters)"
 
     def table(self, columns: Sequence[TableColumn], rows: Sequence[Sequence[str]]) -> None:
-        """Aligned columns; nothing where there are no rows."""
+        """Print aligned columns. Without rows, nothing is printed."""
         if not rows:
             return
         self._has_begun = True
@@ -122,7 +122,7 @@ class Screen:
             self._fitted(columns, rows)
             return
         lines = [[column.header for column in columns], *([printable(cell) for cell in row] for row in rows)]
-        # A column is as wide as most need it: a long value moves its own row aside, not all rows.
+        # Only cells of ordinary length set the width of a column: a long value shifts its own row, not all rows.
         widths = [
             max(len(line[number]) for line in lines if len(line[number]) <= PADDED_CHARACTERS_MAX)
             for number in range(len(columns) - 1)
@@ -151,9 +151,9 @@ class Screen:
             self.say(f"no room here for: {', '.join(fit.dropped)} (--json has all)", "dim")
 
     def point(self, point: Point, name: str = "at") -> None:
-        """The cut that an answer about the past is for, and whether it may still grow.
+        """Print the cut of an answer, and whether the answer may still change.
 
-        On a terminal it is the last line, by its short hash; elsewhere it comes at once, whole.
+        On a terminal it is the last line, with the cut's short hash. Elsewhere it is printed at once, in full.
         """
         context = click.get_current_context(silent=True)
         if self.is_terminal and context is not None:
@@ -168,15 +168,15 @@ class Screen:
             self.say("still open: this time is not yet 5 s old, so more may be recorded before it")
 
     def json(self, tree: Any) -> None:
-        """One JSON value, indented."""
+        """Print one JSON value, indented."""
         sys.stdout.write(json.dumps(tree, ensure_ascii=not _is_utf8(), indent=2) + "\n")
 
     def json_line(self, tree: Any) -> None:
-        """One JSON value on one line."""
+        """Print one JSON value on one line."""
         sys.stdout.write(json_line(tree, ascii_only=not _is_utf8()))
 
     def flush(self) -> None:
-        """Let readers of a pipe see everything so far."""
+        """Flush the output, so that the reader of a pipe sees everything so far."""
         sys.stdout.flush()
 
 
