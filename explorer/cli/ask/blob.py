@@ -1,4 +1,4 @@
-"""`refold blob`: a content that is too large to be stored in a field."""
+"""`refold blob`: a content that was too large to be stored in a field."""
 
 from __future__ import annotations
 

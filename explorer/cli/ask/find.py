@@ -1,4 +1,4 @@
-"""`refold find`: the entities that hold a text."""
+"""`refold find`: the entities that contain a text."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _show(
 
 
 def place_of(row: Row) -> str:
-    """Return the field's name, and the key in it."""
+    """Return the name of the changed field, and the key in it."""
     if row.field == LINKS:
         return f"{row.field}: {row.key[0]} {row.key[1]}"
     if isinstance(row.key, str):

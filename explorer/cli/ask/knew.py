@@ -1,4 +1,4 @@
-"""`refold knew`: what an agent had read by a moment, compared with what the log held then."""
+"""`refold knew`: what an agent had read up to a moment, compared with what the log held then."""
 
 from __future__ import annotations
 

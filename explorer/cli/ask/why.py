@@ -1,4 +1,4 @@
-"""`refold why`: from a value back to the observations behind it."""
+"""`refold why`: the observations that a value comes from."""
 
 from __future__ import annotations
 
@@ -88,7 +88,12 @@ def chain_lines(
     """Yield the lines for one observation of a chain: its entity, fields, position and source.
 
     Args:
-        only: Show only this field; "" for none, None for all.
+        screen: The output.
+        log: The log of the observation.
+        humane: Formats the values.
+        link: The observation.
+        observed: Formats the time of observation.
+        only: Show only this field; empty: no field; None: all fields.
     """
     lead = "because of " if link.depth else ""
     if link.statement is None or link.position is None or link.recorded_at is None:

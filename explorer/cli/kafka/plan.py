@@ -82,7 +82,11 @@ def _rows(demand: Demand, found: Capacity) -> list[list[str]]:
 
 
 def _seconds(text: str) -> float:
-    """A duration in seconds; InputError."""
+    """Parse a duration; return seconds.
+
+    Raises:
+        InputError: The text is not a duration above 0.
+    """
     found = _DURATION.fullmatch(text.strip())
     if found is None or not float(found[1]):
         raise InputError(f"--retain {text}: a number above 0 and s, m, h, d, w or y, such as 365d")
@@ -90,7 +94,7 @@ def _seconds(text: str) -> float:
 
 
 def size_text(size_bytes: float) -> str:
-    """A size in the unit that gives it up to four digits."""
+    """Format a size in the unit that gives it at most four digits."""
     scale = 0
     while size_bytes >= 9_999.5 and scale < len(_SCALES) - 1:
         size_bytes /= 1_000
@@ -99,7 +103,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A duration in seconds, minutes, hours or days."""
+    """Format a duration in seconds, minutes, hours or days."""
     for unit in ("d", "h", "m"):
         if seconds >= 2 * _SECONDS[unit]:
             return f"{seconds / _SECONDS[unit]:,.1f} {unit}"

@@ -140,14 +140,18 @@ class PageOptions(NamedTuple):
     connections: int
 
     def words(self) -> list[str]:
-        """Return all options but the port, as arguments."""
+        """Return all options except the port, as command-line arguments."""
         words = ["--host", self.host, "--connections", str(self.connections)]
         words += ["--tls-cert", self.certificate] if self.certificate else []
         words += ["--tls-key", self.key] if self.key else []
         return words + [word for name in self.allowed_hosts for word in ("--allow-host", name)]
 
     def bind(self) -> WebServer:
-        """Return the server, bound to its address. InputError if it cannot be bound."""
+        """Return the server, bound to its address.
+
+        Raises:
+            InputError: The address cannot be bound.
+        """
         from refold.streams.web.connection import Bounds
         from refold.streams.web.guard import token_in
         from refold.streams.web.listening import Access
@@ -193,7 +197,7 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
     from refold.streams.worker.host.process import run_process
     from refold.streams.worker.service import FoldService
 
-    # Where a library in C aborts the process, its own line does not say which call led there.
+    # If a C library aborts the process, its own message does not show which Python call led to it.
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     runtime.keep_little()
@@ -251,7 +255,7 @@ def _run_with_agents(
 
 
 def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url: str, ending: ExitStack) -> Pages:
-    """Return the pages of a worker. `ending` closes their resources."""
+    """Return the pages of a worker. `ending` closes what they have open."""
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.lookups import workers_of
     from refold.streams.log.kafka.url import parse_url

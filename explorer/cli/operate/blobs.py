@@ -1,4 +1,6 @@
-"""`refold blobs`: the store of contents, contents that no observation names, and copying to another store."""
+"""`refold blobs`: the store of contents, its contents that no observation refers to, and copying it to another
+store.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def blobs(
 
 
 def _below(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, int]:
-    """Count unfinished puts of killed processes, and removed contents that are not erased yet."""
+    """Count unfinished writes of killed processes, and removed contents that are not erased yet."""
     parts, remaining = store.sweep(before_ms, dry_run=not applies), store.remaining()
     if applies and remaining:
         store.settle()

@@ -29,7 +29,7 @@ ROW_BYTES = 16
 
 
 def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
-    """Return everything: bytes in hex, and the observation in them as an exported line, if a schema decodes it."""
+    """Return the whole dead letter in JSON: bytes in hex, and the decoded observation if a schema can decode it."""
     verdict = letter.verdict
     return {
         **letter_json(letter),
@@ -42,7 +42,7 @@ def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
 
 
 def show_letter(screen: Screen, letter: Letter, registry: Registry) -> None:
-    """Show the same as text."""
+    """Print the whole dead letter as text."""
     verdict = letter.verdict
     screen.say(f"{letter.position}: {verdict.reason}", "bold")
     screen.say(f"why          {verdict.detail}")
@@ -225,7 +225,7 @@ deadletters.add_command(retry)
 
 
 def _none(place: LogTarget, *, is_limited: bool) -> str:
-    """Say why there is nothing to list."""
+    """Return why there is nothing to list."""
     if is_limited:
         return "no dead letters match"
     if is_kafka(place.url):

@@ -1,4 +1,4 @@
-"""`refold doctor`: is this log fit to be used here, and if not, what to do."""
+"""`refold doctor`: whether this log can be used on this machine, and if not, what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`refold export`."""
+"""`refold export`: write observations, or the whole log, to a file."""
 
 from __future__ import annotations
 

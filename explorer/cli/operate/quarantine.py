@@ -1,4 +1,4 @@
-"""`refold quarantine`: definitions and damaged records that an administrator sets aside, or counts again."""
+"""`refold quarantine`: set definitions and damaged records aside, or count them again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = (
     "record, as the error names it"
 )
 RECORDS = (OBSERVATIONS, CHANGES)
-"""Topics of which single records may be set aside."""
+"""The topics in which single records may be set aside."""
 COST = (
     "every earlier key is unusable from then on, because it may have destroyed any of them; content sealed with them "
     "cannot be read, as if it were erased, until the brokers' data is restored and the batch is counted again"
@@ -213,7 +213,7 @@ def _topic(place: LogTarget, given: str | None, position: str) -> str:
 
 
 def _is_readable(place: LogTarget, offset: int) -> bool:
-    """Whether the batch at an offset of `.schemas` can be read and is not set aside: then it is a definition."""
+    """Return whether a batch at an offset of `.schemas` can be read and is not set aside. Then it is a definition."""
     with _opened(place, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.offsets import TopicPlace
 
@@ -260,7 +260,7 @@ def _opened(place: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> 
 
 
 def _whose(entry: RecordEntry) -> str:
-    """Return what a ruling is about, for the list."""
+    """Return the entity or batch that a ruling is about, for the list."""
     return entry.entity or ("-" if entry.records == 1 else f"a batch of {entry.records} records")
 
 

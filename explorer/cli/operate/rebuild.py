@@ -105,7 +105,7 @@ def _root(given: str, limited: bool) -> str:
 
 
 def _how(source: Mapping[str, Any]) -> list[str]:
-    """Describe how it was rebuilt."""
+    """Describe how the entities were rebuilt."""
     epochs = source["snapshot_epochs"]
     shown = ", ".join(f"{partition}={offset}" for partition, offset in list(epochs.items())[:EPOCHS_SHOWN])
     more = f" and {len(epochs) - EPOCHS_SHOWN} more" if len(epochs) > EPOCHS_SHOWN else ""

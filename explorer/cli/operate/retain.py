@@ -1,4 +1,4 @@
-"""`refold retain`: how long the content of agents' runs is kept, and removing expired content."""
+"""`refold retain`: how long the content of agents' runs is kept, and removal of expired content."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> in
 
 
 def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool) -> int:
-    """Print how many destroyed keys and removed contents are still stored. The exit status is 1 if there are any."""
+    """Print how many destroyed keys and removed contents are still stored. Return exit status 1 if there are any."""
     remaining = 0 if ring is None else ring.remaining()
     contents = 0 if store is None else store.remaining()
     screen = Screen()
@@ -145,7 +145,7 @@ def _checked(ring: KeyRing | None, store: ContentStore | None, *, as_json: bool)
 
 
 def contents_remaining(count: int) -> str:
-    """Describe removed contents whose bytes are still in the storage below the store."""
+    """Describe removed contents whose bytes are still on the brokers' disks."""
     return (
         f"{counted(count, 'removed content')} still on the brokers' disks: they are dropped when the topic is "
         "compacted. Run `refold retain --apply` or `refold blobs --apply` once more after a day, then "
@@ -162,7 +162,7 @@ def _remaining_said(remaining: int, place: str) -> str:
 
 
 def _damage_said(found: Plan, failed: Mapping[str, str]) -> int:
-    """Name each key that is damaged or could not be destroyed, on standard error. Returns the exit status."""
+    """Print each key that is damaged or could not be destroyed to standard error. Return the exit status."""
     for each in found.damaged:
         run = each.key_id.removeprefix("run:")
         planned = found.runs.get(run)

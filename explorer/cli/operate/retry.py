@@ -1,6 +1,6 @@
 """`refold deadletters retry`, and the results of retries.
 
-A command selects dead letters by position, or by reason, type and point.
+Dead letters are selected by position, or by reason, type and point.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POSITION = re.compile(r"(\d{1,5})=(\d{1,18})\Z", re.ASCII)
 
 
 def chosen_by(command: Command) -> Command:
-    """Add --reason, --type, --since and --until, as `reasons`, `type_name`, `since` and `until`."""
+    """Add --reason, --type, --since and --until, passed as `reasons`, `type_name`, `since` and `until`."""
     for option in (
         click.option("--until", metavar="WHEN", help="Only those recorded up to this point."),
         click.option("--since", metavar="WHEN", help="Only those recorded after this point."),
@@ -46,7 +46,11 @@ def chosen_by(command: Command) -> Command:
 
 
 def positions_of(given: Sequence[str]) -> list[Position]:
-    """Parse each PARTITION=OFFSET."""
+    """Parse each PARTITION=OFFSET.
+
+    Raises:
+        InputError: A text has another form.
+    """
     found = [(each, POSITION.match(each)) for each in given]
     for text, match in found:
         if match is None:
@@ -121,7 +125,11 @@ def retry(
 
 
 def kafka_port(log: Log) -> KafkaLog:
-    """Return the log on Kafka. InputError for any other log."""
+    """Return the log's port on Kafka.
+
+    Raises:
+        InputError: The log is not on Kafka.
+    """
     if not is_kafka(log.port.url):
         raise InputError(
             f"{log.port.url}: an embedded log refuses invalid records at write, so there is nothing to retry, and an "
@@ -134,13 +142,13 @@ def kafka_port(log: Log) -> KafkaLog:
 
 
 def never_retried(log: Log, found: Iterable[Letter]) -> list[Letter]:
-    """Return those that were not retried yet."""
+    """Return the dead letters that were not retried yet."""
     told, _ = _plan(log, list(found), again=False)
     return [each.letter for each in told if each.outcome != "retried"]
 
 
 def told_of(log: Log, letter: Letter) -> RetryReport:
-    """Report whether a dead letter was retried, and the result, or else what a retry would do."""
+    """Report whether a dead letter was retried and with which result, or else what a retry would do."""
     (told,), _ = _plan(log, [letter], again=False)
     return told
 

@@ -1,8 +1,8 @@
 """`refold sink`: keep a store up to date with a log.
 
-On standard error it shows progress while it loads, and then how far it lags. Bars are shown only on a terminal. It
-always prints a line when the store refuses, when the store answers again, and when it has caught up, and one line a
-minute while it lags.
+Standard error shows progress while the sink loads, and then its lag. Bars are shown only on a terminal. A line is
+always printed when the store refuses writes, when it accepts them again, and when the sink has caught up; while it
+lags, one line a minute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DRAW_EVERY_S = 0.1
 
 
 class SinkScreen:
-    """The output for one sink; is_long: whether it continues at the log's end. A context manager."""
+    """The output for one sink, as a context manager. is_long: whether the sink continues at the log's end."""
 
     def __init__(self, name: str, *, is_long: bool) -> None:
         self._name = name
@@ -66,15 +66,15 @@ class SinkScreen:
             self._bar.stop()
 
     def loading(self, more: int, total: int) -> None:
-        """More records were read, of `total`."""
+        """Called when more records were read, of `total`."""
         self._advance("reading the log (records)", more, total)
 
     def storing(self, more: int, total: int) -> None:
-        """More entities were passed to the store, of `total`."""
+        """Called when more entities were passed to the store, of `total`."""
         self._advance("loading the store (entities)", more, total)
 
     def wrote(self, changes: int) -> None:
-        """A transaction was committed."""
+        """Called when a transaction was committed."""
         for task in self._tasks.values():
             if self._bar is not None:
                 self._bar.remove_task(task)
@@ -83,19 +83,19 @@ class SinkScreen:
         self.answered()
 
     def answered(self) -> None:
-        """The store accepts writes."""
+        """Called when the store accepts writes."""
         if self._refusal:
             self._refusal = ""
             self._say("the store answers again")
 
     def refused(self, why: str, retry_after_s: float) -> None:
-        """The store refuses writes now."""
+        """Called when the store refuses writes."""
         if why != self._refusal:
             self._refusal = why
             self._say(f"waiting, because the store refuses: {why}")
 
     def lags(self, changes: int, seconds: float) -> None:
-        """So many changes are not in the store, and the oldest was recorded so many seconds ago."""
+        """Report the lag. changes: how many are not in the store yet; seconds: the age of the oldest of them."""
         now, is_behind = time.monotonic(), changes > 0
         turned = is_behind != self._is_behind and not is_behind
         if self._is_long and (turned or (is_behind and now - self._said_at_s >= SAY_EVERY_S)):
@@ -190,7 +190,7 @@ def sink(
 
 
 class MetricsPage(NamedTuple):
-    """The options of /metrics, as given."""
+    """The options of the page /metrics, as given."""
 
     host: str
     port: int
@@ -200,7 +200,9 @@ class MetricsPage(NamedTuple):
 
 
 def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bool) -> SinkWatch:
-    """Report to the screen and to Prometheus. For a sink of whole cuts no line says how far it lags."""
+    """Return callbacks that report to the screen and to Prometheus. A sink of whole cuts prints no lines about its
+    lag.
+    """
 
     def wrote(taken: Load | Batch | SinkCommit) -> None:
         changes = 0 if isinstance(taken, Load) else taken.changes
@@ -233,7 +235,11 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
 
 
 def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
-    """Return the metrics of this sink, served until `ending` closes."""
+    """Serve the metrics of this sink until `ending` closes.
+
+    Raises:
+        InputError: The libraries for metrics are not installed.
+    """
     try:
         from refold.sinks.metrics import SinkMetrics, SinkPages
         from refold.streams.web.guard import token_in
@@ -255,7 +261,7 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
 
 @contextmanager
 def _ended_by_signals(stop: Event) -> Iterator[None]:
-    """The first SIGTERM or Ctrl-C sets `stop`; the next one ends the process as usual."""
+    """Set `stop` on the first SIGTERM or Ctrl-C. The next one ends the process as usual."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(number: int, _: object) -> None:

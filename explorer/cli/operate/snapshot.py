@@ -101,7 +101,7 @@ def _there(log: Log) -> list[Epoch]:
 
 
 def _named(epochs: Sequence[str], there: Sequence[Epoch]) -> list[Epoch]:
-    """Return the epochs of these names. Two may share a name, if a type was defined again between them."""
+    """Return the epochs of these names. Two epochs share a name if a type was redefined between them."""
     found = []
     for name in epochs:
         some = [epoch for epoch in there if str(epoch) == name]

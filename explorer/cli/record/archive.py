@@ -43,7 +43,9 @@ def export_archive(place: LogTarget, file: str, *, force: bool, as_json: bool) -
 
 
 def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool, as_json: bool) -> None:
-    """Create a log from an archive, and fork it if asked. Without a file, fork a log that was made from an archive."""
+    """Create a log from an archive, and fork it if `is_fork` is set. Without a file, fork a log that was created from
+    an archive.
+    """
     screen = Screen()
     path = file_path(place.url)
     fork_id = uuid.uuid4().bytes if is_fork else None

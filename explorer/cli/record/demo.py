@@ -1,4 +1,4 @@
-"""`refold demo`."""
+"""`refold demo`: see refold work."""
 
 from __future__ import annotations
 

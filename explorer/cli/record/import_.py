@@ -35,20 +35,29 @@ from refold.streams.temporary import TemporaryFolder
 
 
 class ImportFiles(Protocol):
-    """Files to import. Each is read twice: once to check it, and once to record it."""
+    """Files to import. Each is read twice: first to check it, then to record it."""
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
-        """Return how many observations there are; InputError if one is invalid. is_held: whether a log's store has a
-        content."""
+        """Check all observations, and return how many there are.
+
+        Args:
+            is_held: Whether a log's store has the content with a digest.
+            progress: For each file, a function that reports progress.
+
+        Raises:
+            InputError: An observation is invalid.
+        """
         ...
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Pass them to `intake`. They are durable on return."""
+        """Pass all observations to `intake`. They are durable on return."""
         ...
 
 
 class Arrivals:
-    """Files of several formats, each read by its importer. importers: one for each file, None for observations."""
+    """Files of several formats, each read by its own importer. importers: one for each file; None: it holds
+    observations.
+    """
 
     def __init__(
         self,
@@ -120,7 +129,7 @@ KINDS_SHOWN = 10
 
 
 def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
-    """Return an option that sets one of the Limits."""
+    """Return a command-line option for one of the limits."""
     return click.option(
         option, name, type=click.IntRange(min=1), default=getattr(FileLimits(), name), show_default=True, help=text
     )
@@ -224,8 +233,9 @@ def _require_alone(files: list[ExchangeFile], formats: list[FoundFormat]) -> Non
 
 @contextmanager
 def _on_disk(files: tuple[str, ...], limits: FileLimits) -> Iterator[list[ExchangeFile]]:
-    """Yield the files, so that each can be read several times: one that can be read only once is first copied to
-    disk."""
+    """Yield the files so that each can be read several times. One that can be read only once is copied to disk
+    first.
+    """
     if files.count(STDIN) > 1:
         raise InputError("-: standard input can be read once; name it once")
     with TemporaryFolder("refold-import-") as folder:
@@ -256,7 +266,7 @@ def _spool(given: str, copy: Path) -> None:
 def _checked(
     place: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
 ) -> tuple[Arrivals, int]:
-    """Check every line of the files. Returns the files, and how many observations they hold."""
+    """Check every line of the files; return the checked files, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
@@ -270,7 +280,7 @@ def _checked(
 
 @contextmanager
 def _accounted(intake: Intake, total: int) -> Iterator[None]:
-    """Report how far an import got, if something stops it."""
+    """If an import is interrupted, report how many observations are recorded."""
     try:
         yield
     except BaseException as error:

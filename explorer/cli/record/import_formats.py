@@ -1,4 +1,4 @@
-"""The format of each file of an import: the named one, or with `auto` the one that is detected."""
+"""The format of each file of an import: the named one, or with `auto` the detected one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ OBSERVATIONS = "observations"
 
 
 class FoundFormat(NamedTuple):
-    """A file's format. importer: None for observations and archives. what: a description, empty if the format was
-    named."""
+    """A file's format. importer: None for observations and archives; what: a description, empty if the user named
+    the format.
+    """
 
     name: str
     importer: Importer | None
@@ -32,7 +33,7 @@ class FoundFormat(NamedTuple):
 
 
 def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]) -> list[FoundFormat]:
-    """The format of each file.
+    """Determine the format of each file.
 
     Args:
         form: The value of --format.
@@ -43,8 +44,8 @@ def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]
         One format for each file.
 
     Raises:
-        InputError: The format does not exist, a file has none or several, or --map names a key that its format does not
-            have.
+        InputError: The format does not exist, a file matches none or several, or --map names a key that its format does
+            not have.
     """
     if form in (OBSERVATIONS, ARCHIVE):
         found = [FoundFormat(form, None)] * len(files)
@@ -63,7 +64,11 @@ def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]
 
 
 def parsed_keys(given: Sequence[str]) -> dict[str, str]:
-    """Parse each --map KEY=THEIRS, and return THEIRS by KEY. InputError for any other form."""
+    """Parse each --map KEY=THEIRS, and return THEIRS by KEY.
+
+    Raises:
+        InputError: A text has another form, or repeats a name.
+    """
     keys: dict[str, str] = {}
     for each in given:
         key, sign, theirs = each.partition("=")

@@ -35,13 +35,17 @@ from refold.streams.log.port import Position
 from refold.streams.open import process_surroundings
 
 CONTENT_BYTES_MAX = 64 << 20
-"""The most bytes of a file that is given as a value (@FILE)."""
+"""The maximum size of a file that is given as a value (@FILE), in bytes."""
 COLLECTED = frozenset({"array", "map", "record"})
 NUMBERS = {"int": int, "long": int, "float": float, "double": float}
 
 
 def patch_of(definition: TypeDefinition, assignments: Iterable[str]) -> dict[str, Any]:
-    """Return the patch that some assignments make; InputError names the one that is wrong."""
+    """Return the patch that the assignments describe.
+
+    Raises:
+        InputError: An assignment is invalid. The message names it.
+    """
     patch: dict[str, Any] = {}
     given: set[str] = set()
     fields = {**definition.by_first_name, **definition.fields}
@@ -81,7 +85,7 @@ def _content(text: str, path: str) -> str:
 
 
 def _value(node: Node, text: str, path: str) -> Any:
-    """Parse the text by the field's type; the write path then decides whether the type allows the value."""
+    """Parse a text by the field's type. Later validation decides whether the type allows the value."""
     plain = value_of(node)
     kind, logical = plain["type"], plain.get("logicalType")
     if text == "null" and allows(node, "null") and (logical == JSON or kind != "string"):
@@ -99,7 +103,7 @@ def _value(node: Node, text: str, path: str) -> Any:
 
 
 def _number(convert: type, text: str, *, is_time: bool) -> Any:
-    """Parse a number. Other text is returned unchanged: it is a time, or will be refused."""
+    """Parse a number. Other text is returned unchanged: it is a time, or validation will refuse it."""
     if not text.isascii() or "_" in text:
         return text
     try:
@@ -107,7 +111,7 @@ def _number(convert: type, text: str, *, is_time: bool) -> Any:
     except ValueError:
         pass
     try:
-        # 5.0 and 5e3 are whole numbers too; the write path refuses any other by its type.
+        # 5.0 and 5e3 are whole numbers too; validation refuses other fractions for an integer field.
         return text if is_time else float(text)
     except ValueError:
         return text

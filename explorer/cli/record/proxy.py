@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 CLOSING_S = 10.0
 SHOWN_MAX = 20
 SWITCH_S = 0.0002
-"""How long the thread that stores may hold the interpreter while a piece of a stream waits: Python's own 5 ms show."""
+"""How long the storing thread may hold the interpreter while a piece of a stream waits. Python's default of 5 ms is
+noticeable.
+"""
 PORT = 8080
 SPOOL_MIB = 1024
 
@@ -124,7 +126,9 @@ def _replay(
 def serve_recording(
     place: LogTarget, run_id: str, redact: str | None, host: str, port: int, *, is_paced: bool
 ) -> tuple[LoopbackServer, RecordedUpstream, str]:
-    """Return a server that answers from a run and those captured with it, and the run's whole id."""
+    """Return a server that answers from a run and from those captured with it, the recorded answers, and the run's
+    full id.
+    """
     module = capture_modules()
     replaying, _, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
     return module.Serving(lambda: replaying, host, port), replaying, run_id
@@ -133,7 +137,7 @@ def serve_recording(
 def forking_settings(
     place: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
 ) -> tuple[CaptureSettings, RecordedUpstream, str]:
-    """Return the settings of a capture that first answers from a run, the recorded answers, and the run's whole id."""
+    """Return the settings of a capture that first answers from a run, the recorded answers, and the run's full id."""
     replaying, recordings, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
     if redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
@@ -143,7 +147,7 @@ def forking_settings(
 def _recorded(
     place: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
 ) -> tuple[RecordedUpstream, list[Recording], str]:
-    """Return the recorded answers, the run and those captured with it, and the run's whole id."""
+    """Return the recorded answers, the run with those captured with it, and the run's full id."""
     module = capture_modules()
     with place.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
@@ -178,7 +182,11 @@ class CaptureModules:
 
 
 def capture_modules() -> CaptureModules:
-    """Import the modules that capturing needs. InputError if the extra is not installed."""
+    """Import the modules that capturing needs.
+
+    Raises:
+        InputError: The extra `capture` is not installed.
+    """
     try:
         import brotli  # noqa: F401
         import zstandard  # noqa: F401
@@ -194,7 +202,7 @@ def capture_settings(
     place: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
     **more: Any,
 ) -> CaptureSettings:  # fmt: skip
-    """Return the settings to capture into a command's log, and set the command's process up for it."""
+    """Return the settings for capturing into a command's log. Also set this process's switch interval for it."""
     from refold.agents.log import open_log
     from refold.streams.open import given_url
 
@@ -232,7 +240,11 @@ def tell_stored(stored: Stored, log_url: str) -> None:
 
 
 def address_of(listen: str) -> tuple[str, int]:
-    """Parse HOST:PORT, or a port alone."""
+    """Parse HOST:PORT, or a port alone.
+
+    Raises:
+        InputError: The text has another form.
+    """
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
         raise InputError(f"--listen {listen}: write it HOST:PORT")

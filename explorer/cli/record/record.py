@@ -82,11 +82,11 @@ def record(
 
 
 def exit_as(ended: int) -> int:
-    """Return the exit status. If a signal ended the program, end by the same signal."""
+    """Return the exit status. If a signal ended the program, end this process by the same signal."""
     if ended >= 0:
         return ended
     sys.stdout.flush()
     if -ended != signal.SIGKILL:
         signal.signal(-ended, signal.SIG_DFL)
     os.kill(os.getpid(), -ended)
-    return 128 - ended  # the signal is one that does not end a process
+    return 128 - ended  # the signal does not end this process

@@ -32,7 +32,7 @@ REASON_CHARACTERS_MAX = 100
 
 
 class BisectTarget(NamedTuple):
-    """A self-contained recording, and the agent and the redactor that it names, if any."""
+    """A self-contained recording, with the names of its agent's function and its redactor, empty if it names none."""
 
     recording: Recording
     entry: str
@@ -119,7 +119,7 @@ def _given(place: LogTarget, run: str, redactor: str | None) -> BisectTarget:
 
 
 def _redaction(log: AgentLog) -> Mapping[str, str]:
-    """Return the key of the log's tokens, for agents without a log."""
+    """Return the environment variable with the log's key for redaction tokens, for agents that run without the log."""
     vault = log.vault
     return {ENVIRONMENT: kept_key(vault.ring if isinstance(vault, Vault) else None, os.environ).hex()}
 

@@ -77,7 +77,11 @@ def _json(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]
 
 
 def _going_on(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]:
-    """Return the last request up to here, with the conversation as it was after it."""
+    """Return the last request before this point, with the conversation as it was after its reply.
+
+    Raises:
+        InputError: There is no turn of a captured conversation.
+    """
     requests = (
         call.asked.request for step in reversed(run.steps[: stood.step]) for call in step.calls
         if call.asked.kind == "model" and is_exchange(call.asked.request)

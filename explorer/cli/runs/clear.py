@@ -1,4 +1,4 @@
-"""Show a run whose content has expired, or is sealed with no key here: only the fields that are stored in clear."""
+"""Shows a run whose content has expired, or is sealed while its key is unavailable: only the fields stored in clear."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ COLUMNS = (
 
 
 def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_json: bool) -> int:
-    """Compare two runs, as clear_json returns them, by their hashes. Returns the exit status.
+    """Compare two runs by their hashes, and return the exit status. a, b: what clear_json returns.
 
-    Hashes may differ only because of clock readings, random numbers and generated ids. These count only with --exact.
+    Hashes may differ only because of clock readings, random numbers and generated ids. If so, the runs count as
+    different only with --exact.
     """
     screen = Screen()
     is_equal = a["hash"] is not None and a["hash"] == b["hash"]
@@ -46,7 +47,7 @@ def compare_clear(a: dict[str, Any], b: dict[str, Any], *, is_exact: bool, as_js
 
 
 def show_clear(screen: Screen, found: dict[str, Any]) -> None:
-    """Print the same as text."""
+    """Print a run that clear_json returns, as text."""
     version = f" {found['version']}" if found["version"] else ""
     screen.say(f"run {found['run']} of {found['agent'] or 'an agent'}{version}: its content cannot be read", "bold")
     screen.say(f"  content   {found['content']}", "yellow")

@@ -42,7 +42,7 @@ guard_option = click.option(
 
 
 def redactor_for(given: str | None) -> Redact | None:
-    """Return what --redact names: None without it, the standard rules, or the function of that name."""
+    """Return the redactor that --redact names: None without the option, the standard rules, or a function."""
     if given is None:
         return None
     return agent_of(given, Path.cwd(), "redactor") if given else Redactor(groups=groups_in(os.environ))
@@ -68,13 +68,21 @@ confined_option = click.option(
 
 
 def agent_for(log: AgentLog, run: str, entry: str | None) -> tuple[str, Agent]:
-    """Return the function and its name, imported from this folder. InputError if the run names none."""
+    """Return the name of the run's function, and the function, imported from the current folder.
+
+    Raises:
+        InputError: The run names no function and none is given, or the run was imported.
+    """
     name = name_for(log, run, entry)
     return name, agent_of(name, Path.cwd())
 
 
 def name_for(log: AgentLog, run: str, entry: str | None) -> str:
-    """Return the function's name. InputError if the run names none."""
+    """Return the name of the run's function.
+
+    Raises:
+        InputError: The run names no function and none is given, or the run was imported.
+    """
     if log.state(f"run/{run}").fields.get("imported_from"):
         raise InputError(
             f"run {run} was imported: there is no code for it; step through it with `refold run steps {run}`"
@@ -91,10 +99,15 @@ def name_for(log: AgentLog, run: str, entry: str | None) -> str:
 
 
 def driven(run: Run, agent: Agent) -> Exception | None:
-    """Run the agent's code to its end. Returns the exception that the code raised, if any; refold's own errors are
-    raised.
+    """Run the agent's code to its end.
 
-    The code's standard output is sent to standard error: standard output is for the answer.
+    The code's standard output is redirected to standard error, because standard output is for the command's answer.
+
+    Returns:
+        The exception that the code raised, or its departure from the recording; None if it raised nothing.
+
+    Raises:
+        RefoldError: refold itself failed.
     """
     try:
         with redirect_stdout(sys.stderr):
@@ -112,7 +125,7 @@ def driven(run: Run, agent: Agent) -> Exception | None:
 
 
 def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
-    """Print how a driven run ended. Returns the exit status. begun_at: the number of the last step recorded before."""
+    """Print how a run ended; return the exit status. begun_at: the number of the last step that was recorded before."""
     if as_json:
         departure = str(error) if isinstance(error, Departure) else None
         screen.json({**run_json(run), "departure": departure})
@@ -133,7 +146,11 @@ def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | N
 
 
 def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> dict[str, Any]:
-    """Parse NAME=VALUE, several times. InputError if there is no =, or a name is given twice."""
+    """Parse a repeated option of the form NAME=VALUE.
+
+    Raises:
+        InputError: A text has no =, or a name is given twice.
+    """
     found: dict[str, Any] = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -146,5 +163,5 @@ def pairs(given: tuple[str, ...], option: str, read: Callable[[str], Any]) -> di
 
 
 def plain_value(text: str) -> Plain:
-    """Parse JSON if it is valid, so 50 is a number and "50" a text; else return the text itself."""
+    """Parse JSON, so that 50 is a number and "50" a text. Text that is not valid JSON is returned unchanged."""
     return json_or_text(text)

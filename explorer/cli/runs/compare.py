@@ -97,7 +97,7 @@ def compare(
 
 
 def _clear(log: AgentLog, given: str, at: str | None) -> dict[str, Any]:
-    """Return a run without its content, and why the content is missing; "" if it is not."""
+    """Return a run without its content. Its key `content` says why the content is missing; null if it is not."""
     cut = log.point(at).cut
     run = known_run(log, given, cut)
     try:
@@ -111,7 +111,7 @@ def _show(
     screen: Screen, logs: Mapping[str, AgentLog], pair: Pair, found: Divergence | None, behind: list[FieldCauses], *,
     is_full: bool,
 ) -> None:  # fmt: skip
-    """Print the answer first, then which runs they are, and the observations behind the difference."""
+    """Print the answer first, then the two runs, then the observations that caused the difference."""
     lines = list(told(found, is_short=not is_full, is_folded=not is_full))
     screen.say(lines[0], "bold")
     for label, known in zip("AB", pair, strict=True):
@@ -134,7 +134,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
     for link in folded.links:
-        # The recorded values of a step are shown already: they are the difference.
+        # For a step, the recorded values are the difference itself, which is printed already.
         of_field = None if is_full else behind.field if link.depth == 0 and behind.field != "journal" else ""
         for line in chain_lines(screen, log, humane, link, observed, only=of_field):
             screen.say("  " * (min(link.depth, 12) + 1) + line)

@@ -213,19 +213,27 @@ def _told(ledger: Ledger, effect: Effect) -> str:
 
 
 def _value(text: str) -> Any:
-    """Parse JSON; other text is a string."""
+    """Parse JSON. Text that is not valid JSON is returned as a string."""
     return json_or_text(text)
 
 
 def _run_of(every: Iterable[Effect], given: str) -> str:
-    """Return a run with effects, by its id or the beginning of it."""
+    """Return the id of a run that has effects. given: the id, or the beginning of it.
+
+    Raises:
+        InputError: No run matches, or several do.
+    """
     runs = sorted({run for each in every for run in each.runs})
     found = [given] if given in runs else [run for run in runs if given and run.startswith(given)]
     return _only(found, given, "run with effects")
 
 
 def _effect_of(every: Iterable[Effect], given: str) -> Effect:
-    """Return an effect, by its key or the beginning of it."""
+    """Return an effect. given: its key, or the beginning of it.
+
+    Raises:
+        InputError: No effect matches, or several do.
+    """
     by_key = {each.key: each for each in every}
     found = [given] if given in by_key else [key for key in by_key if given and key.startswith(given)]
     return by_key[_only(found, given, "effect")]
@@ -247,7 +255,11 @@ def _assigned(text: str) -> tuple[str, str]:
 
 
 def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo], dict[str, str]]:
-    """Return the functions by tool, and why one is missing. InputError if a given function cannot be found."""
+    """Return the undo functions by tool, and for each tool whose function cannot be found the reason.
+
+    Raises:
+        InputError: A function that the user named cannot be found.
+    """
     undos: dict[str, Undo] = {tool: agent_of(name, Path.cwd(), "undo function") for tool, name in named.items()}
     missing: dict[str, str] = {}
     for each in own:

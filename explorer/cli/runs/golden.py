@@ -1,4 +1,4 @@
-"""`refold golden`: recorded runs kept as tests, in self-contained files."""
+"""`refold golden`: recorded runs as tests, in self-contained files."""
 
 from __future__ import annotations
 
@@ -109,7 +109,11 @@ def add(
 
 
 def _keep(place: LogTarget, run: str, name: str) -> str:
-    """Have the run's content kept. Returns why it is not, if this user may not write to the log."""
+    """Mark a run so that its content is kept.
+
+    Returns:
+        Why it is not kept, if this user may not write to the log; empty if it is kept.
+    """
     try:
         with place.write(make=False) as log:
             log.observe(f"run/{run}", {"golden": name}, source=SOURCE)
@@ -261,7 +265,7 @@ def _files(places: tuple[Path, ...]) -> list[Path]:
 
 
 def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str, Any], str, bool]:
-    """Return the result for one file: for programs, for people, and whether it passed."""
+    """Return the result for one file: as JSON, as text, and whether it passed."""
     try:
         verdict = _verdict(read(path), agent, confined=confined)
     except NotConfinable:
@@ -273,7 +277,7 @@ def _result(path: Path, agent: str | None, *, confined: bool) -> tuple[dict[str,
 
 def _verdict(golden: Golden, agent: str | None, *, confined: bool) -> CheckResult:
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # keep agents' output apart from the answer
+        with contextlib.redirect_stdout(sys.stderr):  # keep the agents' output out of the command's answer
             return exercised(golden, Path.cwd(), agent or "", confined=confined)
     except RefoldError:
         raise

@@ -18,7 +18,7 @@ OF_THE_PROCESS = ("now", "random", "uuid")
 
 
 class Lines:
-    """Formats runs, steps and calls. is_whole: do not shorten values. has_code: code can be run against the run."""
+    """Formats runs, steps and calls. is_whole: values are not shortened; has_code: code can be run against the run."""
 
     def __init__(self, *, is_whole: bool = False, has_code: bool = True) -> None:
         self._is_whole = is_whole
@@ -33,13 +33,13 @@ class Lines:
         return f"{text[:half]} ... {text[-half // 2 :]} ({len(text):,} characters)"
 
     def failure(self, failure: Failure) -> str:
-        """Return the last part of the class's name, and the message."""
+        """Return a failure as the last part of the class's name, and the message."""
         name = failure.exception.rpartition(".")[2]
         message = failure.message if self._is_whole else failure.message.partition("\n")[0][:SHOWN_MAX]
         return f"{name}: {message}" if message else name
 
     def request(self, call: Call) -> str:
-        """`mail.send("x", to="y")`"""
+        """Format a call as `mail.send("x", to="y")`."""
         asked, request = call.asked, call.asked.request
         if isinstance(request, dict) and request and request.keys() <= {"args", "kwargs"}:
             given = [self.value(each) for each in request.get("args", ())]
@@ -60,8 +60,7 @@ class Lines:
         return self.value(call.answer)
 
     def step(self, step: Step) -> Iterator[tuple[str, str]]:
-        """Yield the lines of a step, each with its layer: earlier attempts, then calls and decisions in the order of
-        the code."""
+        """Yield the lines of a step, each with its layer: earlier attempts, then calls and decisions in code order."""
         for attempt in step.attempts if not step.is_committed else step.attempts[:-1]:
             yield "attempt", self._attempt(attempt)
         part = ""
@@ -93,7 +92,7 @@ class Lines:
         yield "", answer
 
     def _decided(self, decided: Plain) -> str:
-        """`refund: it was paid, of ["refund", "refuse"]`"""
+        """Format a decision as `refund: it was paid, of ["refund", "refuse"]`."""
         why, options = decided.get("why"), decided.get("options")
         among = f", of {self.value(options)}" if options else ""
         return f"{_text(decided['choice'])}{f': {why}' if why else ''}{among}"
@@ -106,7 +105,7 @@ class Lines:
         return f"{attempt.number} failed{made}: {self.failure(attempt.failure)}{wait}"
 
     def edit(self, edit: Edit) -> str:
-        """One change of the state."""
+        """Format one change of the state."""
         kind, path, *rest = edit
         where = path_text(path) or "all of it"
         if kind == "set":
@@ -120,13 +119,13 @@ class Lines:
 
 
 def path_text(path: Path) -> str:
-    """`order.items[2].price`"""
+    """Format a path as `order.items[2].price`."""
     text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in path if not is_mark(each))
     return text.removeprefix(".")
 
 
 def head_of(step: Step) -> str:
-    """`step 3 pay: committed, failed`"""
+    """Format the head of a step as `step 3 pay: committed, failed`."""
     name = f" {step.name}" if step.name else ""
     outcome = f", {step.outcome}" if step.outcome else ""
     attempts = f", attempt {len(step.attempts)}" if len(step.attempts) > 1 or not step.is_committed else ""
@@ -142,7 +141,7 @@ def tree_of(run: Recording, depth: int = 0) -> Iterator[str]:
 
 
 def decision_text(step: Step) -> str:
-    """Return only the choice; "-" if there is none."""
+    """Return the choice of a step's last decision; "-" if there is none."""
     decided = decision_of(step)
     return "-" if decided is None else _text(decided["choice"])
 

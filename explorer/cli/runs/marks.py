@@ -1,4 +1,4 @@
-"""`refold run flag` and `refold run pin`: keep a run longer than its class is kept."""
+"""`refold run flag` and `refold run pin`: keep a run longer than its retention class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`refold play`: run a program, with its model calls answered from a recording."""
+"""`refold play`: run a program, and answer its model calls from a recording."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from refold.explorer.queries.log_target import LogTarget
 KEYS = dict.fromkeys(
     ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK"), "none-is-needed"
 )
-"""SDKs require keys, which are not used here."""
+"""SDKs require keys. These are placeholders, which are not used."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

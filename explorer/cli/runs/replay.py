@@ -1,4 +1,4 @@
-"""`refold run replay`: run today's code against a recorded run, or step through the recording alone."""
+"""`refold run replay`: run today's code against a recorded run, or step through the recording without code."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class UnreplayedRun:
-    """A run that could not be replayed. is_expired: its content was removed by retention, and nothing is wrong."""
+    """A run that could not be replayed. is_expired: retention removed its content, so this is not an error."""
 
     run: str
     why: str
@@ -40,7 +40,11 @@ class UnreplayedRun:
 def replay_all(
     screen: Screen, log: AgentLog, redact: Redact | None, times: int, *, alone: bool, confined: bool, as_json: bool
 ) -> int:
-    """Replay each run by its own code, or step through it if it has none, and list the runs that differ."""
+    """Replay each run with its own code, and list the runs that differ. A run without code is stepped through.
+
+    Returns:
+        The exit status.
+    """
     runs = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
     every: list[ReplayOutcome | UnreplayedRun] = []
     with counting("replaying", len(runs), "runs") as advance:

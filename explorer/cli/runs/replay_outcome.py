@@ -1,4 +1,4 @@
-"""The result of replaying a run from the command line: with its agent's code, or without code."""
+"""The result of replaying a run from the command line, with its agent's code or without code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from refold.explorer.cli.runs.code import name_for
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """The result.
+    """The result of a replay.
 
-    agent: the code that ran, None if the recording was stepped through without code. hashes: one for each replay; only
+    agent: the code that ran; None: the recording was stepped through without code. hashes: one for each replay; only
     the last may differ from the first. departure: how the code left the recording.
     """
 
@@ -64,9 +64,18 @@ def run_again(
 ) -> ReplayOutcome:
     """Run the agent's code on the recording `times` times, or until it differs.
 
-    The code's standard output is sent to standard error. confined: run it each time in a process that the kernel
-    confines; the code is imported only there. InputError if there is no such code, or if the kernel refuses.
-    imported there alone. InputError where there is no such code, or where the kernel refuses.
+    The code's standard output is redirected to standard error.
+
+    Args:
+        log: The log of the run.
+        recording: The run.
+        entry: The name of the agent's function; None: the one that the run names.
+        redact: The redactor of the recording.
+        times: How often to replay it.
+        confined: Run the code each time in a process that the kernel confines. It is imported only there.
+
+    Raises:
+        InputError: There is no such code, or the kernel refuses.
     """
     name = name_for(log, recording.run, entry)
     agent: Agent | str = name if confined else agent_of(name, Path.cwd())

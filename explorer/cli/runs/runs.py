@@ -36,7 +36,7 @@ USAGE_COLUMNS = (TableColumn("read", is_fixed=True), TableColumn("written", is_f
 
 def _time(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     if value is not None:
-        parse_time(value, option.opts[0])  # so that an error names the option
+        parse_time(value, option.opts[0])  # raises an error that names the option
     return value
 
 
@@ -130,7 +130,11 @@ def _cells(row: RunRow, depth: int) -> list[str]:
 
 
 def _by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> RunList:
-    """The runs that the search index has the words in. InputError without a text."""
+    """Return the runs in which the search index finds the words of a text.
+
+    Raises:
+        InputError: The text is empty.
+    """
     from refold.explorer.cli.runs.search import warn_of_sealed
     from refold.explorer.queries.search import runs_with, sealed_left_out, search_index
 
@@ -148,7 +152,7 @@ def _by_index(log: AgentLog, query: RunsQuery, text: str, most: int | None) -> R
 
 
 def _usage_cells(row: RunRow) -> list[str]:
-    """Tokens read, tokens written, and what they cost; with a + where models without a price took some of them."""
+    """Return the tokens read, the tokens written, and the cost. A + means that some models have no known price."""
     usage = row.usage
     if usage is None:
         return ["-", "-", "-"]
@@ -169,7 +173,7 @@ def took(started_at: int | None, ended_at: int | None) -> str:
 
 
 def _older(shown: int, older: int, *, is_searched: bool) -> str:
-    """Say what the limit left out, and how to see it."""
+    """Return what the limit left out, and how to see it."""
     how = f"--limit {shown + older} shows them, --json all of them"
     if is_searched:
         return f"the newest {shown}; {counted(older, 'older run')} not searched: {how}"

@@ -1,4 +1,4 @@
-"""`refold run search`: turns of all runs by what they say."""
+"""`refold run search`: full-text search over the turns of all runs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def search_turns(
 
 
 def warn_of_sealed(left_out: int) -> None:
-    """Say that turns are not in the index, because their content is sealed."""
+    """Print a warning that some turns are not in the index, because their content is sealed."""
     if left_out:
         turns = counted(left_out, "turn")
         _warn(

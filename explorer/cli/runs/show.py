@@ -158,7 +158,7 @@ def _head(run: Recording, lines: Lines) -> list[str]:
 
 
 def _usage(run: Recording) -> list[str]:
-    """What its model calls took, and of each model where there are several."""
+    """Return the usage of the run's model calls, and of each model if there are several."""
     usage = summed(usage_of_run(run))
     if usage is None:
         return []
