@@ -1,4 +1,4 @@
-"""Commands that tests run in this process, and where their log is."""
+"""Helpers that run commands in this process, and the log that they use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refold_tests.reducers import REDUCERS
 
 @pytest.fixture
 def log_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the log that commands use unless they are told another; the tests' reducers are registered."""
+    """The folder of the log that commands use by default. The tests' reducers are registered."""
     for name in list(os.environ):
         if name.startswith("REFOLD_"):
             monkeypatch.delenv(name)
@@ -27,7 +27,7 @@ def log_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Runs a command in this process; its JSON if it was asked for, else its text; standard error where it refused."""
+    """Run a command in this process. Return its JSON with --json, else its text; standard error if it was refused."""
 
     def run_it(*arguments: object, status: int = 0) -> Any:
         found = run([str(each) for each in arguments])

@@ -1,4 +1,4 @@
-"""The main job on real recorded runs, by the command line, counted by a JSON reader of this file's own."""
+"""The main job on real recorded runs, by the command line. Expected counts come from this file's own JSON reader."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ import pytest
 import refold
 from refold_tests.command import refold_command
 
-# One import serves all tests of this file, so xdist gives them to one worker.
+# One import serves all tests of this file, so xdist runs them on one worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("acceptance")]
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One run as the file has it: its id, its messages, its reward."""
+    """One run, as read from the file: its id, its messages, its reward."""
 
     run: str
     messages: list[dict[str, Any]]
     reward: float
 
     def said(self) -> list[dict[str, Any]]:
-        """The assistant's messages."""
+        """Return the assistant's messages."""
         return [message for message in self.messages if message["role"] == "assistant"]
 
     def calls(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """(step, position in it, tool call), both counted from 1."""
+        """Return each tool call as (step, position in the step, call), both counted from 1."""
         return [
             (step, position, call)
             for step, message in enumerate(self.said(), 1)
@@ -56,7 +56,7 @@ def recorded(tau_bench_file: Path) -> list[Recorded]:
 
 @pytest.fixture(scope="module")
 def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The log the runs were imported into."""
+    """The log that the runs were imported into."""
     url = f"file:{tmp_path_factory.mktemp('acceptance') / 'log'}"
     done = refold_command("import", tau_bench_file, "--format", "tau-bench", "--json", log=url).json
     assert done["read"] == done["new"] > 0
@@ -65,7 +65,7 @@ def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def rebuilt(url: str) -> dict[str, Any]:
-    """What `refold rebuild --json` says of it."""
+    """The output of `refold rebuild --json` for that log."""
     found: dict[str, Any] = refold_command("rebuild", "--json", log=url).json
     return found
 
@@ -132,7 +132,7 @@ def test_every_document_leads_to_the_result_it_stands_in(url: str, recorded: lis
 
 
 def parts(tree: Any) -> Iterator[Any]:
-    """A JSON value and every value inside it."""
+    """Yield a JSON value and every value inside it."""
     yield tree
     for each in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from parts(each)

@@ -1,4 +1,4 @@
-"""FIELD=VALUE is read by the field's type, and shown again as people read it."""
+"""FIELD=VALUE is parsed by the field's type, and shown again in readable form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unusable input: exit 2, one line that names the place and the way out, and the log as it was."""
+"""Unusable input: exit status 2, one line that names the position and the remedy, and an unchanged log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def refused(path: Path) -> Callable[..., str]:
-    """Runs a command on the log, sees it refused and the log unchanged, and gives the line."""
+    """Run a command on the log; check that it is refused and the log is unchanged; return the line it prints."""
 
     def run(*arguments: object, **more: Any) -> str:
         before = held(path)
@@ -309,7 +309,7 @@ def test_an_export_overwrites_nothing_unasked(refused: Callable[..., str], path:
     assert len(target.read_text().splitlines()) == 2
 
 
-# Logs that are none
+# Paths without a log
 
 
 def test_a_path_that_is_no_log_is_refused(tmp_path: Path) -> None:
@@ -366,11 +366,11 @@ def test_an_owner_that_does_not_answer_is_named(path: Path) -> None:
         assert refold_command(*observe, log=f"file:{path}").status == 0
 
 
-# Disks that are full
+# Full disks
 
 
 def written(path: Path, count: int) -> Path:
-    """A file of many observations, each with its own incompressible value."""
+    """Write a file of many observations, each with its own incompressible value."""
     body = [
         {**LINE, "entity": f"tool_config/{number % 100}", "source": {"agent": "a", "run": "r", "seq": number},
          "patch": {"settings": {"x": os.urandom(600).hex()}}}
@@ -432,7 +432,7 @@ def test_a_full_device_is_said_in_one_line(small: Path, tmp_path: Path) -> None:
     also = refold_command("observe", CONFIG, "rate_limit=2", log=url)
     assert also.status == 2
     assert "space left" in also.err
-    # A little room may be left to write in, and none to close in.
+    # There may be enough space to write the record, but not enough to close the log.
     assert ("done, and durable" in also.err) == bool(also.out)
     (small / "filler").unlink()
     assert refold_command("observe", CONFIG, "rate_limit=2", log=url).status == 0

@@ -1,4 +1,4 @@
-"""What the commands answer, as text and as JSON; run in this process, but for what needs one of its own."""
+"""The output of the commands, as text and as JSON. They run in this process, except those that need their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ids(log_path: Path) -> list[str]:
-    """A small log: who set acme's configuration, and a document with two fields."""
+    """A small log: acme's configuration with its sources, and a document with two fields. Returns the observations'
+    ids.
+    """
     with refold.open() as log:
         first = log.observe(CONFIG, {"rate_limit": 50, "tags": ["b", "a"], "settings": {"x.y": 1}},
                             source=Source("deployer", "r", "1", "deploy"), observed_at=BEGIN)  # fmt: skip
@@ -50,7 +52,7 @@ def ids(log_path: Path) -> list[str]:
 
 @pytest.fixture
 def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs a command in this process; its JSON if it was asked for, else its text."""
+    """Run a command in this process. Return its JSON with --json, else its text."""
 
     def run_it(*arguments: object, status: int = 0) -> Any:
         found = run([str(each) for each in arguments])
@@ -171,7 +173,7 @@ def test_why_goes_back_to_the_first_cause(ids: list[str], ask: Ask) -> None:
 def test_why_takes_the_rightmost_reading_that_exists(ids: list[str], ask: Ask) -> None:
     assert ask("why", "document/a.b.fields.kind", "--json")[0]["observation"] == ids[2]
     assert ask("why", f"{CONFIG}.settings.x.y", "--json")[0]["observation"] == ids[0]
-    # document/a.b.fields is now an entity with a field "kind": the reading to the right of the other.
+    # document/a.b.fields is now an entity with a field "kind", so its reading splits further right than the other.
     other = json.loads(
         refold_command("observe", "document/a.b.fields", "kind=y", "--json", log=os.environ["REFOLD_LOG"]).out
     )
@@ -212,7 +214,7 @@ def test_marks_are_listed_moved_and_asked_for(ids: list[str], ask: Ask) -> None:
 
 
 def test_markers_of_another_fold_version_are_listed_and_keep_others_from_nothing(ids: list[str], ask: Ask) -> None:
-    """As after an upgrade; to ask about one of them names the reason."""
+    """The situation after an upgrade. Asking for such a marker names the reason."""
     cut = parse_cut(ask("mark", "now-1", "--json")["cut"])
     before = replace(cut, fold_version=7)
     with refold.open() as log:
@@ -351,7 +353,7 @@ def test_help_and_version(ask: Ask) -> None:
     assert "WHEN is one of" in ask("state", "-h")
 
 
-# How it ends
+# Exit statuses
 
 
 def test_a_reader_that_goes_away_is_no_error(ids: list[str], log_path: Path) -> None:
@@ -386,7 +388,7 @@ def test_a_defect_is_one_line_and_a_traceback_on_asking(
 
 @pytest.fixture
 def terminal(log_path: Path) -> Callable[..., str]:
-    """Runs a command on a terminal of 100 columns; what it shows."""
+    """Run a command on a terminal of 100 columns; return what it shows."""
 
     def run_it(*arguments: str, **more: str) -> str:
         ours, theirs = os.openpty()

@@ -1,4 +1,4 @@
-"""Archives on the command line: out, in, asked, refused, forked."""
+"""Archives on the command line: export, import, queries, refusals, forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIG = "tool_config/acme"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A log of three records, with a marker and a content; and its archive x.avro."""
+    """A log of three records with a marker and a content, and its archive x.avro."""
     with refold.open(f"file:{tmp_path / 'log'}?partitions=4") as log:
         first = log.observe(CONFIG, {"rate_limit": 50}, source="deployer")
         log.flush()
@@ -69,7 +69,7 @@ def test_an_archive_takes_markers_and_nothing_else_until_it_is_forked(folder: Pa
     assert "refold import --format archive --fork --log file:" in said
     lines = folder / "x.jsonl"
     refold_command("export", lines, log="file:log", folder=folder)
-    # What an archive holds already is no append.
+    # Importing what an archive contains already appends nothing.
     assert refold_command("import", lines, "--json", log="file:copy", folder=folder).json["new"] == 0
     assert held(folder / "copy") == before
     cut = refold_command("rebuild", "--json", log="file:copy", folder=folder).json["cut"]

@@ -1,4 +1,4 @@
-"""docs/CLI.md says what the commands say."""
+"""docs/CLI.md matches the help texts of the commands."""
 
 from __future__ import annotations
 

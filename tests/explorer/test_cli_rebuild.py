@@ -1,4 +1,4 @@
-"""`refold rebuild`: what it prints, what it says about how it was rebuilt, and on which stream."""
+"""`refold rebuild`: its output, what it reports about the rebuild, and on which stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Ask:
 
 @pytest.fixture
 def runs(log_path: Path) -> Path:
-    """A log of runs, two of three ended, a second apart; an epoch is sealed when two thirds are recorded."""
+    """A log of runs that began one second apart; two of three have ended. An epoch is sealed after two thirds of the
+    records.
+    """
     with refold.open(f"file:{log_path}?partitions=16") as log:
         for number in range(RUNS):
             ended = {"ended_at": number} if number % 3 else {"model": "m"}
@@ -96,7 +98,7 @@ def test_what_could_not_be_used_is_a_warning(ask: Ask, runs: Path) -> None:
 
 
 def test_only_what_is_asked_for(ask: Ask) -> None:
-    text = ask("--type", "run", "--since", "2023-11-14T22:13:40Z")  # the runs 0 to 19 are from before it
+    text = ask("--type", "run", "--since", "2023-11-14T22:13:40Z")  # the runs 0 to 19 are older
     assert "root" not in text
     assert "entities     17\n" in text
     tree = json.loads(ask("--type", "run", "--type", "tool_config", "--since", "2023-11-14T22:13:40Z", "--json"))

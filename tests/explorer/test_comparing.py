@@ -1,4 +1,4 @@
-"""`refold run compare`: two runs, and every run with itself; what stands behind a difference in the log."""
+"""`refold run compare`: two runs, every run with itself, and the observations that caused a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job with every socket but the configured ones denied, by the kernel (refold_tests.confined)."""
+"""The main job, while the kernel denies every socket except the configured ones (refold_tests.confined)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from refold_tests.confined import Server, confined
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import page
 
-# Commands one after another in one process, each as `refold` runs it; the first that fails ends it.
+# Runs commands one after another in one process, as `refold` runs them. The first one that fails ends it.
 COMMANDS = """
 import json, sys
 from refold.explorer.cli.main import run

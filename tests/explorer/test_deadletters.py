@@ -1,4 +1,4 @@
-"""`refold deadletters` on a real broker, on the archive of a log there, and where there are none."""
+"""`refold deadletters` on a real broker, on the archive of a log from there, and on logs without dead letters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(kafka: SharedKafka, prefix: str) -> Iterator[KafkaLog]:
 
 @pytest.fixture
 def ask(log: KafkaLog, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `refold deadletters ... --json` on the log; its exit status, and what it says."""
+    """Run `refold deadletters ... --json` on the log; return its exit status and its output."""
 
     def asked(*words: str, url: str = log.url) -> tuple[int, Any]:
         status = run(["deadletters", *words, "--json", "--log", url])
@@ -149,9 +149,10 @@ def test_show_has_everything_and_its_observation_can_be_imported(
 
 @contextmanager
 def mended(log: KafkaLog, folder: Path) -> Iterator[tuple[int, int]]:
-    """A worker on a log with dead letters on two records: of a type that is registered by now, and behind it of none.
+    """Run a worker on a log with two dead letters. The first record's type is registered by now; the second one's is
+    not.
 
-    Gives the first one's partition and offset.
+    Yields the partition and offset of the first.
     """
     early = said(f"{OTHER.name}/early", 1)
     data = TypeVersion(OTHER, 0, 0).codec.encode_observation(early)

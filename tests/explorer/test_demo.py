@@ -1,4 +1,4 @@
-"""`refold demo`, played for real; what it says is held against the log, read and folded by other means."""
+"""`refold demo`, run for real. Its output is compared with the log, which is read and folded by independent code."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ SOURCE = str(Path(refold.__file__).parent.parent)
 
 
 def environment() -> dict[str, str]:
-    """This process's, so that the package is found from any folder."""
+    """Return this process's environment, extended so that the package can be imported in any folder."""
     return {**os.environ, "PYTHONPATH": SOURCE, "COLUMNS": "100"}
 
 
 def called(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command run in a folder, its output piped."""
+    """Run a command in a folder, with its output piped."""
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
 
 
 Placed = list[tuple[int, Observation]]
-"""(offset, observation), in the order of each partition."""
+"""(offset, observation) pairs, in the order of each partition."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """A demo that was played in a folder, and what its log holds: all of it, and below each marker."""
+    """A demo that was run in a folder, and the contents of its log: all of it, and the part before each marker."""
 
     folder: Path
     output: str
@@ -60,12 +60,12 @@ class Played:
     crashed: Placed
 
     def commands(self) -> list[list[str]]:
-        """Those that it ends with."""
+        """Return the commands that the demo prints at its end."""
         lines = self.output.partition("\nAsk it yourself\n")[2].splitlines()
         return [shlex.split(line) for line in lines if not line.strip().startswith("#")]
 
     def table(self, *head: str) -> list[list[str]]:
-        """The rows below the head that begins with these cells; cells stand at least two spaces apart."""
+        """Return the rows below the header that begins with these cells. Cells are at least two spaces apart."""
         lines = iter(self.output.splitlines())
         next(line for line in lines if re.split(r"  +", line.strip())[: len(head)] == list(head))
         rows = []
@@ -77,13 +77,13 @@ class Played:
         return rows
 
     def number(self, pattern: str) -> int:
-        """The one number in the output that stands where the pattern has its group."""
+        """Return the one number in the output that matches the pattern's group."""
         (found,) = re.findall(pattern, self.output)
         return int(found)
 
 
 def contents(url: str) -> tuple[Placed, Placed, Placed]:
-    """All observations of a log, and those below the demo's two markers."""
+    """Return all observations of a log, and those before the demo's two markers."""
     with refold.open(url, read_only=True) as log:
         port = log.port
         placed = [
@@ -106,7 +106,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 def naive_hash(entity: str, log: Placed) -> bytes:
-    """An entity's state hash by the naive fold."""
+    """Return an entity's state hash, computed by the naive fold."""
     definition = reference_definition(shipped_types()[entity.partition("/")[0]])
     return reference_hash(reference_state(definition, entity, log))
 
@@ -165,7 +165,7 @@ def test_the_evaluation_is_traced_to_its_sources(played: Played) -> None:
 
 
 def status_of(said: Observation) -> object:
-    """The status that an observation gives a document."""
+    """Return the status that an observation gives a document."""
     fields = said.patch["fields"]
     assert isinstance(fields, dict)
     return json.loads(fields["status"])
@@ -212,7 +212,8 @@ def test_again_by_the_command_line_replaces_the_log(played: Played) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert "instead of a former demo's" in result.stdout
     every, _, crashed = contents(f"file:{played.folder / place.DEFAULT}")
-    # A slow machine writes a step's begin apart from its end, so one entity can have one observation more.
+    # On a slow machine the begin of a step is recorded separately from its end, which adds one observation of an
+    # entity.
     assert list(dict.fromkeys(said.entity for _, said in every)) == list(
         dict.fromkeys(said.entity for _, said in played.all)
     )
@@ -222,7 +223,7 @@ def test_again_by_the_command_line_replaces_the_log(played: Played) -> None:
 
 @pytest.fixture
 def actors(monkeypatch: pytest.MonkeyPatch) -> list[Actor]:
-    """The processes that a demo starts here, as it starts them."""
+    """The processes that a demo starts in this test, in order."""
     started: list[Actor] = []
     start = Stage.start
 
@@ -235,7 +236,7 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> list[Actor]:
 
 
 def statuses(actors: Sequence[Actor]) -> list[tuple[str, int | None]]:
-    """Which processes there were, and how each ended; None for one that lives."""
+    """Return the name and exit status of each process; a status of None means that it still runs."""
     return [(each.name, each._process.returncode) for each in actors]
 
 

@@ -1,4 +1,4 @@
-"""`refold doctor` on Kafka: each thing that can be wrong is made wrong, and is found with what mends it."""
+"""`refold doctor` on Kafka: each possible problem is created, and must be found together with its remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Ask = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A log's URL; it is the one that commands are about."""
+    """The URL of a new log, which commands use by default."""
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=1") as made:
         made.observe("document/d", {"fields": {"a": 1}})
@@ -46,7 +46,7 @@ def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def problems(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """What the command finds that is not ok; its exit status says so."""
+    """Return the findings that are not ok. The exit status must match."""
 
     def asked(*words: object) -> list[dict[str, Any]]:
         status = run(["doctor", "--json", *map(str, words)])
@@ -79,7 +79,7 @@ def test_every_wrong_setting_is_named_with_its_command(log: str, problems: Ask, 
         (f"topic {observations}", "has retention.ms=1000000000, and a log needs -1"),
         (f"topic {observations}", "has message.timestamp.type=CreateTime, and a log needs LogAppendTime"),
     ]
-    for remedy in found.values():  # the commands, word by word, but for the tool
+    for remedy in found.values():  # the printed commands, word by word, except for the tool
         words = [each for each in remedy.removeprefix("set it: kafka-configs.sh ").split() if each != "--alter"]
         named = dict(zip(words[::2], words[1::2], strict=True))
         assert named["--bootstrap-server"] == broker.bootstrap
@@ -89,7 +89,7 @@ def test_every_wrong_setting_is_named_with_its_command(log: str, problems: Ask, 
 
 
 def finding(log: str, subject: str, *words: str) -> str:
-    """What the command finds of one subject."""
+    """Return what the command finds about one subject."""
     done = refold_command("doctor", "--json", *words, log=log)
     [found] = [each for each in done.json["findings"] if each["subject"] == subject]
     assert found["ok"] is done.json["ok"] is True
@@ -159,16 +159,16 @@ def test_settings_that_cannot_be_used_or_that_everybody_reads(
 def test_a_registry_that_is_away(log: str, problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", "http://me:hunter2@127.0.0.1:1")
     found = problems()
-    # And a log whose ids are its own is not to be opened with one.
+    # A log whose ids are its own cannot be opened with a registry.
     assert [each["subject"] for each in found] == ["registry", "log"]
     assert "at http://127.0.0.1:1 gives no answer" in found[0]["finding"]
     assert "hunter2" not in str(found)
 
 
 class _Emptied(BaseHTTPRequestHandler):
-    """A registry that answers, and has no schema."""
+    """A registry that responds, but has no schemas."""
 
-    def do_GET(self) -> None:  # the library's name
+    def do_GET(self) -> None:  # the name is the library's
         is_known = self.path.startswith("/config")
         said = {"compatibilityLevel": "NONE"} if is_known else {"error_code": 40403, "message": "not found"}
         self.send_response(200 if is_known else 404)
@@ -176,8 +176,8 @@ class _Emptied(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(said).encode())
 
-    def log_message(self, format: str, *args: object) -> None:  # the library's name
-        """Say nothing."""
+    def log_message(self, format: str, *args: object) -> None:  # the name is the library's
+        """Log nothing."""
 
 
 def test_a_registry_that_was_emptied(

@@ -1,4 +1,4 @@
-"""`refold effects`: what it lists, what it settles and undoes, and what it refuses."""
+"""`refold effects`: what it lists, settles, undoes and refuses."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def unsure(key, arguments):
 
 @pytest.fixture(autouse=True)
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with probes and undo functions."""
+    """A working folder with probes and undo functions."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "tools.py").write_text(TOOLS)
-    monkeypatch.delitem(sys.modules, "tools", raising=False)  # another test's folder has one of that name
+    monkeypatch.delitem(sys.modules, "tools", raising=False)  # another test's folder has a module of this name
     monkeypatch.chdir(folder)
     return folder
 
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any]]:
-    """Runs `refold effects ... --json`; its exit status, and what it says."""
+    """Run `refold effects ... --json`; return its exit status and its output."""
 
     def asked(*words: str) -> tuple[int, Any]:
         status = run(["effects", *words, "--json"])
@@ -97,7 +97,7 @@ def opened(path: Path) -> Iterator[refold.AgentLog]:
 
 
 def desk(run: refold.Run) -> Any:
-    """Refunds two orders, and knows nothing of a mail."""
+    """Refund two orders, and send a mail whose result is unknown."""
     run.step("one", refund, 1)
     run.step("two", refund, 2)
     return run.step("mail", mail, 1)

@@ -1,6 +1,6 @@
-"""Who may use each entrance of docs/SECURITY.md: whoever else tries it is refused, and changes nothing.
+"""Who may use each entry point of docs/SECURITY.md. Anyone else is refused, and changes nothing.
 
-Where root runs the tests, it gives the override of permissions up in a child process, and files to another user.
+If root runs the tests, a child process gives up the right to override permissions, and files go to another user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ TESTS = ROOT / "tests"
 
 
 class World(NamedTuple):
-    """Files of another user. log: one whose folder this user may read; `secret`: one that this user may not enter."""
+    """Files of another user. log: a log whose folder this user may read; `secret`: a folder that this user may not
+    enter.
+    """
 
     folder: Path
     log: Path
@@ -36,7 +38,7 @@ class World(NamedTuple):
     def tried(
         self, *words: object, log: Path | None = None, given: bytes = b"", more: dict[str, str] | None = None
     ) -> Done:
-        """A command, as a user that may not write there."""
+        """Run a command as a user who may not write there."""
         done = subprocess.run(
             [*COMMAND, *map(str, words)], env=environment(f"file:{log or self.log}", more), input=given,
             capture_output=True, cwd=self.folder, check=False, preexec_fn=without_override,
@@ -44,7 +46,7 @@ class World(NamedTuple):
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def closed(self, name: str, data: bytes) -> Path:
-        """A file that this user may not read."""
+        """Create a file that this user may not read."""
         path = self.folder / name
         path.write_bytes(data)
         _given(path, 0o600)
@@ -77,7 +79,7 @@ CHAT = {"id": "c", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def _exported(world: World, name: str, *more: str) -> Path:
-    """A file that is exported from a log whose owner this is."""
+    """Export a file from a log of this user."""
     path, source = world.folder / name, f"file:{world.folder / 'own'}"
     with refold.open(source) as log:
         log.observe("tool_config/acme", {"rate_limit": 9})
@@ -139,7 +141,8 @@ def definitions(world: World) -> list[Done]:
 
 
 Tries = Callable[[World], list[Done]]
-# For each entrance, by how its row begins: what is tried here, or the tests that try it on a server of theirs.
+# For each entry point, by the beginning of its row: the attempts made here, or the tests that try it on their own
+# server.
 REFUSED: dict[str, Tries | list[str]] = {
     "`refold import`: JSON lines": import_lines,
     "`refold import -`": import_stdin,
@@ -195,7 +198,7 @@ REFUSED: dict[str, Tries | list[str]] = {
 
 
 def entrances() -> list[str]:
-    """The first cells of the table of entrances."""
+    """Return the first cells of the table of entry points."""
     page = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"^## Entrances\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
     rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("|")]
@@ -226,7 +229,7 @@ def test_another_user_is_refused_and_nothing_changes(entrance: str, world: World
 
 
 def test_who_may_use_it_is_not_refused(world: World) -> None:
-    """What refuses the others is the right that they lack."""
+    """The others are refused only because they lack the right."""
     _given_back(world.log)
     assert world.tried("import", "-", given=json.dumps(LINE).encode()).status == 0
     assert world.tried("sink", "parquet", "--once", "--to", f"file://{world.folder / 'store'}").status == 0

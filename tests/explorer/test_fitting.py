@@ -37,11 +37,11 @@ def test_a_table_fits_where_it_can(columns: list[TableColumn], data: st.DataObje
     assert all(found.widths[n] <= natural[n] for n in found.widths)
     if sum(natural) + GAP * (len(columns) - 1) <= width:
         assert found == ({n: natural[n] for n in range(len(columns))}, [])
-    # What is too wide all the same has nothing left that could be dropped, or cut.
+    # A table that is still too wide has nothing left to drop or cut.
     if total > width:
         assert not any(columns[n].style == "dim" or columns[n].drop for n in found.widths if n)
         assert all(each <= 8 or columns[n].is_fixed for n, each in found.widths.items())
-    # A dropped column said something, and had no room with all that is shown.
+    # A dropped column was not empty, and does not fit next to the shown ones.
     for n, column in enumerate(columns):
         if n not in found.widths and column.header not in found.dropped:
             assert {row[n] for row in rows} <= {"", "-"}

@@ -26,7 +26,7 @@ BAD = ("--known-bad", "it refunded the first payment too", "--expect", "refund<=
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example's folder, with a run of its old agent in the log that its script makes."""
+    """The example's folder, with the log that its script creates: a run of its old agent."""
     folder = tmp_path_factory.mktemp("desk")
     for each in EXAMPLE.glob("*.py"):
         shutil.copy(each, folder)
@@ -42,13 +42,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(recorded: Path, tmp_path: Path) -> Path:
-    """A copy of that."""
+    """A copy of that folder."""
     return Path(shutil.copytree(recorded, tmp_path / "desk"))
 
 
 @pytest.fixture
 def golden(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Golden:
-    """`refold golden ...` in the desk's folder; the agents that it loads are gone after the test."""
+    """Run `refold golden ...` in the desk's folder. The agents that it imports are removed after the test."""
     monkeypatch.chdir(desk)
     for name in list(os.environ):
         if name.startswith("REFOLD_"):

@@ -1,4 +1,6 @@
-"""A stranger's file takes no more memory than its bounds: exit 2, one line, and the option that raises the bound."""
+"""A hostile file uses no more memory than the limits allow: exit status 2, and one line with the option that raises the
+limit.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ from refold_tests.fuzz.containers import varint
 pytestmark = pytest.mark.outside
 
 MIB = 1 << 20
-# A process with a log open takes 90 MiB; what an attack took before the bounds was 6 to 11 GB.
+# A process with an open log uses 90 MiB. Before there were limits, these files used 6 to 11 GB.
 PEAK_MAX_BYTES = 1500 * MIB
 LINE: dict[str, Any] = {"entity": "tool_config/a", "observed_at": "2026-01-01T00:00:00Z", "patch": {"rate_limit": 1}}
 SYNC = bytes(range(16))
 
 
 def measured(*arguments: object, folder: Path) -> tuple[int, str, int]:
-    """A command's exit status, what it says on standard error, and its peak resident memory in bytes."""
+    """Run a command; return its exit status, its standard error, and its peak resident memory in bytes."""
     with (folder / "said").open("w+b") as said:
         process = subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
@@ -47,7 +49,7 @@ def measured(*arguments: object, folder: Path) -> tuple[int, str, int]:
 
 
 def container(schema: object, count: int, data: bytes, codec: str = "null", claimed: int | None = None) -> bytes:
-    """A container of one block; claimed: the size that it gives of itself."""
+    """Return a container with one block. claimed: the size that the block declares."""
     metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": codec.encode()}
     header = b"Obj\x01" + varint(len(metadata))
     for key, value in metadata.items():
@@ -57,7 +59,7 @@ def container(schema: object, count: int, data: bytes, codec: str = "null", clai
 
 
 def deflated(megabytes: int, window: int = -15, text: bytes = bytes(MIB)) -> bytes:
-    """A deflate stream of a text so many times: what stands behind a full flush can be repeated."""
+    """Return a deflate stream of `text`, repeated `megabytes` times. Data after a full flush can simply be repeated."""
     stream = zlib.compressobj(9, zlib.DEFLATED, window)
     head = stream.compress(text) + stream.flush(zlib.Z_FULL_FLUSH)
     again = stream.compress(text) + stream.flush(zlib.Z_FULL_FLUSH)
@@ -65,7 +67,7 @@ def deflated(megabytes: int, window: int = -15, text: bytes = bytes(MIB)) -> byt
 
 
 def changed(field: str, kind: object) -> dict[str, Any]:
-    """The schema of an export with one field of another type."""
+    """Return the schema of an export in which one field has another type."""
     fields = [{**each, "type": kind} if each["name"] == field else each for each in SCHEMA["fields"]]
     return {**SCHEMA, "fields": fields}
 
@@ -74,7 +76,7 @@ NULLS = changed("causes", {"type": "array", "items": "null"})
 
 
 def nulls() -> bytes:
-    """A record whose causes claim 2^33 items that take no bytes."""
+    """Return a record whose causes declare 2^33 items of zero bytes each."""
     head = bytes(32) + varint(3) + b"a/b" + varint(0) + varint(0) + varint(0)
     source = b"".join(varint(0) for _ in range(5))
     return container(NULLS, 1, head + source + varint(2**33) + varint(0))
@@ -230,7 +232,7 @@ def test_a_container_with_our_name_and_other_fields_is_refused(form: str, tmp_pa
 
 
 def logical(tree: Any, of: dict[str, str]) -> Any:
-    """A schema with logical types on all its primitive types."""
+    """Return a schema in which all primitive types have logical types."""
     if isinstance(tree, str) and tree in of:
         return {"type": tree, "logicalType": of[tree]}
     if isinstance(tree, list):

@@ -1,4 +1,4 @@
-"""Imports that are killed: nothing lost, nothing doubled, and importing again finishes them."""
+"""Imports that are killed: nothing is lost or duplicated, and repeating the import completes it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from refold_tests.command import COMMAND, environment, refold_command
 
 pytestmark = pytest.mark.outside
 
-KILLED_AFTER_S = (0.3, 2.0)  # a start takes 0.3 s; what is done by the end of it carries over to the next round
+KILLED_AFTER_S = (0.3, 2.0)  # a start takes 0.3 s; each round continues with what the killed one made durable
 
 
 @pytest.fixture(scope="module")
 def exported(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
-    """Some recorded runs as exported lines, the root of a log that holds them, and how many they are."""
+    """Some recorded runs as exported lines, the root of a log that holds them, and their number."""
     folder = tmp_path_factory.mktemp("faults")
     with gzip.open(tau_bench_file) as file:
         (folder / "some.jsonl").write_bytes(b"".join(line for line, _ in zip(file, range(25), strict=False)))
@@ -79,7 +79,7 @@ def test_a_stopped_import_says_how_far_it_got(
     exported: tuple[Path, str, int], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     source, root, count = exported
-    # Many times the same lines: the second pass is long, and all but the first of each are known.
+    # The same lines, repeated many times: the second pass is long, and all repeats are already known.
     long = tmp_path / "long.jsonl"
     long.write_bytes(source.read_bytes() * 20)
     url = f"file:{tmp_path / 'log'}"

@@ -1,4 +1,4 @@
-"""`refold import`: the format named, or found; keys under other names; what was not understood; what has no time."""
+"""`refold import`: the format, named or detected; renamed keys; parts that are not understood; missing times."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_an_incident_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path, m
 
 
 def follow(folder: Path, environment: dict[str, str]) -> None:
-    """Run the page, and look at what it left behind."""
+    """Run the commands of the page, and check their results."""
     assert run_page(PAGE, folder, environment) == 12
     with refold.open(environment["REFOLD_LOG"], read_only=True) as log:
         failed = log.recording(desk.RUN)

@@ -1,4 +1,4 @@
-"""`refold init`: a log that is there before anybody records."""
+"""`refold init`: a log exists before anything is recorded."""
 
 from __future__ import annotations
 

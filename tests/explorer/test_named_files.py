@@ -1,4 +1,4 @@
-"""Files that arguments and the environment name: a wrong one costs a message, never memory."""
+"""Files that arguments and the environment name: an unusable one causes an error message, never high memory use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ URL = "kafka://127.0.0.1:9/p"
 
 
 def sparse(path: Path, size: int = LONG) -> str:
-    """A file of so many zero bytes, of which the disk holds none."""
+    """Create a sparse file of that many zero bytes, which uses no disk space."""
     with path.open("wb") as file:
         file.truncate(size)
     return str(path)
@@ -102,7 +102,7 @@ def test_a_device_without_end_is_refused_within_bounds(words: list[str], variabl
 
 
 def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
-    """A shell's <(...) is one, and so secrets stay out of files."""
+    """A shell's <(...) is a pipe, with which secrets need not be stored in files."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writing = threading.Thread(target=pipe.write_text, args=("sasl.username=u\n",))

@@ -1,4 +1,4 @@
-"""What a fuzzer or a stranger found to end with 70 is refused with 2, by a line that says what is wrong and where."""
+"""Inputs that once ended with exit status 70 are now refused with 2 and a line that names what is wrong and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `refold plan` says: laws of the model, and the command."""
+"""`refold plan`: properties of the model, and the command."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_a_plan_that_was_computed_by_hand() -> None:
     assert found.tables_bytes == pytest.approx(records * MEASURED.row_bytes + 10_000 * MEASURED.state_bytes)
     assert found.tables_bytes == table_bytes(records, 10_000, MEASURED)
     assert found.replay_s == pytest.approx(records * MEASURED.replay_us / 1e6)
-    # 10 s of records are after the last epochs; each entity is read twice.
+    # The records of 10 s follow the last epochs, and each entity is read twice.
     assert found.rebuild_s == pytest.approx(rebuild_s(20_000, 10_000, MEASURED))
-    # With three brokers each has everything.
+    # With three brokers, each broker holds all data.
     assert found.broker_disk_bytes > records * (MEASURED.observation_bytes + MEASURED.change_bytes)
     assert plan(replace(HAND, brokers=6), MEASURED).broker_disk_bytes == pytest.approx(found.broker_disk_bytes / 2)
 

@@ -1,4 +1,4 @@
-"""`refold policy test`, and a guarded run that is resumed and forked by commands."""
+"""`refold policy test`, and a guarded run that commands resume and fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refund(eur: int) -> int:
 
 @pytest.fixture
 def recorded(log_path: Path) -> str:
-    """A run that refunded 50, and was denied 500."""
+    """A run that refunded 50, and whose refund of 500 was denied."""
     with refold.open() as log, log.run("desk", id="r-1", guard=Policy.parse(DESK)):
         refund(eur=50)
         with pytest.raises(PolicyDenied):

@@ -1,4 +1,4 @@
-"""What long commands say of their progress where standard error is no terminal; time is a clock of the test's."""
+"""The progress of long commands if standard error is not a terminal. The test controls the clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from refold.explorer.cli.output.progress import LINE_EVERY_S, reading
 
 
 class Clock:
-    """A clock that goes on by a step each time it is asked."""
+    """A clock that advances by a fixed step on each reading."""
 
     def __init__(self, step_s: float) -> None:
         self.now_s, self.step_s = 0.0, step_s

@@ -25,7 +25,7 @@ def agent(run):
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module of an agent, found from the folder that the test is in."""
+    """An agent's module, which can be imported from the test's working folder."""
     path = tmp_path / "agent_of_all.py"
     path.write_text(CODE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

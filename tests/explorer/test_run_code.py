@@ -60,7 +60,7 @@ def incident(ask: Ask) -> str:
 
 @pytest.fixture
 def agents(tmp_path: Path) -> Path:
-    """A file of agents. Its tool `look` fails until the file `open` is there beside it."""
+    """A file of agents. Its tool `look` fails until a file named `open` exists next to it."""
     path = tmp_path / "agents_here.py"
     path.write_text(
         HELPERS.replace("OPEN", f"__import__('pathlib').Path({str(tmp_path / 'open')!r})"), encoding="utf-8"
@@ -191,7 +191,7 @@ def test_a_failed_run_goes_on_where_it_stands(agents: Path, ask: Ask) -> None:
 def test_a_resumed_run_that_was_cut_short_has_not_ended(agents: Path, ask: Ask) -> None:
     record(agents, "r")
     with refold.open() as log:
-        run = log.run("works", resume="r")  # it takes a further step, and its process is gone
+        run = log.run("works", resume="r")  # the run takes another step, and its process dies
         with suppress(OSError), run.step("look"):
             raise OSError("still closed")
         log.observe("step/r#3", {"run": "r", "position": 3, "name": "look", "status": "pending", "attempts": 1})
@@ -201,7 +201,7 @@ def test_a_resumed_run_that_was_cut_short_has_not_ended(agents: Path, ask: Ask) 
     assert (found["outcome"], found["hash"], found["failure"]) == (None, None, None)
     assert found["position"] == {"step": 3, "name": "look", "status": "pending", "attempt": 1}
     with refold.open() as log:
-        log.observe("step/r#2", {"status": "pending", "attempts": 3})  # and in another history in step 2, begun again
+        log.observe("step/r#2", {"status": "pending", "attempts": 3})  # another history: step 2 was begun again
     second = ask("run", "steps", "r", "--json")[1]
     assert (second["status"], second["outcome"], second["hash"]) == ("pending", None, None)
 
@@ -214,9 +214,9 @@ def test_an_agent_may_be_a_coroutine(agents: Path, ask: Ask) -> None:
 
 
 def record(agents: Path, name: str) -> None:
-    """A run of the agent `works`; it fails where `look` does."""
+    """Record a run of the agent `works`. It fails if `look` does."""
     space: dict[str, Any] = {}
-    exec(compile(agents.read_text(), str(agents), "exec"), space)  # a file of this test's
+    exec(compile(agents.read_text(), str(agents), "exec"), space)  # a file that this test wrote
     tools: Mapping[str, Any] = space
     with refold.open() as log, redirect_stdout(io.StringIO()), suppress(OSError):
         log.run("works", id=name).drive(tools["works"])
@@ -224,7 +224,7 @@ def record(agents: Path, name: str) -> None:
 
 def test_what_a_redacted_run_does_anew_is_redacted(agents: Path, ask: Ask) -> None:
     space: dict[str, Any] = {}
-    exec(compile(agents.read_text(), str(agents), "exec"), space)  # a file of this test's
+    exec(compile(agents.read_text(), str(agents), "exec"), space)  # a file that this test wrote
     with refold.open() as log:
         log.run("greets", id="r", input={"to": "bob@example.org"}, redact=Redactor()).drive(space["greets"])
     entry = ("--agent", f"{agents}:greets", "--redact")

@@ -24,7 +24,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def refund(log_path: Path) -> Recording:
-    """A run of two steps that decides, tries twice, and fails; with a child of it, and a run that waits."""
+    """A run of two steps that decides, retries and fails; a child run; and a run that waits."""
     decided = Call(
         asked=RecordedRequest(kind="decide", request={"choice": "refund", "why": "small", "options": ["refund", "ask"]})
     )
@@ -54,7 +54,7 @@ def refund(log_path: Path) -> Recording:
 
 @pytest.fixture
 def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs a command in this process; its JSON if it was asked for, else its text."""
+    """Run a command in this process. Return its JSON with --json, else its text."""
 
     def run_it(*arguments: object, status: int = 0) -> Any:
         found = run([str(each) for each in arguments])

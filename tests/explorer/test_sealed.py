@@ -1,4 +1,4 @@
-"""Sealed content in state, history, why and compare: opened where the key is at hand, else said to be sealed."""
+"""Sealed content in state, history, why and compare: opened if the key is available, otherwise reported as sealed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chat_of(answer: str) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A log with three runs: two that got other answers, and one that did what the first did."""
+    """A log with three runs: two with different answers, and one that repeats the first."""
     found = f"file:{tmp_path_factory.mktemp('sealed') / 'log'}"
     with refold.open(found) as log:
         for name, answer in (("first-run", LONG), ("second-run", LONG.upper()), ("third-run", LONG)):
@@ -142,7 +142,7 @@ def test_what_is_damaged_is_said_to_be(tmp_path: Path) -> None:
         with log.run("desk", id="r", input={"said": SECRET}):
             pass
         log.flush()
-        moved = log.state("run/r").fields["input"]  # sealed for another place
+        moved = log.state("run/r").fields["input"]  # a value that was sealed for another entity
         log.observe("run/other", {"input": moved})
     assert "[damaged, was sealed under key run:r]" in asked("state", "run/other", url=url)
     found = json.loads(asked("state", "run/other", "--json", url=url))["fields"]["input"]["value"]["$sealed"]

@@ -1,6 +1,6 @@
-"""A secured broker: the main job by users who may do their part and no more, and whose secrets nobody ever reads.
+"""A secured broker: the main job by users with only the rights they need, whose secrets appear nowhere.
 
-One broker and one log for the module; each test runs by itself, too.
+One broker and one log serve the module. Each test can also run by itself.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("secured")]
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """The broker, its users with the rights of their roles, and a log that the manager made."""
+    """The broker, users with the rights of their roles, and a log that the manager created."""
     with started(secure=True) as kafka:
         found = Secured(kafka, tmp_path_factory.mktemp("secured"))
         for user, roles in USERS.items():
@@ -95,7 +95,7 @@ def test_what_is_applied_stays_and_what_is_lacking_is_named(secured: Secured) ->
     for gone in admin.delete_acls([AclBindingFilter(*entry, AclPermissionType.DENY)]).values():
         assert len(gone.result()) == 1
     assert secured.ask("manager", "acl", "check", *wanted, "--json")["ok"] is True
-    # A worker's rights are more than a reader's; what is more is told.
+    # A worker has more rights than a reader; the additional ones are listed.
     as_reader = ["--role", "reader", "--principal", "User:worker"]
     extra = secured.ask("admin", "acl", "check", *as_reader, "--json")["extra"]
     assert {"resource": "topic", "name": "agents.changes", "pattern": "literal", "operation": "Write"} in extra
@@ -103,7 +103,7 @@ def test_what_is_applied_stays_and_what_is_lacking_is_named(secured: Secured) ->
 
 @pytest.fixture(scope="module")
 def main_job(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The main job, done by users who may do their part of it; the command line of every process that took part."""
+    """Run the main job, each part by a user with only the rights for it; return the command line of every process."""
     tmp_path = tmp_path_factory.mktemp("exports")
     with (
         pytest.MonkeyPatch.context() as monkeypatch,
@@ -147,14 +147,14 @@ def test_the_main_job_under_least_privilege(main_job: list[str]) -> None:
 
 
 def _commands_of(heading: str) -> list[list[str]]:
-    """The commands of refold in a section of docs/OPERATIONS.md, as words."""
+    """Return the refold commands of a section of docs/OPERATIONS.md, split into words."""
     page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
     block = page.partition(f"\n### {heading}\n")[2].partition("```shell\n")[2].partition("```")[0]
     return [line.partition("#")[0].split()[1:] for line in block.splitlines() if line.startswith("refold ")]
 
 
 def test_a_poisoned_schemas_is_mended_as_the_page_says(secured: Secured) -> None:
-    """A producer with a producer's rights wrote it; docs/OPERATIONS.md is followed word by word by an admin."""
+    """A producer with only a producer's rights wrote it. An admin follows docs/OPERATIONS.md word by word."""
     fields = [{"name": "title", "type": ["null", "long"], "refold.reducer": "sum"}]
     poison = defined({"type": "record", "name": "runbook", "fields": fields})
     with secured.worker("worker", name="poisoned") as worker:
@@ -202,7 +202,7 @@ def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> N
 
 
 def _append(secured: Secured, topic: str) -> None:
-    """A record written past refold's own rules, as whoever the environment says."""
+    """Write a record without refold's checks, as the user of the environment."""
     with contextlib.closing(LogProducer(_clients(secured))) as outgoing:
         outgoing.write(Sent(TopicPlace(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
 
@@ -229,7 +229,7 @@ def _alter_lists(admin: AdminClient) -> None:
 
 
 def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: Secured, tmp_path: Path) -> None:
-    """A worker that may not write `.schemas` folds on, and activates the version once it may."""
+    """A worker that may not write `.schemas` continues to fold, and activates the version as soon as it may."""
     name = "refold_tests.histories:folded"
     fields: list[dict[str, object]] = [
         {"name": "folded", "type": "long", "refold.reducer": "custom", "refold.function": name}
@@ -333,13 +333,13 @@ def test_what_is_denied_names_the_entry_and_the_command(
     monkeypatch.chdir(tmp_path)
     given = [each.format(servers=secured.kafka.bootstrap) if "{servers}" in each else each for each in words]
     said = secured.ask(user, *given, status=2)
-    # Of several topics that are asked for at once any may be the one that is named.
+    # If several topics are requested at once, the error may name any of them.
     topic = re.search(r"on the topic (agents2\.\w+); ", said)
     lacks, command = (each.replace("TOPIC", topic[1] if topic else "") for each in (lacks, command))
     assert f"User:{user} lacks {lacks}; " in said, said
     granting = f"kafka-acls.sh --bootstrap-server {secured.kafka.bootstrap} --add --allow-principal 'User:{user}'"
     assert f"{granting} {command} " in said
-    # A worker says first where its pages are.
+    # A worker first prints the address of its pages.
     unlogged = [line for line in said.splitlines() if not LOGGED.match(line)]
     assert len(unlogged) == (2 if words[0] == "worker" else 1), said
 
@@ -372,7 +372,7 @@ def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
     assert problems["User:reader lacks Read on the group refold.agents"].startswith("an administrator: kafka-acls.sh ")
 
 
-# With the start of a process on a loaded machine; it was half a minute where the group's coordinator was waited for.
+# Includes the start of a process on a loaded machine. Waiting for the group's coordinator once took half a minute.
 DOCTOR_S = 15.0
 
 
@@ -429,7 +429,7 @@ def test_without_access_lists_it_says_so(
 
 @pytest.mark.usefixtures("main_job")
 def test_secrets_are_nowhere(secured: Secured) -> None:
-    """In nothing that the main job, and whichever test ran before, printed, logged, exported or had run."""
+    """Nothing that the main job or an earlier test printed, logged, exported or ran contains a secret."""
     with secured.as_user("worker", keys=True), pytest.MonkeyPatch.context() as patched:
         patched.setenv("REFOLD_SCHEMA_REGISTRY", f"https://me:{secured.registry_password}@127.0.0.1:1")
         address, registry = parse_url(secured.url), registry_settings(os.environ)
@@ -441,7 +441,7 @@ def test_secrets_are_nowhere(secured: Secured) -> None:
             secured.said += [f"{each!r} {each}" for each in shown]
     said = [*secured.said, secured.log.read_text()]
     heard = "\n".join(said)
-    # It was asked for everything, and said much.
+    # Everything was logged, so there is a lot to search.
     assert "refold.streams.log.kafka.clients" in heard
     assert "sasl.password" in heard
     assert len(heard) > 100_000

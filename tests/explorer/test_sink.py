@@ -1,4 +1,4 @@
-"""`refold sink`, as its users call it."""
+"""`refold sink`, used as users do."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_follow_goes_on_until_sigterm(postgres_database: Database, tmp_path: Pat
 
 @pytest.mark.outside
 def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
-    """By the token off loopback, over TLS, to known hosts alone; /health answers a probe without the token."""
+    """Off loopback they need the token; they use TLS and answer only known hosts. /health answers probes without the
+    token.
+    """
     observed(tmp_path / "log", 1)
     place = ["parquet", "--to", (tmp_path / "lake").as_uri()]
     refused = sink(tmp_path / "log", *place, "--host", "0.0.0.0", "--metrics-port", "0").refused()
@@ -124,7 +126,7 @@ def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
 
 @pytest.mark.outside
 def test_the_parquet_sinks_page_says_how_far_the_store_is_behind(tmp_path: Path) -> None:
-    """A commit every hour: what is recorded after the first one is lag, and its age grows."""
+    """The sink commits every hour. Records after the first commit are lag, and its age grows."""
     observed(tmp_path / "log", 1)
     place = ["parquet", "--to", (tmp_path / "lake").as_uri(), "--follow", "--every", "3600", "--metrics-port", "0"]
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `refold snapshot` in this process; its JSON if it was asked for, else its text, or what it refused."""
+    """Run `refold snapshot` in this process. Return its JSON with --json, else its text, or its error."""
 
     def run_it(*arguments: object, status: int = 0) -> Any:
         found = run(["snapshot", *map(str, arguments)])
@@ -91,7 +91,7 @@ def test_pinned_epochs_outlive_the_others(tmp_path: Path, ask: Ask) -> None:
     old_log(tmp_path)
     name = [f"{each['partition']}={each['offset']}" for each in ask("--list", "--json")]
     assert ask("--pin", name[1], "--json")[0]["pinned_at"] > "2026"
-    assert "1 epoch pinned" in ask("--pin")  # the newest, sealed before
+    assert "1 epoch pinned" in ask("--pin")  # the newest one, which was sealed before
     ask("--collect")
     assert [each["offset"] for each in ask("--list", "--json")] == [4, 8]
     ask("--unpin", name[1], name[3])

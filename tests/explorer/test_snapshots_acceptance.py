@@ -1,4 +1,4 @@
-"""Real recorded runs, snapshotted while they were imported: at any point the rebuild is the full replay."""
+"""Real recorded runs, with snapshots taken during the import: at every point a rebuild equals the full replay."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ CLOSED = 80
 EPOCH_RECORDS = 300
 CHANGED_MIN = 200
 
-# One import serves all tests of this file, so xdist gives them to one worker.
+# One import serves all tests of this file, so xdist runs them on one worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("snapshots-acceptance")]
 
 
 @pytest.fixture(scope="module")
 def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The log the runs were imported into, in PARTS commands, with epochs sealed between and in the background."""
+    """The log that the runs were imported into, by PARTS commands. Epochs are sealed in between and in the
+    background.
+    """
     folder = tmp_path_factory.mktemp("snapshots")
     url = f"file:{folder / 'log'}"
     lines = gzip.decompress(tau_bench_file.read_bytes()).splitlines(keepends=True)
@@ -51,7 +53,7 @@ def url(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def observe_closed(log: Log, part: int) -> None:
-    """Runs that ended in some month: the imported ones have no times, so they are never closed."""
+    """Record runs that ended in some month. The imported runs have no times, so they are never closed."""
     for number in range(CLOSED):
         ended_at = dt.datetime(2025, 1 + number % 3, 1 + part, tzinfo=dt.UTC)
         fields = {"agent": "closed", "status": "ended", "outcome": "succeeded", "ended_at": ended_at}
@@ -65,7 +67,7 @@ def log(url: str) -> Iterator[Log]:
 
 
 def cut_at(log: Log, offsets: dict[int, int]) -> Cut:
-    """Under every definition of the log."""
+    """Return a cut with these offsets and every definition of the log."""
     return Cut(log.port.log_id, offsets, len(log.port.registry), log.port.registry.digest())
 
 
@@ -74,7 +76,7 @@ def random_offsets(log: Log, rng: random.Random) -> dict[int, int]:
 
 
 def test_at_any_cut_it_is_the_full_replay(log: Log, seed: int) -> None:
-    """FULL full replays give each partition at so many points; any mixture of those is a cut."""
+    """FULL full replays give each partition's state at as many points. Any combination of these points is a cut."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     full: dict[int, dict[int, dict[str, bytes]]] = {partition: {} for partition in log.port.ends()}

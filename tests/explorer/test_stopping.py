@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end a command also where Python drops the exception: within a callback from C."""
+"""SIGTERM and Ctrl-C end a command even if Python drops the exception, within a callback from C."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Start = Callable[..., Worker]
 
 @pytest.fixture
 def url(kafka: SharedKafka, prefix: str) -> str:
-    """A log with a document in most of its partitions."""
+    """The URL of a log with documents in most of its partitions."""
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=4") as log:
         for entity in ENTITIES:
@@ -35,7 +35,7 @@ def url(kafka: SharedKafka, prefix: str) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path, url: str) -> Iterator[Start]:
-    """Starts a worker by name; all are gone after the test."""
+    """Start a worker by name. All workers are ended after the test."""
     with starting(url, tmp_path) as run:
         yield run
 

@@ -1,4 +1,4 @@
-"""What only workers can tell or do, asked for by commands on a log on Kafka."""
+"""Commands on a log on Kafka whose answer or work only workers can provide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def url(kafka: SharedKafka, prefix: str) -> str:
-    """A log with documents in its partitions; some changed because of others."""
+    """The URL of a log with documents in its partitions. Some changes have others as causes."""
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=4") as log:
         causes = [log.observe(entity, {"fields": {"a": 1}}, source="one") for entity in ENTITIES]
@@ -32,7 +32,7 @@ def url(kafka: SharedKafka, prefix: str) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path, url: str) -> Iterator[Start]:
-    """Starts a worker by name; all are gone after the test."""
+    """Start a worker by name. All workers are ended after the test."""
     with starting(url, tmp_path) as run:
         yield run
 
@@ -57,7 +57,7 @@ def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start:
     whole = command(url, "verify", "--json").json
     assert (whole["ok"], whole["unchecked"], whole["root"]) == (True, [], alone["root"])
     for worker in ((), ("--worker", workers[0].url)):
-        # The first worker registers which versions of types with code are in effect, which is part of a cut.
+        # The first worker registers which versions of types with code are in effect. That changes the cut.
         assert without_cut(command(url, "state", ENTITIES[3], "--json", *worker).json) == without_cut(state)
         assert command(url, "why", f"{ENTITIES[3]}.fields", "--json", *worker).json == why
     sealed = command(url, "snapshot", "--json", "--worker", workers[1].url).json
@@ -68,6 +68,6 @@ def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start:
 
 
 def covered(workers: list[Worker]) -> bool:
-    """Whether each partition is one worker's, and each worker has some."""
+    """Return whether each partition has exactly one worker, and each worker has partitions."""
     has = [each.folding for each in workers]
     return all(has) and sorted(number for each in has for number in each) == list("0123")

@@ -1,4 +1,4 @@
-"""The deck over one log that no test of a module changes."""
+"""The deck over one log, which the tests of a module do not change."""
 
 from __future__ import annotations
 

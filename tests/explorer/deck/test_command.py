@@ -1,4 +1,4 @@
-"""`refold deck` where it cannot work, and in a real terminal."""
+"""`refold deck` where it cannot run, and in a real terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_in_a_terminal_it_shows_the_runs_and_q_leaves(incident_url: str) -> None
 
 
 def read_until(owner: int, text: bytes, shown: bytes) -> bytes:
-    """What a terminal was sent, up to a text."""
+    """Return what was sent to a terminal, up to a text."""
     end = time.monotonic() + PATIENCE_S
     while text not in shown:
         assert time.monotonic() < end, shown[-2000:]
@@ -55,7 +55,7 @@ def read_until(owner: int, text: bytes, shown: bytes) -> bytes:
 
 
 def read_some(owner: int) -> bytes:
-    """What a terminal is sent within a moment; nothing after its end."""
+    """Return what is sent to a terminal within a moment; nothing once it is closed."""
     try:
         return os.read(owner, 65536) if select.select([owner], [], [], 0.1)[0] else b""
     except OSError:

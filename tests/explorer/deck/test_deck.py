@@ -1,4 +1,4 @@
-"""The deck by keys alone: an incident is solved, a stale read is traced, and each screen shows its command."""
+"""The deck, used only by keys: an incident is solved, a stale read is traced, and each screen shows its command."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_the_question_mark_teaches_the_keys_and_q_leaves(incident_url: str) -> N
 
 
 def test_the_screens_look_as_they_did(incident_url: str) -> None:
-    """At 80x24; where a change is meant, delete the file and run the test twice."""
+    """The screens are 80x24. After an intended change, delete the file and run the test twice."""
     written = []
 
     async def look(deck: Decked) -> None:

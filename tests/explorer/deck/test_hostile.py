@@ -1,4 +1,4 @@
-"""What agents recorded cannot steer the deck: no markup, no escape of the terminal, no turned text, no size."""
+"""Recorded values cannot control the deck: no markup, no terminal escapes, no reversed text, no oversized values."""
 
 from __future__ import annotations
 

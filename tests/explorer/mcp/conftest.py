@@ -1,4 +1,4 @@
-"""The MCP server over one log that no test of a module changes."""
+"""The MCP server over one log, which the tests of a module do not change."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def incident_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def server(incident_url: str) -> Iterator[HttpServer]:
-    """Its MCP server, over HTTP."""
+    """The log's MCP server, over HTTP."""
     with http_server(incident_url) as found:
         yield found

@@ -1,4 +1,4 @@
-"""An answer of bounded size: whoever follows its cursors has the whole."""
+"""Answers of bounded size: following the cursors gives the whole answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TREES = st.recursive(
 
 
 def followed(tree: Any, chars: int, part: AnswerPart | None = None) -> Any:
-    """The whole, put together from parts of at most about so many characters."""
+    """Return the whole answer, assembled from parts of at most about `chars` characters."""
     shown, rests = bounded(tree, chars, part)
     for rest in rests:
         base = (part or AnswerPart()).pointer

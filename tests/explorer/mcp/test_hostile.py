@@ -1,4 +1,4 @@
-"""Messages that are no messages, callers that may not ask, and signals: never a crash, never a traceback."""
+"""Malformed messages, callers without permission, and signals: never a crash, never a traceback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VALUES: list[Any] = [None, True, -1, 1e308, 10**30, "", "\ud83d", "\x00", "x" * 
 
 
 def damaged(chance: random.Random) -> bytes:
-    """A message with one thing wrong with it: a value, a member, the text, or all of it."""
+    """Return a message with one defect: in a value, in a member, in the text, or in all of it."""
     message = json.loads(json.dumps(chance.choice(ASKING)))
     way = chance.randrange(6)
     if way < 3:
@@ -67,7 +67,7 @@ def damaged(chance: random.Random) -> bytes:
 
 
 def checked(said: str) -> None:
-    """No answer holds a traceback, a file of ours or the name of a defect."""
+    """Check that no answer contains a traceback, a path of refold's source, or the name of a defect."""
     for word in ("Traceback", 'File "', ".py:", "which is a defect"):
         assert word not in said, said[:2_000]
 
@@ -90,7 +90,8 @@ def test_damaged_messages_over_stdio_are_passed_over(incident_url: str) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     sent = b"\n".join(damaged(chance).replace(b"\n", b" ") for _ in range(COUNT))
-    # It answers while it is written to, and what it is asked last it answers only while its input is open.
+    # The server answers while it is still being written to, and it answers the last request only while its input
+    # is open.
     writer = threading.Thread(target=say, args=(process.stdin, sent + b"\n" + json.dumps(PING).encode() + b"\n"))
     writer.start()
     said = b""

@@ -1,4 +1,4 @@
-"""What an agent is told by MCP is what the commands print, at one cut, over every transport and protocol."""
+"""MCP tools return exactly what the commands print, at one cut, over every transport and protocol version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from refold_tests.mcp import MODES, HttpServer, asked, by_stdio, call, http_serv
 pytestmark = pytest.mark.outside
 
 Given = dict[str, Any]
-# A tool's arguments, and the command that asks the same; the log of write_incident answers each.
+# A tool's arguments, and the command that asks the same question. Each has an answer in the log of write_incident.
 ASKED: dict[str, tuple[Given, Sequence[str]]] = {
     "find": ({"text": "acme"}, ["find", "acme"]),
     "find-type": ({"type": "step", "text": "kettle"}, ["find", "kettle", "--type", "step"]),
@@ -59,7 +59,7 @@ def test_the_definitions_are_few_and_small(incident_url: str, writes: bool) -> N
     finally:
         history.close()
     text = json.dumps([each.model_dump(by_alias=True, exclude_none=True) for each in tools])
-    # A token is about four characters of such text.
+    # In such text, a token is about four characters.
     assert (len(text) + len(INSTRUCTIONS)) / 4 < 3_000
     assert len(TOOLS) <= 10
     reading = {each.name for each in tools if each.annotations is not None and each.annotations.read_only_hint}
@@ -77,7 +77,8 @@ def test_a_tool_answers_what_the_command_prints(
 
     async def work(client: Client) -> None:
         found = await call(client, name.partition("-")[0], **given)
-        # It may be cut: a slow recorder writes a call apart from its step, which makes the provenance longer.
+        # The answer may be shortened: a slow recorder records a call separately from its step, so the provenance
+        # is longer.
         assert found == json.loads(fitted({"again": found["again"]}, printed, ANSWER_CHARS_MAX))
         again = await call(client, name.partition("-")[0], **found["again"])
         assert again == found

@@ -1,4 +1,4 @@
-"""The explorer's pages over one log that no test of a module changes."""
+"""The explorer's pages over one log, which the tests of a module do not change."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def incident_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def pages(incident_url: str) -> Iterator[Explored]:
-    """Its pages."""
+    """The pages of that log."""
     with explored(incident_url) as found:
         yield found

@@ -1,4 +1,4 @@
-"""Actions of the explorer: each writes what its command writes, and only an explorer with --write has any."""
+"""The explorer's actions: each writes what its command writes, and they exist only with --write."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ action = "ask"
 
 @refold.tool(effect="write", name="desk.refund")
 def refund(eur: int) -> dict[str, int]:
-    """Nobody knows whether it paid."""
+    """Refund an amount, with an unknown result."""
     raise TimeoutError(f"no answer about {eur} EUR")
 
 
 def agent(run: refold.Run) -> None:
-    """An agent whose refund is not answered, or needs a person."""
+    """An agent whose refund gets no answer, or needs a person's approval."""
     with run.step("pay"):
         refund(run.input["eur"])
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A log with an effect that is unknown, and two calls that wait for a person."""
+    """A log with an effect of unknown status, and two calls that wait for a person."""
     found = f"file:{tmp_path_factory.mktemp('acted') / 'log'}"
     with refold.open(found) as log:
         with pytest.raises(EffectUnknown):
@@ -51,13 +51,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def writable(url: str) -> Iterator[Explored]:
-    """Its pages, with actions."""
+    """The pages of that log, with actions."""
     with explored(url, can_write=True) as found:
         yield found
 
 
 def posted(pages: Explored, name: str, headers: dict[str, str] | None = None, /, **fields: str) -> Page:
-    """The answer to a form."""
+    """Post a form; return the response."""
     return pages.ask(f"/do/{name}", "POST", headers, urlencode(fields).encode())
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API under the pages: each answer is what the command prints."""
+"""The HTTP API under the pages: each answer equals the output of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer in Debian's Chromium: an incident is solved by clicking, and by keyboard alone."""
+"""The explorer in Debian's Chromium: an incident is solved with the mouse, and with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refold_tests.absent import without
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored, incident_in
 from refold_tests.npm import AXE, package_folder
 
-# One browser for the module; its tests stay on one worker.
+# One browser serves the module, so its tests run on one xdist worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("explorer-browser")]
 
 PATIENCE_MS = 90_000
@@ -32,12 +32,12 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium as Debian installs it; nothing is downloaded."""
+    """Debian's Chromium; nothing is downloaded."""
     program = shutil.which("chromium")
     if program is None:
         without("chromium is not installed")
     with sync_playwright() as playwright:
-        # A test machine's user may be root, for whom Chromium has no sandbox.
+        # The test user may be root, for whom Chromium has no sandbox.
         found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS)
         yield found
         found.close()
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A reader in Berlin."""
+    """A browser context of a reader in Berlin."""
     found = browser.new_context(timezone_id="Europe/Berlin", viewport={"width": 1280, "height": 900})
     found.set_default_timeout(PATIENCE_MS)
     yield found
@@ -54,7 +54,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, pages: Explored) -> Iterator[Page]:
-    """A page, of which it is checked that it asked nobody but its server, and that no script failed."""
+    """A page. At the end it is checked that it sent requests only to its server, and that no script failed."""
     asked: list[str] = []
     failed: list[str] = []
     found = context.new_page()
@@ -67,12 +67,12 @@ def page(context: BrowserContext, pages: Explored) -> Iterator[Page]:
 
 
 def opened(page: Page, heading: str) -> None:
-    """Wait until a page with the heading is there, and its script hears keys."""
+    """Wait until a page with this heading is shown and its script handles keys."""
     ready(page, "main :is(h1, h2)", heading)
 
 
 def ready(page: Page, selector: str, text: str) -> None:
-    """Wait until a page that has such a part is there, and its script hears keys."""
+    """Wait until a page with this element is shown and its script handles keys."""
     found = page.locator(f"html[data-ready] {selector}").filter(has_text=text).first
     expect(found).to_be_visible(timeout=PATIENCE_MS)
 
@@ -199,7 +199,7 @@ def test_the_token_is_typed_once(context: BrowserContext, incident_url: str) -> 
 
 
 def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
-    """A page of now is taken anew as the log grows; an address of then stays what it is, and says there is more."""
+    """A live page reloads as the log grows. A page of a past cut does not change, but says that there is more."""
     url = f"file:{tmp_path / 'log'}"
     page = context.new_page()
     with refold.open(url) as log, explored(url) as other:
@@ -230,7 +230,9 @@ def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
 
 
 def test_every_page_fits_does_not_shift_and_can_be_used_by_all(browser: Browser, pages: Explored) -> None:
-    """On a phone in the dark and on a screen in the light. axe: the rules of WCAG 2.1 A and AA, and good practice."""
+    """Tested on a phone in dark mode and on a desktop in light mode. axe: the rules of WCAG 2.1 A and AA, and best
+    practices.
+    """
     axe = (package_folder(AXE) / "axe.min.js").read_text(encoding="utf-8")
     wrong: dict[str, Any] = {}
     for label, width, scheme in (("phone", 360, "dark"), ("screen", 1280, "light")):

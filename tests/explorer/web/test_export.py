@@ -1,4 +1,4 @@
-"""A run, or two compared, as one file: all of it is in it, nothing is loaded, and secrets can be left out."""
+"""A run, or a comparison of two, as one file: it is complete, loads nothing, and can omit secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLD = "ada.lovelace@example.org"
 
 
 def exported(url: str, file: Path, *arguments: str) -> str:
-    """The text of the file that is written; what it holds besides is checked."""
+    """Export; check the output; return the text of the file."""
     assert run(["run", "export", *arguments, "--html", str(file), "--log", url]) == 0
     content = file.read_text(encoding="utf-8")
     assert re.findall(r'href="(?!#step-\d+")', content) == []

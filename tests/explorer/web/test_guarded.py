@@ -1,4 +1,4 @@
-"""Who may ask for the explorer's pages, and recorded values that mean harm to whoever reads them."""
+"""Who may request the explorer's pages, and recorded values that try to harm their reader."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ HARMFUL = re.compile(
 
 
 def check(page: Page) -> None:
-    """Nothing recorded is markup, or a control character, and the policy lets no script of a page run."""
+    """Check that no recorded value is markup or a control character, and that the policy forbids scripts within the
+    page.
+    """
     assert page.headers["Content-Security-Policy"] == POLICY
-    # A form keeps what was asked for as it was: in its fields only what is no text of theirs counts.
+    # A form repeats the reader's input unchanged, so the values of its fields are checked only for markup.
     assert HARMFUL.findall(re.sub(r'value="[^"]*"', "", page.body)) == []
     assert not re.search(r'value="[^"]*<', page.body)
     assert not re.search(r"\son[a-z]+=", page.body.replace("onerror=alert", ""))

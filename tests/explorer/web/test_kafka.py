@@ -1,4 +1,4 @@
-"""The explorer of a log on Kafka: the same pages, by the same questions."""
+"""The explorer of a log on Kafka: the same pages and the same questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The explorer's pages: what they show, their addresses, and the commands below them."""
+"""The explorer's pages: their content, their addresses, and the commands below them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ ADDRESSES = {
 
 
 def printed(command: list[str], out: str) -> Any:
-    """The answer of a command: `tail` prints a change a line, so that it can go on."""
+    """Return the answer that a command printed. `tail` prints one change per line, because it can follow the log."""
     return [json.loads(line) for line in out.splitlines()] if command[0] == "tail" else json.loads(out)
 
 
 def texts(tree: Any) -> Iterator[str]:
-    """Each text and number in an answer, as a page shows it; times and what is long have other forms there."""
+    """Yield each text and number of an answer as a page shows it. Times and long values are left out: pages reformat
+    them.
+    """
     if isinstance(tree, dict):
         for each in tree.values():
             yield from texts(each)
@@ -68,7 +70,7 @@ def test_an_address_opens_the_same_page_again(pages: Explored, name: str) -> Non
     assert page.status == 200, page.text
     again = pages.get(page.url)
     assert again.url == page.url
-    if name != "operate":  # which says what is so now: a clock, the room on a disk
+    if name != "operate":  # that page shows the present: a clock, the free disk space
         assert "cut%3A1." in page.url
         assert again.body == page.body
 
@@ -84,7 +86,7 @@ def test_each_command_that_a_page_shows_answers(pages: Explored, name: str, caps
         assert printed(command, out) is not None
 
 
-# What a page shows of what its first command answers: by page, where that is in the answer.
+# What a page shows of its first command's answer: for each page, the position in the answer.
 SHOWN: dict[str, Any] = {
     "runs": lambda rows: [[each["run"], each["agent"], each["version"], each["steps"]] for each in rows],
     "runs-found": lambda rows: [[each["run"], each["title"]] for each in rows],

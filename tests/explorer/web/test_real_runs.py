@@ -1,4 +1,4 @@
-"""Runs of real models, imported from recorded conversations: every step of each is shown."""
+"""Runs of real models, imported from recorded conversations: the pages show every step of each."""
 
 from __future__ import annotations
 

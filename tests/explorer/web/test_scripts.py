@@ -1,4 +1,4 @@
-"""The pages' own scripts: their types are checked, and what a browser loads is small."""
+"""The pages' own scripts: their types are checked, and their size is small."""
 
 from __future__ import annotations
 
