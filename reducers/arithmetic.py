@@ -1,6 +1,6 @@
-"""sum and count: every live assertion takes part, so a count stands where others name a holder.
+"""sum and count: every live assertion takes part, so they have a count where other reducers have a holder.
 
-A sum is exact: numerator / 2^shift with the least shift, and is rounded once, when it is read.
+A sum is exact: numerator / 2^shift with the least shift. It is rounded once, when it is read.
 Cells: sum [numerator as signed big-endian bytes, shift, count, greatest q]; count [count, greatest q].
 """
 
@@ -15,7 +15,7 @@ from refold.reducers.cells import Cell, Element, Elements, Mutation, Reducer, Sa
 
 
 def exact(value: int | float) -> tuple[int, int]:
-    """(numerator, shift) with value = numerator / 2^shift."""
+    """Return (numerator, shift) with value = numerator / 2^shift."""
     if isinstance(value, int):
         return value, 0
     numerator, denominator = value.as_integer_ratio()
@@ -23,7 +23,7 @@ def exact(value: int | float) -> tuple[int, int]:
 
 
 def add(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
-    """The exact sum with the least shift."""
+    """Return the exact sum, with the least shift."""
     shift = max(left[1], right[1])
     numerator = (left[0] << (shift - left[1])) + (right[0] << (shift - right[1]))
     while shift and not numerator & 1:
@@ -33,7 +33,7 @@ def add(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
 
 
 def rounded(numerator: int, shift: int) -> int | float:
-    """The nearest canonical number; past a double's range the greatest double of that sign."""
+    """Return the nearest canonical number; outside a double's range, the greatest double with that sign."""
     if not shift and INTEGER_MIN <= numerator < INTEGER_END:
         return numerator
     try:
@@ -43,7 +43,7 @@ def rounded(numerator: int, shift: int) -> int | float:
 
 
 def _packed(numerator: int) -> bytes:
-    """A numerator as bytes: it may be wider than any stored integer."""
+    """Encode a numerator as bytes, because it may be wider than any stored integer."""
     return numerator.to_bytes(numerator.bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -52,7 +52,7 @@ def _unpacked(data: bytes) -> int:
 
 
 class _Total(Reducer):
-    """What sum and count share: the last element is the greatest Q, the one before it the count."""
+    """The common part of sum and count: a cell's last element is the greatest Q, the one before it the count."""
 
     def holders(self, cell: Cell) -> Value:
         result: int = cell[-2]
@@ -88,7 +88,7 @@ class Sum(_Total):
 
 
 class Count(_Total):
-    """How many live assertions there are."""
+    """The number of live assertions."""
 
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
         after: list[Any] = [1, said.q] if cell is None else [cell[0] + 1, max(cell[1], said.q)]

@@ -1,7 +1,7 @@
-"""What every reducer is: a cell that takes live assertions, and what each of them changed.
+"""The interface of every reducer: it folds live assertions into a cell, and reports what each of them changed.
 
-A cell is plain data (lists, dicts, numbers, bytes), so that it can be stored as it is. Reducers whose `in_order` is
-False may be fed in any order and give the same cell; the others are fed in Q order only.
+A cell is plain data (lists, dicts, numbers, bytes), so it can be stored directly. Reducers whose `in_order` is False
+give the same cell for any order of assertions. The others get assertions in Q order only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Cell: TypeAlias = Any
 
 
 new_tuple = tuple.__new__
-"""What a named tuple's own constructor does, in a fifth of its time: for those that every record makes anew."""
+"""Does the same as a named tuple's constructor in a fifth of its time; used for tuples that every record creates."""
 
 
 class Assertion(NamedTuple):
@@ -32,7 +32,7 @@ class Assertion(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The part of an assertion that is the observation's: made once, however many fields it asserts."""
+    """The part of an assertion that comes from its observation: created once, however many fields it asserts."""
 
     priority: int
     q: bytes
@@ -42,7 +42,7 @@ class Said(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """What one observation changed in one field. `observation` holds the field now, or ended its value.
+    """One observation's change of one field. `observation` holds the field now, or ended its value.
 
     key: the map key; for append (order key of the holder, index in its list); for links (relation, target).
     """
@@ -56,7 +56,7 @@ class Mutation(NamedTuple):
 
 
 class Element(NamedTuple):
-    """One comparable part of a folded field: its value, and the order key of who holds it."""
+    """One comparable part of a folded field: its value, and its holder's order key."""
 
     value: Value
     q: bytes
@@ -66,11 +66,11 @@ Elements: TypeAlias = Mapping[Any, Element]
 
 
 class Reducer(ABC):
-    """How one field folds. Cells start as None, meaning no live assertion."""
+    """The fold of one field. A cell starts as None, which means no live assertion."""
 
     in_order: ClassVar[bool] = False
     has_winner: ClassVar[bool] = False
-    """Whether a cell is [value, priority, q] of one assertion, and always present."""
+    """Whether a cell is one assertion's [value, priority, q], and always present."""
     scalar: ClassVar[bool] = True
 
     def __init__(self, field: str) -> None:
@@ -78,30 +78,30 @@ class Reducer(ABC):
 
     @abstractmethod
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
-        """The cell with one more live assertion, of `value`; what that changed is added to `out`."""
+        """Fold one more live assertion of `value`, and return the new cell; mutations are appended to `out`."""
 
     @abstractmethod
     def value(self, cell: Cell) -> Value:
-        """The field's value; only asked when `present` says there is one."""
+        """Return the field's value; called only if `present` is true."""
 
     @abstractmethod
     def holders(self, cell: Cell) -> Value:
-        """Who holds the value: the winning id, one per element of a collection, a count for sum and count."""
+        """Return the value's holder: the winning id; one id per element of a collection; a count for sum and count."""
 
     @abstractmethod
     def elements(self, cell: Cell) -> Elements:
-        """The parts that mutations speak of; a scalar has the single key None."""
+        """Return the parts to which mutations refer, by key; a scalar has the single key None."""
 
     def present(self, cell: Cell) -> bool:
-        """Whether the field stands in the state."""
+        """Return whether the field is in the state."""
         return cell is not None
 
     def shown_key(self, key: Any) -> Any:
-        """The `key` that mutations show for an element's key."""
+        """Return the `key` of mutations for an element's key."""
         return None
 
     def difference(self, before: Cell, after: Cell, by: bytes, out: list[Mutation]) -> None:
-        """Add to `out` what differs between two cells, by whom it was caused."""
+        """Append to `out` a mutation for each difference between two cells, with its cause."""
         old = self.elements(before) if before is not None and self.present(before) else {}
         new = self.elements(after) if after is not None and self.present(after) else {}
         gone: Op = "clear" if self.scalar else "remove"
@@ -117,9 +117,9 @@ class Reducer(ABC):
                 out.append(Mutation(self.field, "set", self.shown_key(key), old[key].value, element.value, holder))
 
     def cause(self, element: Element, by: bytes) -> bytes:
-        """The observation that a mutation names as the holder."""
+        """Return the observation that a mutation names as the holder."""
         return element.q[-32:]
 
     def same(self, old: Value, new: Value) -> bool:
-        """Whether two values are one; a field's type is fixed, so Python's equality is the canonical one."""
+        """Return whether two values are equal; a field's type is fixed, so Python's equality is the canonical one."""
         return old == new

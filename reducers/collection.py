@@ -1,7 +1,7 @@
-"""union, append, map: each element has a holder of its own.
+"""union, append, map: each element has its own holder.
 
 Cells: union {CBOR of the element: [element, q]}; append [[element, q, index], ...] in Q order; map
-{key: [value or None, priority, q]}, removed keys staying as winners with None.
+{key: [value or None, priority, q]}, where removed keys stay as winners with None.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from refold.reducers.cells import Cell, Element, Elements, Mutation, Op, Reducer
 
 
 class Union(Reducer):
-    """The set of all elements, in the order of their CBOR; each is held by the least Q that asserts it."""
+    """The set of all elements, in the order of their CBOR; each element's holder is the least Q that asserts it."""
 
     scalar = False
 
@@ -43,7 +43,7 @@ class Union(Reducer):
 
 
 class Append(Reducer):
-    """The last `limit` elements in Q: a view of the whole set, so late ones take their place by re-folding."""
+    """The last `limit` elements in Q order: a view of the whole set, so a late element is placed by folding again."""
 
     scalar = False
     in_order = True
@@ -79,7 +79,7 @@ class Append(Reducer):
 
 
 class Map(Reducer):
-    """Per key the greatest (priority, Q); a null takes the key out."""
+    """For each key, the value with the greatest (priority, Q); a null removes the key."""
 
     scalar = False
 

@@ -1,8 +1,8 @@
-"""Stored entities of one type, many at a time: each field as a column of canonical values.
+"""Reads many stored entities of one type at a time: each field as a column of canonical values.
 
-Whoever writes columns needs the value of each field and nothing that stands beside it: not who holds it, not the
-residue. So the stored forms are read as one MessagePack array of them, by a decoder made for the type that steps over
-the rest: three times as fast as reading each whole.
+A writer of columns needs only the value of each field: neither its holder nor the residue. So the stored forms are read
+as one MessagePack array, by a decoder for the type that skips the rest. This is three times as fast as reading each
+entity completely.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LENGTH_BYTES = 4
 
 
 class _Won(msgspec.Struct, array_like=True, gc=False):
-    """The cell of a field that has a winner: its value comes first, and who holds it is stepped over."""
+    """The cell of a field that has a winner: its first item is the value; the holder is skipped."""
 
     value: Any
 
@@ -33,9 +33,10 @@ _value_of = attrgetter("value")
 
 
 class Columns(NamedTuple):
-    """Of each entity, in the order given; state_hashes: 32 bytes each; links: as a state shows them, without by.
+    """Columns with one item for each entity, in the given order. state_hashes: 32 bytes each; links: as in a state,
+    without by.
 
-    values: by field; None for a field of which no entity has a value, and in a column where one has none.
+    values: a column by field; None if no entity has a value of the field. In a column, None for an entity without one.
     """
 
     versions: list[int]
@@ -45,10 +46,10 @@ class Columns(NamedTuple):
 
 
 class ColumnReader:
-    """Reads what is stored of one type. reducers: those of its fold."""
+    """Reads the stored entities of one type. reducers: those of its fold."""
 
     def __init__(self, reducers: Mapping[str, Reducer]) -> None:
-        # A field may have any name, an attribute may not.
+        # A field may have any name, but an attribute must be an identifier.
         attributes = {name: f"field_{number}" for number, name in enumerate(reducers)}
         cells = msgspec.defstruct(
             "_Cells",
@@ -66,7 +67,11 @@ class ColumnReader:
         self._reducers = [(name, each, attrgetter(f"cells.{attributes[name]}")) for name, each in reducers.items()]
 
     def read(self, stored: Sequence[tuple[str, bytes]]) -> Columns:
-        """Of (entity, stored form) of the type; CorruptionError names one that cannot be read."""
+        """Read the columns of (entity, stored form) pairs of the type.
+
+        Raises:
+            CorruptionError: names an entity that cannot be read.
+        """
         length = len(stored).to_bytes(_LENGTH_BYTES, "big")
         try:
             every = self._decode(b"".join([_ARRAY_HEAD, length, *[data for _, data in stored]]))
@@ -85,7 +90,7 @@ class ColumnReader:
 def _values(reducer: Reducer, cells: list[Any]) -> list[Any] | None:
     if cells.count(None) == len(cells):
         return None
-    if isinstance(reducer, Winner):  # most are, and a call for each value costs as much as all else here
+    if isinstance(reducer, Winner):  # most are; a call for each value would cost as much as everything else here
         if None in cells:
             return [None if cell is None else cell.value for cell in cells]
         return [*map(_value_of, cells)]
@@ -99,5 +104,5 @@ def _shown(stored: list[list[Any]]) -> list[dict[str, Any]]:
 
 def _unreadable(stored: Sequence[tuple[str, bytes]], error: Exception | None) -> CorruptionError:
     for name, data in stored:
-        unpack(name, data)  # which says of what it cannot read why
+        unpack(name, data)  # raises an error that says what is wrong
     return CorruptionError(f"stored states, of {stored[0][0]} and others, cannot be read: {error}; run refold verify")

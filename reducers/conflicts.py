@@ -1,7 +1,8 @@
-"""Conflicts: agents that disagree with the winner of a field. No part of the state; computed when asked for.
+"""Conflicts: agents that disagree with the winner of a field. They are not in the state, but computed on request.
 
-For latest, first and each map key: among the live assertions of the winning priority, each agent's last in Q. One
-whose value differs from the winner's, and whose id no later assertion of the field names in its causes, is a loser.
+For latest, first and each map key, take the live assertions with the winning priority, and of these each agent's last
+in Q order. It is a loser if its value differs from the winner's, and no later assertion of the field names its id as a
+cause.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DECIDED = frozenset({"latest", "first", "map"})
 
 
 class Loser(NamedTuple):
-    """One agent's last word that did not win; `key` is the map key, else None."""
+    """One agent's last assertion that did not win; `key` is the map key, else None."""
 
     field: str
     key: str | None
@@ -29,14 +30,14 @@ class Loser(NamedTuple):
 
 
 class Conflicts(NamedTuple):
-    """At most LISTED losers, and how many there are."""
+    """At most LISTED losers, and their total number."""
 
     losers: list[Loser]
     total: int
 
 
 def conflicts(fold: Fold, entity: Entity, history: Sequence[Seen]) -> Conflicts:
-    """The losers among an entity's distinct observations."""
+    """Return the losers among an entity's distinct observations."""
     retracted = {target for seen in history for target in seen.observation.retracts}
     live = sorted((seen for seen in history if seen.id not in retracted), key=lambda seen: seen.q)
     found: list[Loser] = []
@@ -70,7 +71,10 @@ def _losers(
     words: Sequence[tuple[Seen, Any]],
     settled: Mapping[bytes, bytes],
 ) -> Iterator[Loser]:
-    """winner: the cell (value, priority, q); settled: by id the greatest Q of an assertion that names it as a cause."""
+    """Yield the losers of one field or map key.
+
+    winner: the cell (value, priority, q); settled: by id, the greatest Q of an assertion that names it as a cause.
+    """
     value, priority, _ = winner
     last: dict[str, tuple[Seen, Any]] = {}
     for seen, said in words:

@@ -1,12 +1,12 @@
 """custom: a user's pure function, folded over the live assertions in Q order.
 
-    def loudest(value, assertion):      # value: what came so far, None at first
+    def loudest(value, assertion):      # value: the result so far, None at first
         return max(value or 0, assertion.value)
 
-It is named in the type's file as `"refold.function": "module:loudest"`, and taken from what the operator registered
-(registered.py), from nowhere else. What identifies it is its name, its version (an attribute `refold_version` on the
-function, 1 without one) and the hash of its source, all part of the definition.
-An assertion that it fails on leaves the value as it was (failed.py). Cell: [value, greatest q].
+The type's file names it as `"refold.function": "module:loudest"`. It is looked up only among the functions that the
+operator registered (registered.py). Its name, its version (an attribute `refold_version` on the function, 1 without
+one) and the hash of its source identify it, and are all part of the definition.
+An assertion on which it fails does not change the value (failed.py). Cell: [value, greatest q].
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ Function: TypeAlias = Callable[[Any, Assertion], Any]
 
 
 def code_of(name: str) -> Mapping[str, object]:
-    """What identifies a registered custom reducer: {name, version, source}, source being the hex SHA-256 of its source
-    text. NotRegistered where the operator registered none of that name."""
+    """Return what identifies a registered custom reducer: {name, version, source}; source is the SHA-256 of its source
+    text, in hex.
+
+    Raises:
+        NotRegistered: the operator registered no function with that name.
+    """
     function = function_of(name)
     try:
         source = inspect.getsource(function)
@@ -64,11 +68,11 @@ class Custom(Reducer):
         return [after, said.q]
 
     def _after(self, before: Value, value: Any, said: Said) -> Value:
-        """What the function makes of an assertion; the value as it was where the function fails (failed.py)."""
+        """Return the function's result for an assertion; the unchanged value if the function fails (failed.py)."""
         try:
-            # A copy: a function that changes what it is given, and fails then, has changed nothing.
+            # Pass a copy: a function that modifies its argument and then fails must not change the value.
             result = self.function(_in_key_order(before), Assertion(value, *said))
-        except Exception as error:  # whatever a user's code raises
+        except Exception as error:  # user code may raise anything
             why, problem = f"the custom reducer of {self.field} failed: {error!r}", error
         else:
             try:
@@ -99,7 +103,7 @@ class Custom(Reducer):
 
 
 def _in_key_order(value: Value) -> Value:
-    """As a stored value comes back: a function that looks at the order of keys sees one order always."""
+    """Return a value with the key order of a stored value, so that a function always sees the same order of keys."""
     if isinstance(value, dict):
         return {key: _in_key_order(value[key]) for key in sorted(value)}
     if isinstance(value, list):

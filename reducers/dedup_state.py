@@ -1,7 +1,8 @@
-"""The residue: what a state needs beside it to tell new observations from known ones. A function of the log, unhashed.
+"""The residue: data next to a state that tells new observations from known ones. A function of the log; not hashed.
 
-Certainly new: Q above the greatest of all; or above the floor, and above the greatest of its own source if that is
-still held. Certainly known: among the last ids. Anything else has to be looked up.
+An observation is certainly new if its Q is above the greatest of all; or if it is above the floor, and above the
+greatest Q of its own source if that source is still held. It is certainly known if its id is among the last ids.
+Anything else must be looked up.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 from refold.reducers.order import FIRST
 
-# Sources and ids are much of an entity's bytes; what these cannot tell is looked up.
+# Sources and ids take much of an entity's bytes, so few are held; observations they cannot classify are looked up.
 SOURCES_HELD = 4
 IDS_HELD = 4
 PENDING_HELD = 64
@@ -18,11 +19,13 @@ PENDING_HELD = 64
 
 @dataclass(slots=True)
 class DedupState:
-    """sources: by (agent, run), as Q has them, what stands around them in its greatest Q; in log order.
+    """The residue of one entity.
 
-    floor: the greatest Q of any source let go.
+    sources: by (agent, run), as encoded in Q: the rest of that source's greatest Q; in log order.
 
-    pending: ids retracted but not yet seen, or None when there are more than PENDING_HELD.
+    floor: the greatest Q of all sources that are no longer held.
+
+    pending: ids that are retracted but not yet seen, or None if there are more than PENDING_HELD.
     """
 
     greatest: bytes = FIRST
@@ -34,7 +37,7 @@ class DedupState:
     highest_offset: int = -1
 
     def certainly_new(self, q: bytes) -> bool:
-        """Whether no observation with this order key can have been folded."""
+        """Return whether no observation with this order key can have been folded yet."""
         if q > self.greatest:
             return True
         if q <= self.floor:
@@ -44,7 +47,7 @@ class DedupState:
         return held is None or around > held
 
     def note(self, q: bytes, offset: int) -> None:
-        """One more distinct observation, in log order."""
+        """Add the next distinct observation, in log order."""
         self.greatest = max(self.greatest, q)
         sources, last_ids = self.sources, self.last_ids
         source, around = _split(q)
@@ -63,5 +66,5 @@ class DedupState:
 
 
 def _split(q: bytes) -> tuple[bytes, bytes]:
-    """(agent, run) as they stand in an order key, and what stands around them."""
+    """Split an order key into (agent, run), as encoded in it, and the rest."""
     return q[8:-40], q[:8] + q[-40:]

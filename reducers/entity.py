@@ -1,8 +1,8 @@
-"""One entity while it is folded: its cells, its links and its residue, and how they are stored.
+"""One entity while it is folded: its cells, its links and its residue, and their stored form.
 
-The stored form is one MessagePack array, told apart by FORMAT and never hashed; docs/FORMAT.md says what stands where,
-for whoever reads snapshots without refold. It is a function of the log below it: keys stand in order, however the
-entity came to be folded.
+The stored form is one MessagePack array that begins with FORMAT, and is never hashed; docs/FORMAT.md describes it, for
+programs that read snapshots without refold. It is a function of the log below it: keys are sorted, whatever the order
+in which the entity was folded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from refold.reducers.links import Links
 
 FORMAT = 3
 
-# MessagePack's bytes of 32 bytes of binary.
+# MessagePack's header of a binary value of 32 bytes.
 _HASH_HEAD = b"\xc4\x20"
 _NO_HEAD = "a stored state does not begin with its format, version, hash and offset; run refold verify"
 
@@ -28,7 +28,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 @dataclass(slots=True)
 class Entity:
-    """The fold of one entity so far. `clears`: per field the greatest Q of a live clear."""
+    """The fold of one entity so far. `clears`: for each field, the greatest Q of a live clear."""
 
     name: str
     version: int = 0
@@ -40,7 +40,7 @@ class Entity:
 
 
 def pack(entity: Entity) -> bytes:
-    """The stored form."""
+    """Encode an entity to its stored form."""
     residue, cells, links, clears = entity.residue, entity.cells, entity.links, entity.clears
     pending = None if residue.pending is None else sorted(residue.pending) if residue.pending else []
     return _encode(
@@ -68,7 +68,11 @@ def _in_order(cell: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def unpack(name: str, data: bytes) -> Entity:
-    """The entity behind its stored form; raises CorruptionError where it is none."""
+    """Decode an entity from its stored form.
+
+    Raises:
+        CorruptionError: the bytes are not a stored entity.
+    """
     try:
         parts = _decode(data)
         if parts[0] != FORMAT:
@@ -98,14 +102,14 @@ def unpack(name: str, data: bytes) -> Entity:
 
 
 def stored_version(packed: bytes) -> int:
-    """The version in a stored form, without reading the rest."""
+    """Return the version in a stored form, without reading the rest."""
     return _integer(packed, 2)[0]
 
 
 def stored_hash(packed: bytes) -> bytes:
-    """The state hash in a stored form, without reading the rest; CorruptionError where none stands there."""
+    """Return the state hash in a stored form, without reading the rest; CorruptionError if it has none."""
     if packed[3:5] == _HASH_HEAD and packed[2] < 0x80 and len(packed) >= 37:
-        return packed[5:37]  # so most of them: sealing asks for every one
+        return packed[5:37]  # a short cut for most entities, because sealing reads the hash of every entity
     at = _integer(packed, 2)[1]
     if packed[at : at + 2] != _HASH_HEAD or len(packed) < at + 34:
         raise CorruptionError(_NO_HEAD)
@@ -113,13 +117,13 @@ def stored_hash(packed: bytes) -> bytes:
 
 
 def stored_highest(packed: bytes) -> int:
-    """The offset of the latest distinct observation in a stored form, without reading the rest."""
+    """Return the offset of the latest distinct observation in a stored form, without reading the rest."""
     at = _integer(packed, 2)[1]
     return _integer(packed, at + 34)[0]
 
 
 def _integer(packed: bytes, at: int) -> tuple[int, int]:
-    """An unsigned MessagePack integer, and where it ends: one byte, or a tag and 1, 2, 4 or 8 of them."""
+    """Read an unsigned MessagePack integer, and return it and its end: one byte, or a tag and 1, 2, 4 or 8 bytes."""
     head = packed[at] if at < len(packed) else 0xFF
     if head < 0x80:
         return head, at + 1

@@ -1,13 +1,13 @@
-"""Custom reducers that fail: what counts then, and what is logged.
+"""Failures of custom reducers: their effect, and what is logged.
 
-A custom reducer is a pure function. So a failure is one of its results, the same in every process: the assertion leaves
-the value as it was. The fold stays a function of the set of observations, and no value that somebody observes ends a
-worker. A failure of the process and not of the function raises, for another process may not fail: ENVIRONMENT.
+A custom reducer is a pure function. So a failure is one of its results, the same in every process: the assertion does
+not change the value. The fold stays a function of the set of observations, and no observed value stops a worker. A
+failure of the process, not of the function, raises, because another process may not fail: ENVIRONMENT.
 
-Where an observation can still be refused, as by the owner of a `file:` log, the fold runs under `refusing`: then every
+If an observation can still be refused, as by the owner of a `file:` log, the fold runs under `refusing`: then every
 failure raises, and the observation is not written.
 
-Every failure is counted, and of each reducer one in a minute is logged.
+Every failure is counted, and at most one per reducer and minute is logged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _logged_s: dict[str, float] = {}
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """While the block runs, a custom reducer that fails raises."""
+    """Make failures of custom reducers raise while the block runs."""
     token = _refuses.set(True)
     try:
         yield
@@ -40,12 +40,12 @@ def refusing() -> Iterator[None]:
 
 
 def raises(error: Exception) -> bool:
-    """Whether a custom reducer's failure raises here."""
+    """Return whether a custom reducer's failure must raise now."""
     return _refuses.get() or isinstance(error, ENVIRONMENT)
 
 
 def note(reducer: str, observation_id: bytes, why: str) -> None:
-    """Count a failure, and say it, unless one of this reducer was said within the last minute."""
+    """Count a failure, and log it, unless one of this reducer was logged within the last minute."""
     now_s = time.monotonic()
     with _lock:
         _counted[0] += 1
@@ -62,5 +62,5 @@ def note(reducer: str, observation_id: bytes, why: str) -> None:
 
 
 def total() -> int:
-    """How many calls failed in this process. An observation is folded again with each reopening, and counts again."""
+    """Return how many calls failed in this process. Each reopening folds an observation again, and counts it again."""
     return _counted[0]

@@ -1,13 +1,13 @@
-"""The fold: a set of observations to one state, in any order, one by one or from nothing.
+"""The fold: computes one state from a set of observations, in any order, one by one or from nothing.
 
-A certainly new observation folds directly onto cells and residue, unless it retracts, clears out of order, or asserts
-an in-order field (append, custom) out of order. One retracted before it came folds directly as a version and nothing
-else. All else reopens the entity:
+A certainly new observation is folded directly into cells and residue, unless it retracts, clears out of order, or
+asserts an in-order field (append, custom) out of order. An observation that was retracted before it arrived is folded
+directly: it only increments the version. Everything else reopens the entity:
 
 1. take all its distinct observations in log order, the new one last;
-2. leave out every one that any of them retracts, the retracted ones' own retracts included;
+2. leave out every observation that any of them retracts, including those that retracted observations retract;
 3. find the greatest clear of each field among the rest, and drop the assertions below it;
-4. fold what is left in Q order;
+4. fold the remaining assertions in Q order;
 5. replay the residue in log order.
 """
 
@@ -44,11 +44,12 @@ SIMPLE: dict[str, Callable[[str], Reducer]] = {
 
 ORDERS_HELD = 4096
 Ordered: TypeAlias = tuple[str, bytes, bytes, Reducer, bool]
-"""A field, its key's CBOR, the same before a holder's id, its reducer, and whether that has a winner."""
+"""A field, the CBOR of its key, the same followed by a holder id's CBOR header, its reducer, whether that has a
+winner."""
 
 
 class Seen(NamedTuple):
-    """A distinct observation of one entity, where it stands in its partition, and its order key."""
+    """A distinct observation of one entity, its offset in its partition, and its order key."""
 
     offset: int
     q: bytes
@@ -61,7 +62,7 @@ class Seen(NamedTuple):
 
 
 def said_by(seen: Seen) -> Said:
-    """What its assertions have in common."""
+    """Return the common part of an observation's assertions."""
     observation = seen.observation
     q = seen.q
     parts = (observation.priority, q, q[-ID_BYTES:], observation.observed_at, observation.source)
@@ -69,7 +70,8 @@ def said_by(seen: Seen) -> Said:
 
 
 def reducer_of(field: FieldDefinition) -> Reducer:
-    """The reducer a field names; a custom one must be registered here, and be the code that the definition says."""
+    """Return the reducer that a field names. A custom one must be registered in this process, with the definition's
+    code."""
     if field.reducer == "append":
         return Append(field.first_name, field.limit)
     if field.reducer != "custom":
@@ -85,7 +87,7 @@ def reducer_of(field: FieldDefinition) -> Reducer:
 
 
 class Fold:
-    """Folds entities of one type under one definition."""
+    """Folds entities of one type by one definition."""
 
     def __init__(self, definition: TypeDefinition) -> None:
         self.definition = definition
@@ -94,7 +96,7 @@ class Fold:
         self._in_order = frozenset(name for name, reducer in self.reducers.items() if reducer.in_order)
 
     def in_order_of_keys(self, cells: Mapping[str, Cell]) -> list[Ordered]:
-        """The fields that have cells, in the order of their keys' bytes: so a state's maps are encoded."""
+        """Return the fields that have cells, by their keys' bytes, the order in which a state's maps are encoded."""
         names = tuple(cells)
         found = self._ordered.get(names)
         if found is None:
@@ -108,7 +110,7 @@ class Fold:
         return found
 
     def directly(self, entity: Entity, seen: Seen) -> list[Mutation] | None:
-        """Fold a new observation onto the entity; None, with the entity untouched, when it must be reopened."""
+        """Fold a new observation into the entity; None, with the entity unchanged, if it must be reopened."""
         observation, residue = seen.observation, entity.residue
         if observation.retracts or residue.pending is None:
             return None
@@ -144,10 +146,13 @@ class Fold:
             self.reducers[field].difference(cell, cells.get(field), seen.id, out)
 
     def from_nothing(self, name: str, history: Sequence[Seen], until: int | None = None) -> Entity:
-        """The entity behind its distinct observations in log order.
+        """Compute an entity from its distinct observations.
 
-        until: fold only those observed at or before this time (microseconds) that none of all retracts; version
-        counts these.
+        Args:
+            name: the entity's name.
+            history: its distinct observations, in log order.
+            until: fold only the observations at or before this time (microseconds) that no observation in `history`
+                retracts; version counts these.
         """
         entity = Entity(name)
         retracted = {target for seen in history for target in seen.observation.retracts}
@@ -181,7 +186,7 @@ class Fold:
         out.clear()
 
     def differences(self, before: Entity, after: Entity, by: bytes) -> list[Mutation]:
-        """What the observation `by` changed, by comparing the folds before and after it."""
+        """Return the mutations by the observation `by`, from the folds before and after it."""
         out: list[Mutation] = []
         for field, reducer in self.reducers.items():
             old, new = before.cells.get(field), after.cells.get(field)
@@ -191,9 +196,15 @@ class Fold:
         return out
 
     def step(self, entity: Entity, seen: Seen, history: Callable[[], Iterable[Seen]]) -> tuple[Entity, list[Mutation]]:
-        """Fold one new observation, directly or by reopening; `history` gives the distinct ones before it in log order.
+        """Fold one new observation, directly or by reopening.
 
-        The entity given may be used up; go on with the one returned.
+        Args:
+            entity: the entity before; it may be modified and must not be used afterwards.
+            seen: the new observation.
+            history: returns the distinct observations before it, in log order.
+
+        Returns:
+            The entity after the observation, and the mutations.
         """
         mutations = self.directly(entity, seen)
         if mutations is not None:

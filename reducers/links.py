@@ -1,7 +1,7 @@
-"""Links: typed relations of an entity, each folded by its own key (relation, target).
+"""Links: typed relations of an entity, each folded under its own key (relation, target).
 
-Cell: [linked, valid_from, valid_to, priority, q] of the greatest (priority, Q); an unlink stays as a winner that is
-not linked. Validity is microseconds or None.
+Cell: [linked, valid_from, valid_to, priority, q] of the greatest (priority, Q). An unlink stays as a winner that is
+not linked. Validity is in microseconds, or None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Links: TypeAlias = dict[Key, list[Any]]
 
 
 def fold_link(links: Links, observation: Observation, q: bytes, out: list[Mutation]) -> None:
-    """Take up a link or unlink; what it changed is added to `out`."""
+    """Fold a link or unlink; mutations are appended to `out`."""
     link = observation.link
     assert link is not None
     key = (link.relation, link.target)
@@ -33,7 +33,7 @@ def fold_link(links: Links, observation: Observation, q: bytes, out: list[Mutati
 
 
 def link_differences(before: Links, after: Links, by: bytes, out: list[Mutation]) -> None:
-    """Add to `out` what differs between two sets of links, by whom it was caused."""
+    """Append to `out` a mutation for each difference between two sets of links, with its cause."""
     for key in sorted(before.keys() | after.keys()):
         _difference(key, before.get(key), after.get(key), by, out)
 
@@ -56,7 +56,7 @@ def _validity(cell: list[Any]) -> dict[str, Value]:
 
 
 def links_tree(links: Links) -> list[Mapping[str, Value]]:
-    """The state's `links`: live ones, in the order of the CBOR of [relation, target]."""
+    """Return the state's `links`: the live ones, in the order of the CBOR of [relation, target]."""
     live = [(encode(key), key, cell) for key, cell in links.items() if cell[0]]
     return [
         {"relation": key[0], "target": key[1], "by": cell[4][-32:], **_validity(cell)}
@@ -65,5 +65,5 @@ def links_tree(links: Links) -> list[Mapping[str, Value]]:
 
 
 def without_holders(tree: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Links of a state as stores outside take them: without the observations that hold them."""
+    """Return a state's links as external stores take them: without the observations that hold them."""
     return [{name: value for name, value in each.items() if name != "by"} for each in tree]

@@ -1,7 +1,7 @@
 """The order of observations: Q = (observed_at, agent, run, seq, id), as bytes that sort as Q does.
 
 Layout: observed_at i64 big-endian with its sign bit flipped, agent UTF-8, NUL, run UTF-8, NUL, seq u64 big-endian,
-id 32 bytes. Names hold no control characters, so NUL ends them below every other byte.
+id 32 bytes. Names contain no control characters, so the NUL after a name sorts below every byte of a name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST = b""
 
 
 class OrderKey(NamedTuple):
-    """An order key taken apart; observed_at in microseconds."""
+    """The parts of an order key; observed_at in microseconds."""
 
     observed_at: int
     agent: str
@@ -29,28 +29,28 @@ class OrderKey(NamedTuple):
 
 
 def order_key(observation: Observation, observation_id: bytes) -> bytes:
-    """Q of an observation."""
+    """Return the order key Q of an observation."""
     agent, run, _, _, seq = observation.source
     return _U64.pack(observation.observed_at + SIGN) + _names(agent, run) + _U64.pack(seq) + observation_id
 
 
-@lru_cache(maxsize=1024)  # a run says the same with every observation
+@lru_cache(maxsize=1024)  # all observations of a run have the same names
 def _names(agent: str, run: str) -> bytes:
     return b"%b\0%b\0" % (agent.encode(), run.encode())
 
 
 def order_key_of(observed_at: int, agent: str, run: str, seq: int, id: bytes) -> bytes:
-    """Q from its parts; observed_at in microseconds."""
+    """Build Q from its parts; observed_at in microseconds."""
     return _U64.pack(observed_at + SIGN) + _names(agent, run) + _U64.pack(seq) + id
 
 
 def order_bound(observed_at: int) -> bytes:
-    """The least bytes that any key with this observed_at can begin with."""
+    """Return the smallest prefix of any key with this observed_at (microseconds)."""
     return _U64.pack(observed_at + SIGN)
 
 
 def place_of(key: bytes) -> OrderKey:
-    """The parts of an order key."""
+    """Split an order key into its parts."""
     agent, run = key[8 : -8 - ID_BYTES].split(b"\0")[:2]
     return OrderKey(
         _U64.unpack_from(key)[0] - SIGN,
@@ -62,11 +62,11 @@ def place_of(key: bytes) -> OrderKey:
 
 
 def observed_at_of(key: bytes) -> int:
-    """The observed_at in an order key, in microseconds."""
+    """Return the observed_at in an order key, in microseconds."""
     number: int = _U64.unpack_from(key)[0]
     return number - SIGN
 
 
 def id_of(key: bytes) -> bytes:
-    """The observation's id at the end of an order key."""
+    """Return the observation's id at the end of an order key."""
     return key[-ID_BYTES:]

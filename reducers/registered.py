@@ -1,15 +1,15 @@
-"""The custom reducers that the operator registered: the only code that a definition can ever have run.
+"""The custom reducers that the operator registered: the only code that a definition can ever cause to run.
 
-A definition names its code, and a stranger may have written the definition. So a name in it is only compared with the
-names here, and nothing is imported for it. A function is registered
+A definition names its code, and the definition may come from an untrusted source. So a name in it is only compared with
+the registered names, and nothing is imported because of it. A function is registered
 
 - by `@reducer(version=2)` on it, when the operator's own code is imported;
 - by its name, "module:function", in REFOLD_REDUCERS, `--reducers`, `refold.open(reducers=[...])` or the value of an
   entry point of the group `refold.reducers`;
 - by its module's name in one of the same places: then each function of the module that has a `refold_version`.
 
-What the operator named is imported when a definition with custom code is met: a function's module when the definition
-has its name, and modules named without a function whatever the definition says.
+What the operator named is imported when a definition with custom code is read: a function's module if the definition
+has the function's name, and modules named without a function in any case.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _allowed: dict[str, None] = {}
 
 
 class NotRegistered(SchemaError):
-    """A definition names code that the operator did not register, or registered in another version."""
+    """A definition names code that the operator did not register, or registered with another version."""
 
 
 def reducer(*, version: int | str = 1) -> Callable[[F], F]:
     """Register a function as a custom reducer, under its own module and name.
 
     Args:
-        version: a number or a text; another one for each change of the function's source.
+        version: a number or a text; must change with each change of the function's source.
     """
 
     def mark(function: F) -> F:
@@ -56,7 +56,7 @@ def reducer(*, version: int | str = 1) -> Callable[[F], F]:
 
 
 def register(function: Callable[..., Any]) -> None:
-    """Register a function; InputError where it could not be found again by its name."""
+    """Register a function; InputError if it cannot be found by its name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not module or not name or "<" in name:
         raise InputError(
@@ -66,9 +66,9 @@ def register(function: Callable[..., Any]) -> None:
 
 
 def allow(given: Iterable[Registered]) -> None:
-    """Register functions, modules, and either by name; InputError where one cannot be registered.
+    """Register functions, modules, or names of either; InputError if one cannot be registered.
 
-    What is given by name is imported when a definition with custom code is met, not here.
+    Names are imported when a definition with custom code is read, not here.
     """
     for each in given:
         if isinstance(each, ModuleType):
@@ -80,14 +80,14 @@ def allow(given: Iterable[Registered]) -> None:
 
 
 def checked(name: str) -> str:
-    """A name that can be allowed; InputError where it is neither MODULE nor MODULE:FUNCTION."""
+    """Return a name that can be registered; InputError if it is neither MODULE nor MODULE:FUNCTION."""
     if not _can_be_named(name):
         raise InputError(f"{name!r:.100} is not a reducer; give MODULE or MODULE:FUNCTION")
     return name
 
 
 def require() -> None:
-    """Import everything that the operator named; SchemaError names what cannot be."""
+    """Import everything that the operator named; SchemaError names what cannot be imported."""
     for each in dict.fromkeys([*_allowed, *_in_environment(), *_entry_points()]):
         module, colon, path = each.partition(":")
         found = _imported(module, each)
@@ -96,15 +96,17 @@ def require() -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variable that registers the same in another process, where its modules can be imported there."""
+    """Return the environment variable that registers the same names in another process that can import the modules."""
     listed = dict.fromkeys([*_in_environment(), *_allowed, *_functions])
     return {ENVIRONMENT: ",".join(listed)} if listed else {}
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The registered function "module:function"; NotRegistered, which says how to register it, where there is none.
+    """Return the registered function "module:function".
 
-    SchemaError where the operator named something that cannot be imported or is no function.
+    Raises:
+        NotRegistered: there is none; the message says how to register it.
+        SchemaError: the operator named something that cannot be imported, or is not a function.
     """
     listed = dict.fromkeys([*_allowed, *_in_environment(), *_entry_points()])
     module, colon, path = name.partition(":")

@@ -12,12 +12,12 @@ from refold.reducers.cells import Cell, Element, Elements, Mutation, Reducer, Sa
 
 
 class Winner(Reducer):
-    """The shared part: who wins is decided by `beats`."""
+    """The common part: `beats` decides which assertion wins."""
 
     has_winner = True
 
     def beats(self, value: Any, said: Said, cell: Any) -> bool:
-        """Whether an assertion takes the field from the cell's winner."""
+        """Return whether an assertion wins over the cell's winner."""
         raise NotImplementedError
 
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
@@ -43,10 +43,10 @@ class Winner(Reducer):
 
 
 class Latest(Winner):
-    """The greatest (priority, Q)."""
+    """The assertion with the greatest (priority, Q) wins."""
 
     def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
-        # As the others, in one call: most fields are of this kind.
+        # The same as `Winner.fold`, without the call to `beats`: most fields have this reducer.
         priority, q, own, _, _ = said
         if cell is None:
             out.append(new_tuple(Mutation, (self.field, "set", None, None, value, own)))
@@ -63,21 +63,21 @@ class Latest(Winner):
 
 
 class First(Winner):
-    """The greatest priority, and in it the least Q."""
+    """The assertion with the greatest priority wins, and among these the one with the least Q."""
 
     def beats(self, value: Any, said: Said, cell: Any) -> bool:
         return bool(said.priority > cell[1] or (said.priority == cell[1] and said.q < cell[2]))
 
 
 class Least(Winner):
-    """The least value; among equal ones the least Q. Priority takes no part."""
+    """The least value wins; among equal values the least Q. Priority is ignored."""
 
     def beats(self, value: Any, said: Said, cell: Any) -> bool:
         return bool(value < cell[0] or (value == cell[0] and said.q < cell[2]))
 
 
 class Greatest(Winner):
-    """The greatest value; among equal ones the least Q. Priority takes no part."""
+    """The greatest value wins; among equal values the least Q. Priority is ignored."""
 
     def beats(self, value: Any, said: Said, cell: Any) -> bool:
         return bool(value > cell[0] or (value == cell[0] and said.q < cell[2]))

@@ -23,10 +23,10 @@ _HASH = hashlib.sha256()
 
 
 def state_tree(fold: Fold, entity: Entity) -> dict[str, Value]:
-    """{format, entity, version, fields, by, links}; absent fields stand in neither fields nor by."""
+    """Return {format, entity, version, fields, by, links}; absent fields are in neither fields nor by."""
     fields: dict[str, Value] = {}
     holders: dict[str, Value] = {}
-    for name, reducer in fold.reducers.items():  # in the order in which the type has them
+    for name, reducer in fold.reducers.items():  # in the type's order of fields
         cell = entity.cells.get(name)
         if cell is not None and reducer.present(cell):
             fields[name] = reducer.value(cell)
@@ -42,17 +42,17 @@ def state_tree(fold: Fold, entity: Entity) -> dict[str, Value]:
 
 
 def hash_state(fold: Fold, entity: Entity) -> bytes:
-    """SHA-256 of the state's canonical CBOR: 32 bytes.
+    """Return the SHA-256 of the state's canonical CBOR: 32 bytes.
 
-    Joined in the order of the keys (by, links, entity, fields, format, version) instead of building the tree, which
-    the encoder would have to sort again: this runs once for every entity a batch touches.
+    The parts are joined in the order of the keys (by, links, entity, fields, format, version) without building the
+    tree, which the encoder would have to sort: this runs once for every entity that a batch touches.
     """
     fields: list[bytes] = []
     holders: list[bytes] = []
     cells = entity.cells
     for name, key, held_by, reducer, has_winner in fold.in_order_of_keys(cells):
         cell = cells[name]
-        if has_winner:  # most fields of most entities: without a call
+        if has_winner:  # most fields of most entities; saves a call
             value = cell[0]
             if type(value) is str and len(value) < _SHORT and value.isascii():
                 fields.append(key + TEXT_HEADS[len(value)] + value.encode())
@@ -65,6 +65,6 @@ def hash_state(fold: Fold, entity: Entity) -> bytes:
     head = map_head(len(fields))
     parts = [BY, head, *holders, LINKS, encode(links_tree(entity.links)) if entity.links else NO_LINKS,
              ENTITY, encode(entity.name), FIELDS, head, *fields, FORMAT_VERSION, encode(entity.version)]  # fmt: skip
-    hashed = _HASH.copy()  # a new one is looked for by its name each time
+    hashed = _HASH.copy()  # faster than hashlib.new, which looks the algorithm up by name each time
     hashed.update(b"".join(parts))
     return hashed.digest()

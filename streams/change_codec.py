@@ -1,8 +1,8 @@
-"""Changes as framed Avro, laid out as avro/derive.py has it.
+"""Encodes and decodes changes as framed Avro, with the layout of avro/derive.py.
 
-A change is written and read as the tuples that it is, without datums between: as datums of the schema writing takes
-twice as long, and reading half as long again. What the reading does not know as its own writing is judged by the
-schema's codec.
+A change is encoded from its tuples, and decoded to them, without intermediate datums: with datums of the schema,
+writing takes twice as long, and reading one and a half times as long. Bytes that this decoder does not recognise are
+decoded by the schema's codec.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOOLEANS = (False, True)
 
 
 class ChangeCodec:
-    """Changes of one type version to and from framed bytes."""
+    """Converts changes of one type version to and from framed bytes."""
 
     def __init__(self, version: TypeVersion) -> None:
         self._codec = version.changes
@@ -53,7 +53,7 @@ class ChangeCodec:
         self._read_links = reader(_member(step, "links"))
 
     def encode(self, change: Change) -> bytes:
-        """Framed bytes, laid out as avro/derive.py has it."""
+        """Return a change's framed bytes, with the layout of avro/derive.py."""
         steps = [self._step_bytes(step) for step in change.steps]
         before = change.hash_before
         return self._codec.framed(
@@ -65,22 +65,26 @@ class ChangeCodec:
         )  # fmt: skip
 
     def decode(self, data: bytes) -> Change:
-        """The change behind framed bytes; raises UndecodableError."""
+        """Decode a change.
+
+        Raises:
+            UndecodableError: the bytes are not a change.
+        """
         try:
             change, end = self._change(data, FRAME_BYTES)
             if end == len(data):
                 return change
         except REFUSED:
             pass
-        # Not as written here: the schema's codec says what it is, if it is anything.
+        # Not this encoder's bytes: the schema's codec decodes them, or raises.
         datum = self._codec.decode(data)
         try:
             return self._change(self._codec.encode(datum), FRAME_BYTES)[0]
-        except Exception as error:  # a datum that the schema allows, and no writer of refold's makes
+        except Exception as error:  # a datum that the schema allows, but that refold never writes
             raise UndecodableError(f"it is not a change as refold writes them ({type(error).__name__})") from error
 
     def _step_bytes(self, step: ChangeStep) -> bytes:
-        """One step. Written at once: as datums for a writer of the schema it took twice the time, for every record."""
+        """Encode one step directly: through datums and the schema's writer every record took twice as long."""
         offset, version, own, observed_at, recorded_at, source, mutations = step
         agent, run, agents_step, tool, seq = source
         several: dict[int, list[bytes]] = {}
@@ -93,7 +97,7 @@ class ChangeCodec:
                 continue
             place, write = self._write[field]
             written = write(mutation, own)
-            if changed[place] == _NULL:  # the only one, nearly always
+            if changed[place] == _NULL:  # the field's first mutation, and nearly always its only one
                 changed[place] = _ONE + written + _END
             elif place in several:
                 several[place].append(written)
@@ -107,7 +111,7 @@ class ChangeCodec:
         ))  # fmt: skip
 
     def _change(self, data: bytes, at: int) -> tuple[Change, int]:
-        """A slice past the end is short without a word: who asked looks whether the end lies within."""
+        """Decode a change, and return its end. A slice past the end is silently short, so the caller checks the end."""
         entity, at = read_text(data, at)
         definition, at = data[at : at + ID_BYTES], at + ID_BYTES
         from_version, at = read_long(data, at)
@@ -158,13 +162,13 @@ class ChangeCodec:
 
 
 def _member(record: Mapping[str, Any], name: str) -> Any:
-    """The type of a record's field."""
+    """Return the type of a record's field."""
     (found,) = (each["type"] for each in record["fields"] if each["name"] == name)
     return found
 
 
 def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callable[[Mutation, bytes], bytes]:
-    """One mutation's bytes, by the step's own observation, for which null stands."""
+    """Return an encoder of one mutation. Its second argument is the id of the step's observation, encoded as null."""
     reducer, adapt = field.reducer, to_wire(_element(field))
     write_value = writer(_member(node, "old"))  # also None: it is nullable
     write_key = writer(_member(node, "key")) if reducer in ("map", "append") else None
@@ -185,7 +189,8 @@ def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callabl
 def _mutation_reader(
     field: FieldDefinition, node: Mapping[str, Any]
 ) -> Callable[[bytes, int, bytes], tuple[Mutation, int]]:
-    """From the bytes of one mutation, where they begin and the step's own observation; and where they end."""
+    """Return a decoder of one mutation: takes the bytes, the mutation's start and the id of the step's observation;
+    returns the mutation and its end."""
     name, is_append, adapt = field.first_name, field.reducer == "append", from_wire(_element(field))
     read_value = reader(_member(node, "old"))
     read_key = reader(_member(node, "key")) if field.reducer in ("map", "append") else None
@@ -213,7 +218,7 @@ def _mutation_reader(
 
 
 def _is_present(data: bytes, at: int) -> tuple[bool, int]:
-    """The branch of [null, T]."""
+    """Read the branch of [null, T]: returns whether T is present, and the end."""
     branch = data[at]
     if branch and branch != _PRESENT[0]:
         raise ValueError("no branch of [null, T]")
@@ -231,13 +236,13 @@ def _link_mutation(datum: Mapping[str, Any], own: bytes) -> Mutation:
     return Mutation(LINKS, datum["op"], key, old, new, datum["observation"] or own)
 
 
-@lru_cache(maxsize=1024)  # a run says the same with every observation
+@lru_cache(maxsize=1024)  # all observations of a run have the same names
 def _said_by(agent: str, run: str, step: str, tool: str) -> bytes:
     return b"".join(map(write_text, (agent, run, step, tool)))
 
 
 def _element(field: FieldDefinition) -> Node:
-    """What one mutation carries, or null; a sum and a count are numbers whatever the field's own type."""
+    """Return the nullable type of a mutation's values; a sum and a count are numbers whatever the field's type."""
     return nullable(DOUBLE if field.reducer in ("sum", "count") else field.element)
 
 

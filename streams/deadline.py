@@ -1,4 +1,4 @@
-"""Deadlines: how long a loop may still wait."""
+"""Deadlines: how long a loop may go on waiting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """A moment by which something must have happened, on a clock that is never set back."""
+    """A moment by which something must have happened, on a monotonic clock."""
 
     __slots__ = ("_at_s", "_clock")
 
@@ -16,14 +16,14 @@ class Deadline:
 
         Args:
             timeout_s: seconds from now.
-            clock: seconds since any moment.
+            clock: a monotonic clock, in seconds.
         """
         self._clock = clock
         self._at_s = clock() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """Seconds until then; 0 once it is past."""
+        """Seconds until the deadline; 0 once it is past."""
         return max(0.0, self._at_s - self._clock())
 
     @property

@@ -1,18 +1,18 @@
-"""What this process takes of its machine: processors, and memory.
+"""This process's use of processors and memory.
 
-How much of a machine's processors a container or a service may use: the quota of its control group (Linux, v2).
+The number of processors that a container or a service may use: the quota of its control group (Linux, v2).
 
-A group's `cpu.max` says "QUOTA PERIOD" in microseconds, or "max PERIOD" without one; its parents' hold for it too.
+A group's `cpu.max` is "QUOTA PERIOD" in microseconds, or "max PERIOD" without a quota; its parents' quotas apply too.
 
-Python's garbage collector, where hundreds of thousands of small objects are made a second.
+Python's garbage collector, in code that creates hundreds of thousands of small objects a second.
 
-What the C library keeps of memory that was freed, in a process that runs for long with many threads.
+Freed memory that the C library keeps, in a process that runs for long with many threads.
 
-glibc gives threads up to eight heaps a core and hands back only what is free at the end of one. RocksDB, Kafka's client
-and Python free in other orders and other threads than they took: half of a worker's memory was such holes. So there are
-few heaps, large pieces are taken from the system and go back to it by themselves, and now and then all pages that
-nobody uses are handed back. Elsewhere than with glibc none of this does anything. It is for processes that are refold's
-own: the memory of a program that opens a log is that program's.
+glibc gives threads up to eight heaps per core, and returns only the free end of a heap to the system. RocksDB, Kafka's
+client and Python free memory in other orders and other threads than they allocate it: half of a worker's memory was
+such holes. So the number of heaps is small, large blocks are allocated from the system and returned to it when freed,
+and all unused pages are returned from time to time. Without glibc none of this has an effect. It is only for refold's
+own processes: a program that opens a log manages its own memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# As malloc.h has them.
+# The values in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _HEAPS = 2
 _LARGE_BYTES = 256 << 10
@@ -36,7 +36,8 @@ _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def keep_little() -> None:
-    """Keep little from now on; called before there are threads. What the environment tells the library goes first."""
+    """Make the C library keep little freed memory. Call it before starting threads. Has no effect if the environment
+    configures malloc."""
     told = any(name.startswith("MALLOC_") for name in os.environ)
     if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return
@@ -45,7 +46,7 @@ def keep_little() -> None:
 
 
 def give_back() -> None:
-    """Hand back all pages that nobody uses: some 10 ms for a few hundred megabytes, other threads go on."""
+    """Return all unused pages to the system: takes some 10 ms for a few hundred megabytes; other threads continue."""
     _call("malloc_trim", 0)
 
 
@@ -60,10 +61,10 @@ _THRESHOLDS = 50_000, 20, 50
 
 @contextmanager
 def calm_collector() -> Iterator[None]:
-    """Have it look for cycles rarely meanwhile, and not among what is there already.
+    """Make the garbage collector search for cycles rarely during the block, and not among existing objects.
 
-    What is folded or written in bulk is objects without cycles, let go at a batch's end: looking among them after every
-    700 was a tenth of a fold's time, and a third of a Parquet file's.
+    Folding and bulk writing create objects without cycles, which are freed at a batch's end. Searching them after every
+    700 objects took a tenth of a fold's time, and a third of a Parquet file's.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -81,7 +82,7 @@ _V2 = "0::/"
 
 
 def quota_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int | None:
-    """How many cores at once the quota is, a part counted as one; None without one, or where nothing tells."""
+    """Return the quota in cores, rounded up; None without a quota, or if it cannot be read."""
     own = [line.removeprefix(_V2) for line in _text(membership).splitlines() if line.startswith(_V2)]
     if not own:
         return None
@@ -106,6 +107,6 @@ def _text(file: Path) -> str:
 
 
 def cores() -> int:
-    """How many cores this process may use: those it may run on, or fewer where a container has a quota."""
+    """Return how many cores this process may use: its CPU affinity, or fewer if a container has a quota."""
     known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(known, quota_cores() or known)

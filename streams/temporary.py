@@ -1,20 +1,20 @@
-"""Folders of one process in the temporary folder, which the next process removes if their own was killed.
+"""A process's folders in the temporary folder. If the process is killed, the next process removes them.
 
 | folder | holds |
 |---|---|
-| `refold-read-*` | RocksDB's messages and links to the files of a log that is read |
+| `refold-read-*` | RocksDB's messages, and links to the files of a log that is read |
 | `refold-confined-*` | the files that a confined replay may write |
-| `refold-import-*` | what was read from standard input or a pipe, to be imported |
-| `refold-rebuild-*` | what the processes of a rebuild, and RocksDB in them, write |
-| `refold-bisect-*` | work trees of `bisect`, and what its probes write |
-| `refold-scratch-*` | files that are made for a remote object store |
+| `refold-import-*` | data from standard input or a pipe that is to be imported |
+| `refold-rebuild-*` | files that the processes of a rebuild, and RocksDB in them, write |
+| `refold-bisect-*` | work trees of `bisect`, and files that its probes write |
+| `refold-scratch-*` | files that are created for a remote object store |
 
-1. A process makes the folder, makes the file `lock` in it, and holds an exclusive flock on that file while it lives. If
-   another process has the lock by then, or has removed the folder, it makes another. A child that inherits the
+1. A process creates the folder and the file `lock` in it, and holds an exclusive flock on that file while it runs. If
+   another process already has the lock, or has removed the folder, it creates another one. A child that inherits the
    descriptor holds the lock too: the folder is kept until both have ended.
-2. A process that ends removes its folder. One that is killed leaves it, without the lock.
-3. A process that makes its first folder of a kind removes those of this kind and user whose lock nobody holds. One
-   without a lock file is left for a day: it may be in the making. Links are not followed.
+2. A process that ends removes its folder. A killed process leaves it, without the lock.
+3. A process that creates its first folder of a kind removes this user's folders of the same kind whose lock nobody
+   holds. A folder without a lock file is kept for a day, because it may be under construction. Links are not followed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _swept: set[tuple[str, str]] = set()
 
 
 class TemporaryFolder:
-    """A folder that is there until `remove`, or until the process ends; as a context manager, until the block ends.
+    """A folder that exists until `remove`, or until the process ends; as a context manager, until the block ends.
 
     path: the folder. descriptor: it holds the folder's lock.
     """
 
     def __init__(self, prefix: str) -> None:
-        """Make it, after removing what killed processes left under this prefix.
+        """Create the folder, after removing the folders of killed processes with this prefix.
 
         Args:
-            prefix: what its name begins with.
+            prefix: the beginning of the folder's name.
 
         Raises:
-            StorageError: none can be made.
+            StorageError: no folder can be created.
         """
         _sweep_once(prefix)
         while True:
@@ -74,13 +74,13 @@ class TemporaryFolder:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it; to be called once."""
+        """Remove the folder; call it once."""
         _remove(Path(self.path))
         os.close(self.descriptor)
 
 
 def sweep(place: Path, prefix: str) -> None:
-    """Remove from `place` the folders under a prefix that this user's killed processes left."""
+    """Remove from `place` the folders with a prefix that this user's killed processes left."""
     with suppress(OSError):
         for folder in list(place.glob(prefix + "*")):
             with suppress(OSError):
@@ -98,15 +98,15 @@ def _remove_stale(folder: Path) -> None:
             _remove(folder)
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process lives
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its process is still running
         _remove(folder)
     finally:
         os.close(descriptor)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, also one in which a confined process made folders that nobody may enter. Links are not followed,
-    nor what becomes a link meanwhile: so nothing outside changes."""
+    """Remove a folder, even if a confined process created folders without access rights in it. Links are not followed,
+    not even those created meanwhile, so nothing outside the folder changes."""
     if sys.platform == "linux":
         for _, folders, _, parent in os.fwalk(folder):
             for each in folders:
@@ -124,7 +124,7 @@ def _open_to_its_user(folder: str, parent: int) -> None:
 
 
 def _locked(folder: Path) -> int | None:
-    """The descriptor that holds the folder's lock; None where another process was faster."""
+    """Return the descriptor that holds the folder's lock; None if another process was faster."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def _sweep_once(prefix: str) -> None:
     try:
         place = tempfile.gettempdir()
     except OSError:
-        return  # said where a folder is made
+        return  # creating the folder reports the error
     with _sweeping:
         if (place, prefix) in _swept:
             return

@@ -1,23 +1,24 @@
-"""Contents in an object store: PREFIX/<first two digits>/<SHA-256 in hex>, one object each, as in a folder.
+"""Contents in an object store: one object per content, PREFIX/<first two digits>/<SHA-256 in hex>, as in a folder.
 
-An object store has no locks, no lists to add to and no deletes that look first, so what a folder does by those is done
-by objects beside the contents:
+An object store has no locks, no appendable lists and no conditional deletes. Objects next to the contents replace them:
 
     expired/<SHA-256 in hex>   empty: this content was removed because it had expired
-    removing/<token>           32 bytes a name: contents that somebody is removing now
+    removing/<token>           32 bytes a name: contents that a process is removing now
 
 To put a content:
-1. Write it, whether it is there or not: equal names are equal contents, and its time is that of this put.
-2. Look who is removing. Nobody names it: done. Else somebody may have looked at it before step 1, and remove it still:
-   wait until that object is gone, or has been looked at for LEASE_S, which no remover outlives; then again from step 1.
+1. Write it, whether it exists or not: equal names are equal contents, and its time becomes that of this put.
+2. List the removers. If none names the content: done. Otherwise a remover may have checked it before step 1, and may
+   still remove it: wait until its object is gone, or has been seen for LEASE_S, which no remover outlives; then repeat
+   from step 1.
 To remove some:
-1. Write `removing/<token>` with their names. Its time is the store's clock, by which `before_ms` is put right.
-2. Leave those put since. Whoever puts one from here on sees step 1, for it looks after it wrote.
-3. Where they have expired, write `expired/<name>` of each: nothing that is missing may be taken for that.
-4. Remove them, none later than LEASE_S / 2 after step 1, then `removing/<token>`. What there was no time
-   for is begun anew.
-A process killed in between leaves `removing/<token>`: who puts one of its contents waits for LEASE_S, then removes it;
-the next remover removes it too.
+1. Write `removing/<token>` with their names. Its time is the store's clock, by which `before_ms` is corrected.
+2. Skip those put since. Any process that puts one from now on sees the object of step 1, because it checks after its
+   write.
+3. If they have expired, write `expired/<name>` for each: a missing content without this mark never counts as expired.
+4. Remove them, none later than LEASE_S / 2 after step 1, then remove `removing/<token>`. Start over for those for which
+   there was no time.
+A process killed in between leaves `removing/<token>`. A process that puts one of its contents waits for LEASE_S, then
+removes it; so does the next remover.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_
 from refold.streams.objects.port import ObjectInfo, Objects
 
 EXPIRED, REMOVING = "expired", "removing"
-# Longer than twice what any one request may take (streams/objects/remote.py).
+# More than twice the longest time of one request (streams/objects/remote.py).
 LEASE_S = 150.0
 _LOOKED_EVERY_S = 0.2
 _REMOVED_AT_ONCE = 64
 _REQUESTS_AT_ONCE = 8
-# A store's times may be in whole seconds, rounded down.
+# Some stores round times down to whole seconds.
 _TIME_STEP_MS = 1000
 _EVER_MS = 1 << 49
 
 
 class BlobObjects(ContentStore):
-    """Contents by SHA-256. wait: time.sleep, or what a test lets pass instead; now_s: a clock that only goes on."""
+    """Contents by SHA-256. wait: time.sleep, or a test's replacement; now_s: a monotonic clock, in seconds."""
 
     def __init__(
         self, objects: Objects, *, lease_s: float = LEASE_S, now_s: Callable[[], float] = time.monotonic,
@@ -105,7 +106,7 @@ class BlobObjects(ContentStore):
     def _removed(
         self, digests: list[bytes], before_ms: int, several: ThreadPoolExecutor, *, is_expiry: bool
     ) -> tuple[Removed, list[bytes]]:
-        """Steps 1 to 4; also those that there was no time for."""
+        """Run steps 1 to 4; also returns the contents for which there was no time."""
         lease = f"{REMOVING}/{secrets.token_hex(16)}"
         until_s = self._now_s() + self._lease_s / 2
         here_ms = time.time_ns() // 1_000_000
@@ -113,7 +114,7 @@ class BlobObjects(ContentStore):
         try:
             lease_ms = self._put_ms(lease)
             self._remove_left(lease_ms)
-            if before_ms < _EVER_MS:  # a time of this machine's clock, as one of the store's
+            if before_ms < _EVER_MS:  # convert from this machine's clock to the store's
                 before_ms += min(0, lease_ms - here_ms)
             found = [each for each in several.map(self._objects.stat, map(_name, digests)) if each is not None]
             going = [each for each in found if each.put_ms + _TIME_STEP_MS <= before_ms]  # step 2
@@ -140,7 +141,7 @@ class BlobObjects(ContentStore):
         return found.put_ms
 
     def _remove_left(self, now_ms: int) -> None:
-        """What removers left that were killed."""
+        """Remove the `removing/` objects of killed removers."""
         for each in self._objects.names(REMOVING):
             if each.put_ms + 2 * self._lease_s * 1000 < now_ms:
                 self._objects.delete(each.name)
@@ -153,7 +154,7 @@ class BlobObjects(ContentStore):
         return None
 
     def _outwait(self, lease: ObjectInfo) -> None:
-        """Return when it is gone; when it was there for LEASE_S, its owner is, and it is removed."""
+        """Wait until a remover's object is gone. After LEASE_S its owner has ended, and the object is removed."""
         until_s = self._now_s() + self._lease_s
         while self._objects.stat(lease.name) is not None:
             if self._now_s() >= until_s:

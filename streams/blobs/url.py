@@ -1,16 +1,16 @@
 """The URL of a store of contents.
 
-    file:///FOLDER, /FOLDER a folder that every process of the log sees
-    s3://BUCKET[/PREFIX]    an S3 bucket, with the extra `s3`; how it is reached: streams/objects/remote.py
-    PROTOCOL://...          whatever else fsspec reaches from here
+    file:///FOLDER, /FOLDER a folder that every process of the log can access
+    s3://BUCKET[/PREFIX]    an S3 bucket, with the extra `s3`; connection settings: streams/objects/remote.py
+    PROTOCOL://...          any other protocol that fsspec supports on this machine
 
-URLs are printed and kept: users, passwords and keys have no place in them.
+URLs are printed and stored, so they must not contain users, passwords or keys.
 
-Which store a `file:` log's contents are in: the folder blobs/ in it, or the one whose URL stands in PATH/BLOBS.
+The contents of a `file:` log are in its folder blobs/, or in the store whose URL is in PATH/BLOBS.
 
-The URL is given with ?blobs= when the log is made, or while it has no contents yet, and is kept, so that nobody has to
-give it again, and who forgets it finds nothing missing. To move contents: copy them (`refold blobs --copy-to`), then
-edit PATH/BLOBS (without it: the folder).
+The URL is given with ?blobs= when the log is created, or while it has no contents yet. It is stored, so nobody has to
+give it again, and forgetting it does not make contents appear missing. To move contents: copy them (`refold blobs
+--copy-to`), then edit PATH/BLOBS (without this file: the folder).
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)\Z", re.DOTALL)
 
 
 def store_url(given: str) -> str:
-    """The URL as it is kept; InputError says what to give instead."""
+    """Normalise a URL to its stored form.
+
+    Raises:
+        InputError: the URL is invalid; the message says what to give instead.
+    """
     if given.startswith("/"):
         return Path(given).as_uri()
     found = _URL.match(given)
@@ -57,7 +61,7 @@ def store_url(given: str) -> str:
 
 
 def open_store(url: str) -> ContentStore:
-    """The store at a URL (`store_url`). Nothing is asked of it yet."""
+    """Return the store at a URL (`store_url`). Sends no request yet."""
     if url.startswith("file:"):
         return BlobFolder(Path(unquote(url.removeprefix("file://"))))
     from refold.streams.blobs.objects import BlobObjects
@@ -67,7 +71,7 @@ def open_store(url: str) -> ContentStore:
 
 
 def _shown(given: str) -> str:
-    """What was given, without what may be a password in it."""
+    """Return a given URL for a message, without a part that may be a password."""
     return re.sub(r"//[^/@]*@", "//...@", given.partition("?")[0])[:200]
 
 
@@ -75,9 +79,15 @@ BESIDE, KEPT = "blobs", "BLOBS"
 
 
 def store_beside(path: Path, asked: str | None, *, make: bool) -> ContentStore:
-    """The store of the log at a path. asked: the URL that was given, if one was; make: keep it where none is kept yet.
+    """Return the store of the contents of the log at a path.
 
-    InputError where the log's contents are in another store.
+    Args:
+        path: the log's folder.
+        asked: the URL that was given, if any.
+        make: store the URL if none is stored yet.
+
+    Raises:
+        InputError: the log's contents are in another store.
     """
     asked = None if asked is None else store_url(asked)
     try:

@@ -1,6 +1,6 @@
-"""The rules that the items of an archive keep, checked one by one: by whoever writes one, and by whoever reads it.
+"""The rules that the items of an archive obey. Both the writer and the reader of an archive check every item.
 
-They are what a log gives for certain; a file that keeps them can be folded into one.
+Every log obeys them, and a file that obeys them can be folded into a log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refold.streams.partition import check_partitions, partition_of
 
 
 class Check:
-    """One pass over an archive; InputError without a place where a rule is broken."""
+    """One pass over an archive. Raises InputError if an item breaks a rule; the message does not name the item."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -41,12 +41,12 @@ class Check:
 
     @property
     def cut(self) -> Cut:
-        """The point archived."""
+        """The archived point."""
         assert self._cut is not None
         return self._cut
 
     def take(self, item: Item) -> Observation | None:
-        """One more item, in order; of a record that is no hole, the observation in it."""
+        """Check the next item; returns the observation in a record that is not a hole, else None."""
         match item:
             case Header():
                 self._header, self._cut = item, _cut(item.cut)
@@ -70,7 +70,7 @@ class Check:
         return None
 
     def finish(self) -> None:
-        """Behind the last item: all that the header speaks of has come."""
+        """Check, after the last item, that everything in the header's cut has been read."""
         if self._ends != dict(self.cut.offsets) or len(self.registry) != self.cut.schemas:
             raise InputError("it does not reach the cut in its header")
         if self.registry.digest() != self.cut.types_digest:
@@ -120,14 +120,15 @@ class Check:
         self._markers.add(item.name)
 
     def _pass(self, partition: int | None, time_ms: int, place: str) -> None:
-        """Times never fall in a partition, nor among definitions. Between them they may: brokers have clocks each."""
+        """Check that times never decrease within a partition, or among definitions. Across these they may decrease,
+        because each broker has its own clock."""
         if time_ms < self._times.get(partition, 0):
             raise InputError(f"{place} has an earlier time than the record before it")
         self._times[partition] = time_ms
 
 
 def runnable(definition: TypeDefinition) -> SchemaError | None:
-    """None where this process can fold by the definition, else why its custom reducers cannot be run."""
+    """Return None if this process can fold by the definition, else why it cannot run its custom reducers."""
     try:
         Fold(definition)
     except SchemaError as error:

@@ -1,7 +1,7 @@
-"""Writing a log as an archive (archive_form.py): what is recorded at one moment, in the order it was recorded.
+"""Writes a log as an archive (archive_form.py): everything recorded up to one moment, in the order of recording.
 
-Of each partition some records are held at a time, so memory does not grow with the log. A content goes out before the
-first observation that names it, and again only where CONTENTS_REMEMBERED others came between.
+Only some records of each partition are in memory at a time, so memory does not grow with the log. A content is written
+before the first observation that names it. It is written again only if CONTENTS_REMEMBERED others came in between.
 """
 
 from __future__ import annotations
@@ -28,15 +28,26 @@ RECORDS_HELD = 2048
 CONTENTS_REMEMBERED = 100_000
 
 Progress = Callable[[int], None]
-"""Told how many more records were read."""
+"""Called with the number of records read since the last call."""
 
 
 def write_archive(
     file: IO[bytes], log: LogReader, cut: Cut, now_ms: int, progress: Progress = lambda read: None
 ) -> End:
-    """Archive a log that stands still (`LogReader.still`), at its end `cut`; what is in it, counted.
+    """Archive a consistent view of a log (`LogReader.still`).
 
-    now_ms: the time, in milliseconds: the archive answers no later one. CorruptionError where the log is damaged.
+    Args:
+        file: where the archive is written.
+        log: the log.
+        cut: the view's end.
+        now_ms: the current time, in milliseconds; the archive answers no later time.
+        progress: called as records are read.
+
+    Returns:
+        The counts of the archived items.
+
+    Raises:
+        CorruptionError: the log is damaged.
     """
     archived_at = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
     header = Header(FORMAT, str(cut), archived_at, log.forked_from)
@@ -55,7 +66,7 @@ class _Outgoing:
         self._remembered: dict[bytes, None] = {}
 
     def items(self, header: Header) -> Iterator[Item]:
-        """All of them, each held to the rules that its reader will hold it to."""
+        """Yield all items, each checked by the rules that the archive's reader checks."""
         self._take(header)
         yield header
         definitions = deque(place for place in self._log.registry.places() if place.offset < self._cut.schemas)
@@ -76,7 +87,8 @@ class _Outgoing:
         self._check.finish()
 
     def _lacks(self, record: Record) -> bool:
-        """Whether its definition has not come yet: another broker's clock, which is ahead, gave that its time."""
+        """Return whether a record's definition has not been written yet, because the clock of the broker that timed it
+        is ahead."""
         if is_hole(record):
             return False
         try:
@@ -100,7 +112,7 @@ class _Outgoing:
             raise CorruptionError(f"{self._log.url}: {error}; run refold verify") from error
 
     def _records(self) -> Iterator[Record]:
-        """Those of all partitions in the order of recorded_at, which never falls in any."""
+        """Yield the records of all partitions by recorded_at, which never decreases within a partition."""
         at_once = max(8, RECORDS_HELD // len(self._cut.offsets))
         parts = [self._partition(partition, end, at_once) for partition, end in self._cut.offsets.items()]
         return merge(*parts, key=lambda record: (record.recorded_at, record.partition))

@@ -1,17 +1,17 @@
-"""The form of an archive: a whole log as one Avro container file, its items in the order of the log.
+"""The format of an archive: a whole log as one Avro container file, its items in the order of the log.
 
-An item is one record of a union. They stand as
-1. one `header`: the format's number, the cut of all that is archived (with the origin's log id), when that was;
-2. `definition`, `content` and `observation` items, by recorded_at and registered_at as far as the order of each
-   partition and of the definitions lets them: a definition before what was recorded in the same millisecond, and before
-   every observation that it reads; each partition's observations by offset without gaps, a content somewhere before
-   the first observation that names it. An offset without an observation, as one with a verdict has, is an
+An item is one record of a union. The items are, in this order:
+1. one `header`: the format's number, the cut of everything archived (with the origin's log id), the time of archiving;
+2. `definition`, `content` and `observation` items, by recorded_at and registered_at as far as the order within each
+   partition and of the definitions allows. A definition is before what was recorded in the same millisecond, and before
+   every observation that it decodes. Each partition's observations are by offset without gaps. A content is somewhere
+   before the first observation that names it. An offset without an observation, such as one with a verdict, is an
    `observation` with its recorded_at, an empty entity, an id of zeros and no data;
 3. `deadletter` and `marker` items;
-4. one `end`: how many there are of each, and the SHA-256 over the deterministic CBOR of [kind, its fields in order] of
-   every item before it. Nothing stands behind the end, so a file cut short and a changed one are told from a whole one.
+4. one `end`: the number of items of each kind, and the SHA-256 over the deterministic CBOR of [kind, its fields in
+   order] of every item before it. Nothing follows the end, so a truncated or changed file is detected.
 
-What can be made again is not in it: tables, changes, snapshots.
+Derived data is not in an archive: tables, changes, snapshots.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _BYTES = {"type": "bytes"}
 
 
 class Header(NamedTuple):
-    """format: FORMAT; cut: the text of the point archived; archived_at in milliseconds.
+    """The first item. format: FORMAT; cut: the text of the archived point; archived_at in milliseconds.
 
-    forked_from: the id of the log that the archived one was forked from, where it was.
+    forked_from: the id of the log from which the archived log was forked, if it was.
     """
 
     format: int
@@ -47,7 +47,7 @@ class Header(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A type definition at its offset of `.schemas`, as JSON text; empty where the place registers nothing.
+    """A type definition at its offset of `.schemas`, as JSON text; empty if that offset registers nothing.
 
     registered_at in milliseconds.
     """
@@ -65,7 +65,7 @@ class Content(NamedTuple):
 
 
 class End(NamedTuple):
-    """How many items of each kind stand before it, and the SHA-256 over them."""
+    """The number of items of each kind before it, and the SHA-256 over them."""
 
     definitions: int
     observations: int
@@ -107,20 +107,20 @@ _KIND_OF: dict[type[Any], str] = {each: kind for kind, each in KINDS.items()}
 
 
 class Tally:
-    """Counts and hashes items as they pass, on their way out or in."""
+    """Counts and hashes items while they are written or read."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(KINDS, 0)
         self._digest = hashlib.sha256()
 
     def take(self, item: Item) -> None:
-        """One more item before the end."""
+        """Add the next item before the end."""
         kind = _KIND_OF[type(item)]
         self.counts[kind] += 1
         self._digest.update(cbor2.dumps([kind, *item]))
 
     def end(self) -> End:
-        """The end of what was taken."""
+        """Return the end item for the items so far."""
         found = self.counts
         return End(
             found["definition"], found["observation"], found["content"], found["deadletter"], found["marker"],
@@ -129,7 +129,7 @@ class Tally:
 
 
 def write_items(file: IO[bytes], items: Iterable[Item], sync_marker: bytes) -> End:
-    """Write an archive of these items, and its end; equal items and sync markers (SYNC_BYTES) give equal files."""
+    """Write an archive of these items, and its end. Equal items and sync markers (SYNC_BYTES) give equal files."""
     import fastavro
 
     tally = Tally()
@@ -150,7 +150,7 @@ def _datum(item: Ended) -> dict[str, Any]:
 
 
 def item_of(datum: Any) -> Ended:
-    """The item behind a datum that was read with its record's name."""
+    """Convert a datum, read with its record's name, to an item."""
     name, fields = datum["item"]
     found: Ended = KINDS[name.removeprefix("refold.archive.")](**fields)
     return found

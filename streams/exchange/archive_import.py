@@ -1,14 +1,15 @@
-"""Making a `file:` log of an archive: the same records at the same places and times, folded again.
+"""Creates a `file:` log from an archive: the same records at the same positions and times, folded again.
 
-1. `check`: read the file to its end and hold every item to the rules (archive_check.py). Nothing is written.
-2. `restore`: make the folder a log that is not there yet (streams/rocks/layout.py), read the file again, held to
-   the same rules, and write contents, definitions, records, dead letters and markers; records are folded on the way,
-   and a definition is taken up where it stands. Last comes what the log is: the archive, or its fork.
-3. Close the database, then let the folder be a log by one rename.
-What stops step 2 removes what it wrote, and the folders it made; a kill leaves a folder that is no log, and the next
-import starts in it anew.
+1. `check`: read the file to its end and check every item by the rules (archive_check.py). Nothing is written.
+2. `restore`: prepare the folder as a log that does not exist yet (streams/rocks/layout.py), read the file again with
+   the same checks, and write contents, definitions, records, dead letters and markers. Records are folded as they are
+   written, and a definition takes effect at its position. The log's identity is written last: the archive's, or that
+   of a fork.
+3. Close the database, then turn the folder into a log with one rename.
+An error in step 2 removes everything it wrote, and the folders it created. A kill leaves a folder that is not a log,
+and the next import starts over in it.
 
-Reading an archive: its items one by one, and at the end the certainty that they are all of them, as written.
+Reading an archive yields its items one by one, and at the end verifies that the file is complete and unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ from refold.streams.table.batch import DecodedRecord
 
 
 def read_items(file: ExchangeFile, progress: Progress | None = None) -> Iterator[tuple[str, Item]]:
-    """Every item with its place, FILE:ITEM counted from 1; ends only behind an archive's end, else InputError."""
+    """Yield every item with its place, FILE:ITEM counted from 1.
+
+    Raises:
+        InputError: the file is not an archive, is truncated, or does not match its checksum.
+    """
     try:
         stream = file.path.open("rb")
     except OSError as error:
@@ -113,10 +118,14 @@ Places: TypeAlias = list[TypeVersion | Hole]
 
 
 class Archive:
-    """An archive file, found good; `cut` is the point it reaches."""
+    """A checked archive file; `cut` is its end."""
 
     def __init__(self, file: ExchangeFile, progress: Progress | None = None) -> None:
-        """Step 1. InputError names file and item."""
+        """Check the file (step 1).
+
+        Raises:
+            InputError: names file and item.
+        """
         self._file = file
         check = Check()
         observed = {observation.type for _, observation in _checked(file, check, progress) if observation is not None}
@@ -128,9 +137,19 @@ class Archive:
     def restore(
         self, path: Path, fork_id: bytes | None = None, progress: Progress | None = None, blobs: str | None = None
     ) -> Identity:
-        """Steps 2 and 3; durable on return. fork_id: 16 bytes, to be the id of a log that goes on from the archive.
+        """Create the log (steps 2 and 3); durable on return.
 
-        blobs: the URL of the store its contents go to, where it is not the folder beside the log.
+        Args:
+            path: the new log's folder.
+            fork_id: 16 bytes, the id of a new log that continues from the archive; None restores the archived log.
+            progress: called as the file is read.
+            blobs: the URL of the store for its contents, instead of the log's own folder.
+
+        Returns:
+            The new log's identity.
+
+        Raises:
+            InputError: the file changed since it was checked, or lacks a content.
         """
         with Database.building(path) as database:
             partitions = len(self.cut.offsets)
@@ -149,7 +168,7 @@ class Archive:
 
 
 class _Writer:
-    """Hands items to the log in batches."""
+    """Writes items to the log in batches."""
 
     def __init__(self, restorer: Restorer, blobs: ContentStore, places: Places, through: list[int]) -> None:
         self._restorer = restorer
@@ -195,7 +214,7 @@ class _Writer:
 
 
 def _checked(file: ExchangeFile, check: Check, progress: Progress | None) -> Iterator[tuple[Item, Observation | None]]:
-    """Every item that keeps the rules; InputError names file and item."""
+    """Yield every item, checked by the rules, with its observation. InputError names file and item."""
     for place, item in read_items(file, progress):
         try:
             observation = check.take(item)
@@ -209,11 +228,11 @@ def _checked(file: ExchangeFile, check: Check, progress: Progress | None) -> Ite
 
 
 def _taken_up(file: ExchangeFile, places: Places, observed: Collection[str]) -> list[int]:
-    """For each definition up to which offset definitions are taken up when it comes.
+    """Return, for each definition, the offset up to which definitions are applied at its position.
 
-    One whose custom code is no longer here cannot fold: it is passed over for the next of its type that can, which is
-    then taken up in its place, with all between. Of each observed type the newest must be able to; one of another type
-    is taken up where it stands, for there is nothing to fold by it.
+    A definition whose custom code is missing cannot fold. The next definition of its type that can is applied in its
+    place, together with all definitions in between. The newest definition of each observed type must be able to fold. A
+    definition of any other type is applied at its own position, because nothing is folded by it.
     """
     next_runnable: dict[str, int] = {}
     through = [place.offset + 1 for place in places]

@@ -1,4 +1,4 @@
-"""Writing a file that is there wholly or not at all."""
+"""Writes a file atomically: it is complete, or does not exist."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from refold.streams.durable import sync_file
 
 @contextmanager
 def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name when the body succeeded, and leaves nothing when it failed.
+    """Open a file that gets its name if the block succeeds, and is removed if it fails.
 
-    InputError when the name is taken and `replace` is False. A device or a pipe is written to as it is.
+    A device or a pipe is written directly.
+
+    Args:
+        path: the file's name.
+        replace: whether to replace an existing file.
+
+    Raises:
+        InputError: the name exists and `replace` is False, is a folder, or cannot be written.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as device:
@@ -43,18 +50,18 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[IO[bytes]]:
         raise
 
 
-# Line ends to some readers, str.splitlines among them; in JSON they stand inside texts only.
+# Some readers, such as str.splitlines, treat these as line ends. In JSON they occur only inside texts.
 _SEPARATORS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 
 
 def json_line(tree: object, *, ascii_only: bool = False) -> str:
-    """A JSON value on one line, whoever splits it, with its line end."""
+    """Encode a JSON value as one line, with its line end; no reader finds another line end in it."""
     text = json.dumps(tree, ensure_ascii=ascii_only, separators=(",", ":"))
     return (text if text.isascii() else text.translate(_SEPARATORS)) + "\n"
 
 
 def write_json_lines(file: IO[bytes], lines: Iterable[Mapping[str, Any]], *, zipped: bool) -> None:
-    """One JSON object a line, in UTF-8; gzip without name and time, so that equal lines give equal bytes."""
+    """Write one JSON object per line, in UTF-8. gzip has no name and no time, so equal lines give equal bytes."""
     stream: IO[bytes] = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else file  # type: ignore[assignment]
     for line in lines:
         stream.write(json_line(line).encode())

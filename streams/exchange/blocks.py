@@ -1,13 +1,14 @@
-"""Reading an Avro container file block by block, within bounds.
+"""Reads an Avro container file block by block, within bounds.
 
 1. The header: the four bytes of MAGIC, a map of metadata (text to bytes), 16 bytes of sync marker.
-2. Each block: how many records it holds, how many bytes, the bytes, the sync marker again. The bytes are decompressed
-   no further than the bound.
-3. Each record is read by a schema of ours, never by the file's: a schema can say that 2^33 records take no bytes. The
-   caller has compared the two first. Every record of ours takes bytes, so a block cannot claim more than it holds.
+2. Each block: its number of records, its size in bytes, the bytes, the sync marker again. Decompression stops at the
+   bound.
+3. Each record is read with refold's schema, never with the file's: a schema can declare that 2^33 records take no
+   bytes. The caller has compared the two schemas first. Every record in refold's schema takes bytes, so a block cannot
+   claim more records than it holds.
 
-Nothing is allocated because the file claims a length: a length past its bound is refused, one past the end of the file
-finds what is there.
+No memory is allocated for a length that the file only claims: a length above its bound is refused, and one past the end
+of the file reads what is there.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _CHUNK_BYTES = 1 << 20
 _VARINT_BYTES_MAX = 10
 
 Expand: TypeAlias = Callable[[bytes, int], bytes]
-"""Given compressed bytes and a bound: what they hold, or bound + 1 bytes of it or more where it is longer."""
+"""Takes compressed bytes and a bound; returns the decompressed bytes, or at least bound + 1 of them if more exist."""
 
 
 class Blocks:
-    """An Avro container file, read once; `metadata` is that of its header. InputError names `shown`, and the block."""
+    """An Avro container file, read once; `metadata` is its header's. InputError names `shown`, and the block."""
 
     def __init__(self, file: IO[bytes], shown: str, limits: FileLimits) -> None:
         self._file = file
@@ -55,7 +56,7 @@ class Blocks:
         self._codec = codec
 
     def records(self, read: Callable[[io.BytesIO], Any], progress: Progress | None = None) -> Iterator[tuple[str, Any]]:
-        """Each record with its place, FILE:RECORD counted from 1. `read` reads one from the front of a stream."""
+        """Yield each record with its place, FILE:RECORD counted from 1. `read` reads one record from a stream."""
         number = expanded = block = 0
         while self._file.tell() < self._size:
             block += 1
@@ -70,7 +71,7 @@ class Blocks:
                     raise _damaged(place, "it claims more records than it holds")
                 try:
                     found = read(stream)
-                except Exception as error:  # fastavro raises what its inside does
+                except Exception as error:  # fastavro raises arbitrary exceptions
                     raise _damaged(f"{self._shown}:{number}", f"{error!r:.120}") from None
                 if progress is not None:
                     progress(self._file.tell(), self._size)
@@ -100,7 +101,7 @@ class Blocks:
         while count := self._long("header"):
             if count < 0:
                 count = -count
-                self._long("header")  # the block's size, which a reader may skip by
+                self._long("header")  # the block's size in bytes, with which a reader could skip it
             for _ in range(count):
                 parts = []
                 for _ in range(2):
@@ -180,7 +181,7 @@ def _whole(stream: bz2.BZ2Decompressor | lzma.LZMADecompressor, data: bytes, bou
 
 
 def _snappy(data: bytes, bound: int) -> bytes:
-    """The length stands in front; a CRC-32 of the plain bytes stands at the end."""
+    """Decompress: the length is at the front; a CRC-32 of the decompressed bytes is at the end."""
     try:
         from cramjam import snappy
     except ModuleNotFoundError:

@@ -1,6 +1,6 @@
 """Observations as an Avro container file: one schema for all types, so that any Avro reader opens it.
 
-The patch is JSON text, as types differ in their fields; type definitions stand in the file's metadata, as
+The patch is JSON text, because types differ in their fields. Type definitions are in the file's metadata, as
 a JSON list of {"definition", "offset"} under `refold.definitions`.
 """
 
@@ -36,18 +36,18 @@ _NODE = record(
 )
 SCHEMA = emit(_NODE)
 READ_SCHEMA = emit(_NODE, logical=False)
-"""Times as plain numbers: a date that Python cannot hold is refused as any other, with its field."""
+"""Times as plain numbers: a date that Python cannot represent is refused like any other value, and names its field."""
 
 
 def is_container(path: Path) -> bool:
-    """Whether the file is to be read as a container: by its ending, or by its first bytes."""
+    """Return whether a file is a container, judged by its ending or by its first bytes."""
     if path.suffix == SUFFIX:
         return True
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
-        return False  # whoever reads it next says why it cannot be read
+        return False  # the next reader reports why it cannot be read
 
 
 def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]) -> None:
@@ -59,7 +59,7 @@ def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definit
 
 
 def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The definitions in a container's metadata, each with its place."""
+    """Yield the definitions in a container's metadata, each with its place."""
     with _opened(path, shown, limits) as blocks:
         place = f"{shown}: its metadata {METADATA}"
         found = json_value(_decoded(blocks.metadata.get(METADATA, b"[]"), place), place, limits)
@@ -72,7 +72,7 @@ def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterato
 def container_lines(
     path: Path, shown: str, limits: FileLimits, progress: Progress | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each record as a line object, its place being FILE:RECORD, counted from 1."""
+    """Yield each record as (place, line object); the place is FILE:RECORD, counted from 1."""
     import fastavro
 
     schema = fastavro.parse_schema(READ_SCHEMA)
@@ -83,7 +83,7 @@ def container_lines(
 
 @contextmanager
 def _opened(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
-    """An open container of ours; InputError where the file is another."""
+    """Open a container with refold's schema; InputError if the file is not one."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -107,19 +107,19 @@ def _opened(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
 
 
 def schema_of(blocks: Blocks, shown: str, limits: FileLimits) -> dict[str, Any]:
-    """The schema in a container's header; {} where it is no record."""
+    """Return the schema in a container's header; {} if it is not a record schema."""
     place = f"{shown}: its schema"
     tree = json_value(_decoded(blocks.metadata.get("avro.schema", b"null"), place), place, limits)
     return tree if isinstance(tree, dict) else {}
 
 
 def is_form(schema: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether the wanted schema reads the data of this one: they differ in docs and logical types at most."""
+    """Return whether two schemas differ only in docs and logical types, so that `wanted` reads the data of `schema`."""
     from fastavro.schema import to_parsing_canonical_form as canonical
 
     try:
         return bool(canonical(schema) == canonical(wanted))
-    except Exception:  # whatever fastavro raises of a schema that is none
+    except Exception:  # whatever fastavro raises for an invalid schema
         return False
 
 

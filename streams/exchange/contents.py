@@ -1,4 +1,4 @@
-"""The contents behind an observation's Blobs, which travel with it when it is exported."""
+"""The contents of an observation's Blobs, which are exported with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.streams.log.port import LogReader
 
 
 def carried(observation: Observation, log: LogReader, place: str) -> dict[str, str]:
-    """What an exported line holds as `blobs`: contents in base64 by their SHA-256 in hex."""
+    """Return an exported line's `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
     for blob in references(observation.patch.values(), log.blobs.get):
         content = content_or_expired(log, blob.hash)
@@ -26,7 +26,7 @@ def carried(observation: Observation, log: LogReader, place: str) -> dict[str, s
 
 
 def content_or_expired(log: LogReader, digest: bytes) -> bytes | None:
-    """A content of a log, EXPIRED where it was removed because it had, None where it is missing."""
+    """Return a content of a log; EXPIRED if it was removed because it had expired, None if it is missing."""
     content = log.blobs.get(digest)
     return EXPIRED if content is None and log.blobs.has_expired(digest) else content
 
@@ -34,7 +34,11 @@ def content_or_expired(log: LogReader, digest: bytes) -> bytes | None:
 def needed(
     observation: Observation, given: Mapping[bytes, bytes], is_held: Callable[[bytes], bool]
 ) -> dict[bytes, bytes]:
-    """Of the given contents, by their SHA-256, those that the observation names; InputError where one lacks."""
+    """Return those of the given contents, by SHA-256, that the observation names.
+
+    Raises:
+        InputError: a content is missing.
+    """
     found: dict[bytes, bytes] = {}
     for blob in references(observation.patch.values(), given.get):
         content = given.get(blob.hash)

@@ -1,6 +1,6 @@
-"""Exporting: every distinct observation below a cut, once, by partition and offset, with the types it needs.
+"""Exports every distinct observation below a cut once, by partition and offset, with the types it needs.
 
-{"definition": {...}, "offset": n}        for each type that is not simply the shipped one; offset orders them
+{"definition": {...}, "offset": n}        for each type that differs from the shipped one; offset orders them
 {"id": ..., "entity": ..., ...}           avro/json_line.py, with "origin", and "blobs" where it names contents
 """
 
@@ -24,7 +24,7 @@ from refold.streams.log.port import LogReader, Record
 
 
 class RunningExport:
-    """One export. `exported` counts the observations given so far."""
+    """One export. `exported` counts the observations yielded so far."""
 
     def __init__(self, log: LogReader, cut: Cut) -> None:
         if cut.observed_until is not None:
@@ -40,7 +40,7 @@ class RunningExport:
         self.exported = 0
 
     def definitions(self) -> list[Mapping[str, Any]]:
-        """The definitions to carry: all versions of a type, unless the shipped one is its only one."""
+        """Return the definitions to export: all versions of a type, unless the shipped one is its only version."""
         shipped = {each.fingerprint for each in shipped_types().values()}
         known = [version for version in self._log.registry if version.offset < self._cut.schemas]
         own = {each.definition.name for each in known if each.definition.fingerprint not in shipped}
@@ -51,7 +51,7 @@ class RunningExport:
         ]
 
     def lines(self, progress: Callable[[int], None] = lambda read: None) -> Iterator[dict[str, Any]]:
-        """The observations as line objects; `progress` is told how many more records were read."""
+        """Yield the observations as line objects. `progress` gets the number of records read since its last call."""
         origin = self._log.log_id.hex()
         for partition, end in sorted(self._cut.offsets.items()):
             known: set[bytes] = set()
@@ -62,9 +62,9 @@ class RunningExport:
                     yield self._line(record, origin)
 
     def _is_first(self, record: Record, known: set[bytes]) -> bool:
-        """Whether this is the id's first occurrence: equal ids are of one entity, so of one partition.
+        """Return whether this is the first record with its id. Equal ids have one entity, so one partition.
 
-        known: the partition's ids so far, where the log has no index of its own.
+        known: the partition's ids so far, used if the log has no index.
         """
         if not self._log.is_indexed:
             is_first = record.id not in known
@@ -91,7 +91,7 @@ class RunningExport:
         return line
 
     def _decoded(self, record: Record) -> tuple[TypeVersion, Observation]:
-        """The observation in a record, and what reads it; DamagedRecord names its place and the remedy."""
+        """Decode the observation in a record; DamagedRecord names the record's place and the remedy."""
         try:
             version = self._by_wire_id.get(framed_id(record.data))
             if version is None:

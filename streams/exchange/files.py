@@ -1,6 +1,6 @@
 """A file of observations: JSON lines (plain or gzip), or an Avro container.
 
-Both give the same two things: the type definitions that the file brings, and its observations as line
+Both yield the same two things: the type definitions in the file, and its observations as line
 objects.
 """
 
@@ -22,7 +22,7 @@ DEFINITION_KEYS = frozenset({DEFINITION, "offset"})
 
 
 class FileDefinition(NamedTuple):
-    """A type definition a file brings; `offset` is its place among those of the log it was taken from."""
+    """A type definition in a file; `offset` is its position among the definitions of the log it came from."""
 
     place: str
     offset: int
@@ -30,7 +30,7 @@ class FileDefinition(NamedTuple):
 
 
 class FileObservation(NamedTuple):
-    """One observation of a file, not yet checked; `place` is FILE:LINE."""
+    """One unchecked observation of a file; `place` is FILE:LINE."""
 
     place: str
     line: Mapping[str, Any] | object
@@ -38,7 +38,7 @@ class FileObservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeFile:
-    """One file to import; it is read several times, within `limits`. `name` stands for it in messages."""
+    """One file to import; it is read several times, within `limits`. Messages show `name` instead of the path."""
 
     path: Path
     name: str = ""
@@ -46,24 +46,24 @@ class ExchangeFile:
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """The file's name in messages."""
         return self.name or str(self.path)
 
     def definitions(self) -> Iterator[FileDefinition]:
-        """The definitions, wherever they stand in the file; raises InputError naming the line."""
+        """Yield the definitions, wherever they are in the file; InputError names the line."""
         if is_container(self.path):
             for place, tree in container_definitions(self.path, self.shown, self.limits):
                 yield _carried(place, tree)
             return
         for place, text in text_lines(self.path, self.shown, limits=self.limits):
-            # Most lines are passed over unparsed; one that only speaks of definitions is looked at in vain.
+            # Most lines are skipped without parsing; one that only contains the word is parsed to no effect.
             if f'"{DEFINITION}"' in text:
                 tree = json_value(text, place, self.limits)
                 if is_definition(tree):
                     yield _carried(place, tree)
 
     def lines(self, progress: Progress | None = None) -> Iterator[FileObservation]:
-        """The observations in the file's order; raises InputError naming the line."""
+        """Yield the observations in the file's order; InputError names the line."""
         if is_container(self.path):
             for place, tree in container_lines(self.path, self.shown, self.limits, progress):
                 yield FileObservation(place, tree)
@@ -75,7 +75,7 @@ class ExchangeFile:
 
 
 def is_definition(tree: object) -> bool:
-    """Whether a line brings a type and not an observation."""
+    """Return whether a line is a type definition and not an observation."""
     return isinstance(tree, dict) and DEFINITION in tree and tree.keys() <= DEFINITION_KEYS
 
 

@@ -1,9 +1,9 @@
-"""Importing files of observations, in two passes: nothing is written before every line was found good.
+"""Imports files of observations in two passes: nothing is written before every line has been checked.
 
-1. `check`: collect the definitions the files bring, wherever they stand; build every observation and
+1. `check`: collect the definitions in the files, wherever they are; build every observation and
    compare its id.
-2. `record`: register the definitions in their order, build every observation again and hand it to the log.
-What stops the second pass leaves a prefix of the files in the log; importing again adds the rest.
+2. `record`: register the definitions in their order, build every observation again and record it in the log.
+If the second pass stops, a prefix of the files is in the log; importing again adds the rest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from refold.streams.exchange.intake import Intake, Take
 from refold.streams.exchange.json_lines import Progress
 
 IsHeld: TypeAlias = Callable[[bytes], bool]
-"""Whether a log's store has a content, by its SHA-256."""
+"""Returns whether a log's store has a content, by its SHA-256."""
 
 
 class Incoming:
-    """Files on their way into a log."""
+    """Files that are imported into a log."""
 
     def __init__(self, files: Sequence[ExchangeFile], vocabulary: Vocabulary) -> None:
         self._files = files
@@ -35,7 +35,7 @@ class Incoming:
         self._new: list[TypeDefinition] = []
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
-        """Pass 1: how many observations there are. InputError names file and line; one `progress` a file."""
+        """Run pass 1; returns the number of observations. One `progress` per file; InputError names file and line."""
         carried = [each for file in self._files for each in file.definitions()]
         self._new = self._vocabulary.adopt(carried)
         count = 0
@@ -48,7 +48,7 @@ class Incoming:
         return count
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Pass 2, into a log that is open for writing; durable on return."""
+        """Run pass 2, into a log that is open for writing; durable on return."""
         for definition in self._new:
             log.register(definition)
         self._each(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)

@@ -1,8 +1,8 @@
-"""The definitions an import reads by, known before anything is written.
+"""The definitions that an import uses; they are determined before anything is written.
 
-A type is written by the user's own file if one was given, else by the newest version the log (or the
-imported file) has, else by the shipped one: as `Log.observe` decides. Everything a log would refuse when
-a definition is registered is refused here first, on a registry of its own.
+A type is written with the user's own file if one was given, else with the newest version in the log (or the
+imported file), else with the shipped one: the same rule as `Log.observe`. Everything that a log would refuse at
+the registration of a definition is refused here first, on a separate registry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from refold.streams.exchange.files import FileDefinition
 
 
 class Vocabulary:
-    """Definitions by type. held: the log's, in order; mine: given by the user; shipped: the rest."""
+    """Definitions by type. held: the log's, in order; mine: the user's; shipped: refold's."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Vocabulary:
         self._doors: dict[str, ObservationValidator] = {}
 
     def adopt(self, carried: Iterable[FileDefinition]) -> list[TypeDefinition]:
-        """Take up a file's definitions, in the order of their offsets; the ones to register, in that order.
+        """Add a file's definitions by offset, and return those to register, in that order.
 
-        A type the log lacks comes with all its versions. Of one it has, only the versions after the log's
-        newest are newer; where the file does not know that one, the log's stays in force, and the file's
-        serve to read by. One that names code which is not registered here is left out: nothing of it is imported, and
-        the first line that is to be written by it is refused.
+        All versions of a type that the log lacks are added. Of a type that it has, only the versions after the log's
+        newest are added. If the file does not have that newest version, the log's stays in effect, and the file's
+        versions only decode. A definition that names code which is not registered in this process is left out: nothing
+        of it is imported, and the first line that has to be written with it is refused.
         """
         distinct = {(each.offset, each.definition.fingerprint): each for each in carried}
         by_type: dict[str, list[FileDefinition]] = {}
@@ -81,21 +81,29 @@ class Vocabulary:
         return versions[places[-1] + 1 :] if places else []
 
     def use(self, definition: TypeDefinition) -> None:
-        """Say that a definition will be written by; SchemaError where the log would not register it."""
+        """Declare that observations will be written with a definition.
+
+        Raises:
+            SchemaError: the log would not register it.
+        """
         if self._registry.find(definition) is None:
             self._registry.check(definition)
             Fold(definition)  # a custom reducer that cannot run is refused here
             self._registry.add(definition)
 
     def door(self, type_name: str) -> ObservationValidator:
-        """The checks at write of a type; SchemaError where it is unknown."""
+        """Return the write checks of a type; SchemaError if it is unknown."""
         door = self._doors.get(type_name)
         if door is None:
             door = self._doors[type_name] = ObservationValidator(self._candidates(type_name)[0])
         return door
 
     def read(self, line: Mapping[str, object], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
-        """The observation in a line, its id, and the definition to write it by; raises InputError."""
+        """Return the observation in a line, its id, and the definition to write it with.
+
+        Raises:
+            InputError: the line is not a valid observation.
+        """
         type_name = type_of(check_entity(line.get("entity")))
         reader = self._readers.get(type_name)
         if reader is None:
@@ -105,7 +113,7 @@ class Vocabulary:
         return found
 
     def _candidates(self, type_name: str) -> list[TypeDefinition]:
-        """Every definition the type may be read by, the one to write by first."""
+        """Return every definition that may decode the type; the one to write with is first."""
         held = [version.definition for version in reversed(self._registry.in_effect(type_name))]
         mine = [self._mine[type_name]] if type_name in self._mine else []
         carried = list(reversed(self._carried.get(type_name, ())))

@@ -1,10 +1,10 @@
-"""Putting observations that were built elsewhere into a log, without repeating what it holds.
+"""Adds observations that were built elsewhere to a log, without repeating those it has.
 
-Every WINDOW observations the log is flushed and read afresh, so that of what came before a stop all is durable. A
-repeat is found in the log itself, and the ids since then are all that is held in memory; of a log that cannot be asked
-for one id without being read, the ids of all its records are (some 100 bytes each).
+Every WINDOW observations the log is flushed and refreshed, so everything before an interruption is durable. Repeats are
+looked up in the log, and memory holds only the ids since the last flush. For a log that cannot look up an id without
+reading its records, memory holds the ids of all its records (some 100 bytes each).
 
-A log's `observe` for those who build many observations and must not begin to write before all are good.
+`Recorder` is a log's `observe` for importers that build many observations and must not write before all are valid.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from refold.streams.log.port import LogPort
 WINDOW = 20_000
 
 Take: TypeAlias = Callable[[Observation, bytes, TypeDefinition, Mapping[bytes, bytes]], None]
-"""Given an observation, its id, the definition it was built by and the contents it names."""
+"""Called with an observation, its id, the definition it was built with, and the contents it names."""
 
 
 class Intake:
-    """Counts of what came: read, new, known before, and the distinct entities spoken of.
+    """Adds observations to a log, and counts them: read, new, already known, and the distinct entities.
 
-    durable: of those read, how many the log certainly holds.
+    durable: how many of those read are certainly in the log.
     """
 
     def __init__(self, log: Log) -> None:
@@ -42,7 +42,7 @@ class Intake:
 
     @property
     def known(self) -> int:
-        """How many were there already."""
+        """The number of observations that the log had already."""
         return self.read - self.new
 
     def take(
@@ -52,7 +52,7 @@ class Intake:
         definition: TypeDefinition,
         blobs: Mapping[bytes, bytes],
     ) -> None:
-        """Record the observation unless the log has it."""
+        """Record an observation, unless the log has it."""
         self.read += 1
         self.entities.add(observation.entity)
         if observation_id in self._recent or self._has(observation_id):
@@ -64,7 +64,7 @@ class Intake:
             self.flush()
 
     def flush(self) -> None:
-        """Return when all that was taken is durable."""
+        """Return once everything taken so far is durable."""
         self._log.flush()
         self._log.port.refresh()
         if self._held is not None:
@@ -79,7 +79,7 @@ class Intake:
 
 
 class _Held:
-    """The ids of all that a log has, as far as it was read."""
+    """The ids of all records of a log that have been read."""
 
     def __init__(self, port: LogPort) -> None:
         self._port = port
@@ -88,14 +88,14 @@ class _Held:
         self.read_on()
 
     def read_on(self) -> None:
-        """Read what is new since the last time."""
+        """Read the records that are new since the last call."""
         for partition, end in self._port.ends().items():
             self.ids.update(record.id for record in self._port.read(partition, self._read_to.get(partition, 0), end))
             self._read_to[partition] = end
 
 
 class Recorder:
-    """Checks each observation as a log does, and hands it on: to a counter first, then to a log's Intake."""
+    """Checks each observation as a log does, and passes it on: in the first pass to a counter, then to an Intake."""
 
     def __init__(self, vocabulary: Vocabulary, take: Take) -> None:
         self._vocabulary = vocabulary
@@ -112,7 +112,23 @@ class Recorder:
         link: Link | None = None,
         kind: Kind = "assert",
     ) -> str:
-        """The observation's id in hex. observed_at in microseconds, which may be ahead; raises InputError."""
+        """Check an observation and pass it on.
+
+        Args:
+            entity: the entity's name.
+            patch: the observed fields.
+            source: who observed it.
+            observed_at: microseconds since 1970; may be in the future.
+            causes: ids of observations, in hex.
+            link: a link to another entity.
+            kind: the observation's kind.
+
+        Returns:
+            The observation's id in hex.
+
+        Raises:
+            InputError: the observation is invalid.
+        """
         door = self._vocabulary.door(type_of(entity))
         self._vocabulary.use(door.definition)
         blobs: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""Lines of text from a file, plain or gzip, and the JSON in them; a refusal names file and line."""
+"""Reads lines of text from a plain or gzip file, and the JSON in them; an error names file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 DEFAULT = FileLimits()
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the bytes of the file read so far, and the bytes it has; of gzip, compressed ones."""
+"""Called with the number of bytes read so far, and the file's size; for gzip both count compressed bytes."""
 
 
 class TextLine(NamedTuple):
@@ -32,11 +32,11 @@ class TextLine(NamedTuple):
 def text_lines(
     path: Path, name: str = "", progress: Progress | None = None, limits: FileLimits = DEFAULT
 ) -> Iterator[TextLine]:
-    """Each line with something in it; `name` stands for the file in places. Gzip is told by its first bytes.
+    """Yield each line that is not blank. Places show `name`, if given. Gzip is recognised by its first bytes.
 
-    Raises InputError, naming file and line, for a file that cannot be read or holds nothing, a damaged or
-    truncated gzip stream, a line or a file past its bound, and text that is not UTF-8. The lines before the bad
-    one have been given by then.
+    Raises InputError, naming file and line, for a file that cannot be read or is empty, a damaged or
+    truncated gzip stream, a line or a file above its bound, and text that is not UTF-8. The lines before the bad
+    one have been yielded by then.
     """
     shown = name or str(path)
     try:
@@ -92,25 +92,25 @@ def _read(stream: io.BufferedReader | gzip.GzipFile, place: str, bytes_max: int)
 
 
 def _pass_blank(stream: io.BufferedReader | gzip.GzipFile) -> int:
-    """Pass over the empty lines that are read ahead already, as one; how many there are."""
+    """Skip the empty lines in the read buffer at once, and return their number."""
     try:
         ahead = stream.peek(1)
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        return 0  # the next line that is read says so
+        return 0  # reading the next line raises the error
     blank = len(ahead) - len(ahead.lstrip(b"\n"))
     return len(stream.read(blank))
 
 
 def _text(data: bytes, number: int, place: str) -> str:
     try:
-        # A byte order mark is some editors' greeting, and no part of the first line.
+        # Some editors write a byte order mark; it is not part of the first line.
         return data.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: is not UTF-8 (byte {error.start + 1} of the line)") from None
 
 
 def json_value(text: str, place: str, limits: FileLimits = DEFAULT) -> Any:
-    """The JSON value in `text`; InputError names `place`. Its numbers are not looked at."""
+    """Parse the JSON value in `text`; InputError names `place`. Its numbers are not checked."""
     try:
         return strict_json.loads(text, depth_max=limits.depth, items_max=limits.items)
     except json.JSONDecodeError as error:

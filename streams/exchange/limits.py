@@ -1,4 +1,4 @@
-"""How much of a stranger's file an import takes into memory at once. Each bound is an option of `refold import`."""
+"""Bounds on how much of an untrusted file an import reads into memory. Each bound is an option of `refold import`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileLimits:
     conversation_bytes: int = 128 * MIB
 
     def check_expansion(self, read: int, expanded: int, place: str) -> None:
-        """InputError where `read` bytes of a file have become too many."""
+        """Raise InputError if `read` bytes of a file have expanded to too many."""
         if expanded > EXPANSION_FROM and expanded > read * self.expansion:
             raise InputError(
                 f"{place}: the file expands to more than {self.expansion} times its size; if it is meant to, raise the "

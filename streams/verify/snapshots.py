@@ -1,27 +1,29 @@
-"""The sealed epochs of one partition, oldest first, each against the log folded to its point.
+"""Compares the sealed epochs of one partition, oldest first, with the log folded to each epoch's point.
 
-Of each epoch:
+Checks for each epoch:
 1. its manifest can be read, and fits the log and the manifests before it;
-2. every record of every span is there and whole; each span is read once, however many epochs share it;
-3. every entity in a span that is new here is, byte for byte, what the log folds to at this point, unless a later span
-   has it again; what the base has is open, what a cold span has was closed in its month;
-4. nothing is missing: a delta onto the epoch before has exactly the entities that a distinct observation came to since,
+2. every record of every span exists and is intact; each span is read once, however many epochs share it;
+3. every entity in a span that is new in this epoch equals, byte for byte, the state to which the log folds at this
+   point, unless a later span has the entity again; entities in the base are open, entities in a cold span were closed
+   in its month;
+4. nothing is missing: a delta on the previous epoch has exactly the entities with a distinct observation since then,
    any other epoch has every entity, open in its ranges or closed in its index and cold spans;
-5. entities, observations, slots, root, and the buckets below the closed ones, are those of the log.
-Where a type's custom code as of an epoch is gone, its entities are left out, and the epoch is held to its own digests.
-An epoch that leaves out other observations than are set aside now is used by no reader, and is not looked at.
-What no manifest names was left by a writer that ended, and is no mismatch.
+5. the numbers of entities and observations, the slots, the root, and the buckets below the closed entities are those of
+   the log.
+If a type's custom code as of an epoch is missing, its entities are not compared, and the epoch is checked against its
+own digests. An epoch that leaves out other observations than those set aside now is not used by any reader, and is not
+checked. Records that no manifest names were left by a writer that ended, and are not mismatches.
 
-Of each manifest, without the records that it names:
-1. It can be read: its checksum, and its own epoch, log and fold.
+Checks for each manifest, without the records that it names:
+1. It can be read: its checksum is right, and it names its own epoch, log and fold.
 2. `types` are the definitions below its offset of `.schemas`; `recorded_at` is that of the record before its offset;
-   `deadletters` is no more than there are.
-3. A delta that stands on the manifest before it has that one's ranges, its closed entities and its `previous`. The one
-   before may be gone; then a delta still names one.
+   `deadletters` is at most the number of dead letters.
+3. A delta based on the manifest before it has that one's ranges, its closed entities and its `previous`. The manifest
+   before may have been removed; a delta names one in any case.
 4. Its slots are the partition's, and its root is the root over them.
 
-Of each span: its records are there and whole, and hold entities by place and key. A damaged record is named by its
-place, and its neighbours are still read.
+Checks for each span: its records exist and are intact, and have entities by place and key. A damaged record is named by
+its place, and its neighbours are still read.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ from refold.streams.verify.refold import Refold
 from refold.streams.verify.table import compare
 
 Entry = tuple[str, str, bytes, bytes]
-"""(place of the record, entity, state hash, encoded entity; empty in the index of closed ones)."""
+"""(place of the record, entity, state hash, encoded entity). In the index of closed entities the last is empty."""
 
 
 class SpanReader:
-    """Reads the spans of one partition. `problems` is what was found wrong since it was last emptied."""
+    """Reads the spans of one partition. `problems` has the mismatches found since it was last emptied."""
 
     def __init__(self, log: LogReader, partition: int) -> None:
         self._log = log
@@ -60,7 +62,7 @@ class SpanReader:
         self.problems: list[Mismatch] = []
 
     def records(self, span: OffsetSpan) -> Iterator[tuple[str, bytes]]:
-        """(place, bytes) of the records there are; after the last the span's digest is checked."""
+        """Yield (place, bytes) of the existing records; after the last one, check the span's digest."""
         digest, expected, before = hashlib.sha256(), span.start, len(self.problems)
         for offset, data in self._log.snapshots.records(self._partition, span.start, span.end):
             self._missing(expected, offset)
@@ -72,7 +74,7 @@ class SpanReader:
             self._say(f"{self._place(span.start)} to {span.end - 1}", "not what was sealed")
 
     def entries(self, span: OffsetSpan) -> Iterator[Entry]:
-        """The entities, or entries of the index, of a span in order."""
+        """Yield the entities, or the entries of the index, of a span in order."""
         last_place = -1
         for place, data in self.records(span):
             try:
@@ -110,18 +112,25 @@ class SpanReader:
 
 
 def place_of_manifest(manifest: Manifest) -> str:
-    """How mismatches name it."""
+    """Return the manifest's name in mismatches."""
     return f"manifests {manifest.epoch}"
 
 
 def check_manifest(log: LogReader, manifest: Manifest, before: Manifest | None, deadletters: int) -> Iterator[Mismatch]:
-    """before: the readable manifest in front of it; deadletters: the partition's next offset of them."""
+    """Check a manifest.
+
+    Args:
+        log: the log.
+        manifest: the manifest.
+        before: the readable manifest before it, if any.
+        deadletters: the partition's next offset of dead letters.
+    """
     problems = [*_alone(log, manifest, deadletters), *_chain(manifest, before)]
     return (Mismatch(place_of_manifest(manifest), problem) for problem in problems)
 
 
 def follows(manifest: Manifest, before: Manifest | None) -> bool:
-    """Whether it is a delta whose ranges begin with those of another epoch."""
+    """Return whether a manifest is a delta whose ranges begin with those of `before`."""
     if before is None or manifest.is_base:
         return False
     return manifest.ranges[: len(before.ranges)] == before.ranges and len(manifest.ranges) > len(before.ranges)
@@ -176,14 +185,14 @@ SHOWN = 8
 
 @dataclass(slots=True)
 class _Held:
-    """What a span that was read holds: state hashes by entity. whole: nothing in it was found damaged."""
+    """The content of a span that was read: state hashes by entity. whole: no damage was found in it."""
 
     hashes: dict[str, bytes] = field(default_factory=dict)
     whole: bool = True
 
 
 def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> Iterator[Mismatch]:
-    """Every epoch of a partition below a cut at the log's end; `refold` is taken along to each."""
+    """Check every epoch of a partition below a cut at the log's end; moves `refold` forward to each of them."""
     deadletters = max((each.offset + 1 for each in log.deadletters() if each.partition == partition), default=0)
     spans = _Spans(log, partition, refold)
     before: Manifest | None = None
@@ -198,7 +207,7 @@ def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> It
             yield Mismatch(place, str(error))
             continue
         if not manifest.leaves_out(log.registry.rulings.of(OBSERVATIONS, partition)):
-            continue  # no reader begins from it
+            continue  # no reader starts from it
         yield from check_manifest(log, manifest, before, deadletters)
         refold.to(epoch.offset, epoch.schemas)
         yield from spans.check(manifest, before)
@@ -207,10 +216,10 @@ def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> It
 
 
 def check_removed(log: LogReader) -> Iterator[Mismatch]:
-    """Pins name epochs that are there; manifests that were removed, and whose records wait, can be read."""
+    """Check that pins name existing epochs, and that removed manifests with remaining records can be read."""
     kept = {epoch for partition in range(log.partitions) for epoch in log.snapshots.epochs(partition)}
     for tomb in log.snapshots.tombs():
-        kept.add(tomb.epoch)  # whoever buries a damaged one unpins it after that
+        kept.add(tomb.epoch)  # garbage collection buries a damaged epoch before it unpins it
         try:
             read_manifest(tomb.data, tomb.epoch)
         except CorruptionError as error:
@@ -241,7 +250,7 @@ def _check_digests(log: LogReader, manifest: Manifest, refold: Refold) -> Iterat
 
 
 class _Spans:
-    """The spans that the epoch looked at last reads."""
+    """The spans of the epoch that was checked last."""
 
     def __init__(self, log: LogReader, partition: int, refold: Refold) -> None:
         self._log = log
@@ -251,7 +260,7 @@ class _Spans:
         self._held: dict[OffsetSpan, _Held] = {}
 
     def check(self, manifest: Manifest, before: Manifest | None) -> Iterator[Mismatch]:
-        """The records of an epoch; `before` is the one that was checked last."""
+        """Check the records of an epoch; `before` is the epoch that was checked last."""
         new = [span for span in manifest.ranges if span not in self._held]
         closing = closings(self._log.registry, manifest.epoch.schemas)
         for number in range(len(manifest.ranges) - 1, -1, -1):
@@ -275,7 +284,7 @@ class _Spans:
         self._held = {span: self._held[span] for span in manifest.spans}
 
     def _told(self, held: _Held) -> Iterator[Mismatch]:
-        """What was found wrong in the span read last."""
+        """Yield the mismatches found in the span that was read last."""
         held.whole = not self._reader.problems
         yield from self._reader.problems
         self._reader.problems.clear()
@@ -294,8 +303,8 @@ class _Spans:
         yield from self._told(held)
 
     def _cold(self, manifest: Manifest, closing: dict[str, Closing]) -> Iterator[Mismatch]:
-        """The spans of closed entities that are new. Of one that closed several times older bodies may stand in any of
-        them: what is wrong with a body counts unless another one is that of the index."""
+        """Check the new spans of closed entities. If an entity closed several times, any of them may have older bodies:
+        a mismatch of a body counts unless another body is the one in the index."""
         doubtful: list[tuple[str, bytes, list[Mismatch]]] = []
         for cold in manifest.cold:
             if cold.span in self._held:
@@ -321,7 +330,7 @@ class _Spans:
                 yield from found
 
     def _closed(self, manifest: Manifest) -> dict[str, bytes]:
-        """The index of closed entities: each with its state hash."""
+        """Return the index of closed entities: each entity's state hash."""
         closed: dict[str, bytes] = {}
         for span in manifest.index:
             closed.update(self._held[span].hashes)
@@ -335,7 +344,7 @@ class _Spans:
             yield from compare(place, name, body, expected)
 
     def _buckets(self, manifest: Manifest, span: OffsetSpan) -> Iterator[Mismatch]:
-        """The digests below the closed entities, but for the buckets that a delta changed since."""
+        """Check the digests below the closed entities, except for buckets that a later delta changed."""
         held = self._held[span] = _Held()
         slots = slots_of(self._partition, self._log.partitions)
         found, mine = Digests(), self._refold.digests()

@@ -1,7 +1,7 @@
-"""Asking pages of refold's servers: with the token and, over TLS, against a given authority.
+"""An HTTP client for the pages of refold's servers: sends the token and, over TLS, verifies against a given authority.
 
-Only http and https are spoken, whoever named the URL, and no redirect is followed: the token goes to the server that
-was named, and to no other.
+Only http and https are supported, whatever the URL's source, and no redirect is followed: the token is sent only to
+the server that the URL names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ ANSWER_BYTES_MAX = 1 << 30
 
 
 class PagesClient:
-    """Asks with one set of credentials. ca: a file of certificates in PEM, instead of the system's."""
+    """Sends requests with one set of credentials. ca: a file of certificates in PEM, instead of the system's."""
 
     def __init__(self, token: Token | None = None, ca: str | None = None) -> None:
-        """InputError where the file cannot be used."""
+        """Raises InputError if the file cannot be used."""
         self._token = token
         self._context = None if ca is None else _context(ca)
-        # Built by hand: urllib's own also opens files and follows redirects. No proxy of the environment is used.
+        # Assembled here, because urllib's default opener also opens files and follows redirects. Proxies named in the
+        # environment are not used.
         self._opener = OpenerDirector()
         for each in (HTTPHandler(), HTTPErrorProcessor(), HTTPDefaultErrorHandler()):
             self._opener.add_handler(each)
@@ -45,7 +46,17 @@ class PagesClient:
         self._lock = threading.Lock()
 
     def ask(self, url: str, content: bytes | None, headers: Mapping[str, str], timeout_s: float) -> PageResponse:
-        """The page at a URL; content: what is posted there. OSError where nobody answers."""
+        """Request a page.
+
+        Args:
+            url: the page's URL.
+            content: the body of a POST request; None sends a GET request.
+            headers: further headers.
+            timeout_s: how long to wait for the answer, in seconds.
+
+        Raises:
+            OSError: nobody answers, or the URL is invalid.
+        """
         if not url.startswith(("http://", "https://")):
             raise OSError("a page's URL starts with http:// or https://")
         if url.startswith("https://"):
@@ -64,11 +75,11 @@ class PagesClient:
                 return PageResponse(error.code, error.read(1 << 20), error.headers.get_content_type())
         except HTTPException as error:
             raise OSError(f"the server there does not speak HTTP: {error!r}") from error
-        except ValueError as error:  # no host, or a port that is none
+        except ValueError as error:  # no host, or an invalid port
             raise OSError(f"this is not a URL of a page: {error}") from error
 
     def _speak_tls(self) -> None:
-        """Read the system's certificates when the first one is needed."""
+        """Read the system's certificates at the first use of TLS."""
         with self._lock:
             if not self._speaks_tls:
                 self._opener.add_handler(HTTPSHandler(context=self._context or _context(None)))
@@ -88,5 +99,9 @@ def _context(ca: str | None) -> ssl.SSLContext:
 
 
 def asker_of(environment: Mapping[str, str] = os.environ) -> PagesClient:
-    """Asks with the token and the authority of an environment; InputError where they cannot be used."""
+    """Return a client with the token and the authority of an environment.
+
+    Raises:
+        InputError: the token or the certificates cannot be used.
+    """
     return PagesClient(token_in(environment), environment.get(CA_ENVIRONMENT) or None)

@@ -1,9 +1,9 @@
 """One connection of a web server: aiohttp's, with deadlines and without tracebacks.
 
-A connection is open for one of three reasons, and each ends:
-1. it waits for a request's head, or its content: until a deadline; the oldest such connection ends earlier where a new
-   one needs its place;
-2. its request is being answered: as long as the page takes;
+A connection is open for one of three reasons, and each has an end:
+1. it waits for a request's head, or its content: until a deadline; the oldest such connection is closed earlier if a
+   new one needs its slot;
+2. its request is being answered: for as long as the page takes;
 3. its answer is being sent: until a deadline.
 """
 
@@ -31,23 +31,23 @@ CHANCE_S = 0.5
 
 
 class Bounds(NamedTuple):
-    """What a caller may take of a server; times in seconds, sizes in bytes."""
+    """Limits on what clients may use of a server; times in seconds, sizes in bytes."""
 
     connections: int = 100
     head_s: float = 10.0
     content_s: float = 30.0
     answer_s: float = 60.0
     line_bytes: int = 8_190
-    # Python reads no number of more than 4,300 digits.
+    # Below 4,300, the most digits of a number that Python parses.
     header_bytes: int = 4_096
     headers: int = 64
     content_bytes: int = 16 << 20
     contents_bytes: int = 128 << 20
-    """All contents that are held at one moment."""
+    """The total size of all request bodies in memory at one time."""
 
 
 class Slot:
-    """A place among the connections: taken when one is accepted, before any handshake."""
+    """One of a server's connection slots: taken when a connection is accepted, before any handshake."""
 
     def __init__(self, close: Callable[[], object]) -> None:
         self.close = close
@@ -55,11 +55,11 @@ class Slot:
 
 
 class Slots:
-    """The places of a server's connections.
+    """A server's connection slots.
 
-    Where all are taken, the next connection waits in the kernel's queue for one of these to give its place: one that
-    has ended, or that has waited for its caller for CHANCE_S; the oldest of these. So callers that drip hold nothing,
-    and a flood of callers leaves each of them enough time to send a request.
+    If all are taken, the next connection waits in the kernel's queue until a slot is free: until a connection ends, or
+    has waited for its client for CHANCE_S; then the one that has waited longest is closed. So slow clients hold nothing
+    for long, and even in a flood of clients each has enough time to send a request.
     """
 
     def __init__(self, count: int) -> None:
@@ -68,7 +68,7 @@ class Slots:
         self._waiting: dict[Slot, float] = {}
 
     def make_room(self, now_s: float) -> bool:
-        """Whether a place is free, after closing a connection that may be closed for it."""
+        """Return whether a slot is free; closes a connection for it if one may be closed."""
         if len(self._taken) < self._count:
             return True
         oldest, since_s = next(iter(self._waiting.items()), (None, now_s))
@@ -79,23 +79,23 @@ class Slots:
         return True
 
     def take(self, slot: Slot, now_s: float) -> None:
-        """Take a place; there is one."""
+        """Take a slot; one must be free."""
         self._taken.add(slot)
         self._waiting[slot] = now_s
 
     def note(self, slot: Slot, now_s: float, *, waits: bool) -> None:
-        """The connection waits for its caller from now on, or its caller for an answer."""
+        """Record whether the connection waits for its client from now on, or its client for an answer."""
         self._waiting.pop(slot, None)
         if waits and slot in self._taken:
             self._waiting[slot] = now_s
 
     def close_idle(self) -> None:
-        """Close what waits for a caller's request."""
+        """Close the connections that wait for a client's request."""
         for slot in [each for each in self._waiting if not each.is_sending]:
             slot.close()
 
     def leave(self, slot: Slot) -> None:
-        """The connection has ended."""
+        """Free the slot of a connection that has ended."""
         self._taken.discard(slot)
         self._waiting.pop(slot, None)
 
@@ -109,7 +109,7 @@ class Connection(RequestHandler):
             manager, loop=loop, keepalive_timeout=bounds.head_s, lingering_time=1.0,
             access_log=None,  # type: ignore[arg-type]
             max_line_size=bounds.line_bytes, max_field_size=bounds.header_bytes, max_headers=bounds.headers,
-            # A small body of zeros is a large one of nothing: contents are taken as they come.
+            # A small compressed body can expand to a huge one, so bodies are never decompressed.
             auto_decompress=False,
         )  # fmt: skip
         self._slot, self._slots, self._bounds = slot, slots, bounds
@@ -117,20 +117,20 @@ class Connection(RequestHandler):
         self._answered = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a head."""
+        """Wait for a request's head."""
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self._slot.close = transport.abort
         self._due(self._bounds.head_s)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the place to others."""
+        """Free the slot."""
         self._due(None)
         self._slots.leave(self._slot)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what the parser itself fails on ends the connection."""
+        """Parse received bytes; an error in the parser itself closes the connection."""
         try:
             super().data_received(data)
         except Exception as error:  # hostile input: the parser may raise anything
@@ -138,24 +138,24 @@ class Connection(RequestHandler):
             self._slot.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer what a caller asked before it closed its side; over TLS that cannot be."""
+        """Keep the connection open to answer a request sent before the client closed its side; impossible over TLS."""
         if self.ssl_context is not None or self._request_count == self._answered:
             return False
         self._close = True
         return True
 
     def note_content(self) -> None:
-        """The head is there; the content is waited for, by whoever handles the request."""
+        """Record that the head has arrived; the request's handler waits for the content, with its own deadline."""
         self._due(None)
         self._slots.note(self._slot, self._loop.time(), waits=True)
 
     def note_work(self) -> None:
-        """The content is there."""
+        """Record that the content has arrived."""
         self._due(None)
         self._slots.note(self._slot, self._loop.time(), waits=False)
 
     def note_following(self) -> None:
-        """Events are sent for as long as the caller stays; it gives its place to one that has a request."""
+        """Record that events are sent until the client leaves; the connection may be closed for one with a request."""
         self._due(None)
         self._slots.note(self._slot, self._loop.time(), waits=True)
 
@@ -174,7 +174,7 @@ class Connection(RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to what is no request, or could not be answered: one line, and the connection ends."""
+        """Answer an invalid request, or one that could not be answered, with one line, and close the connection."""
         if exc is not None and status >= 500:
             _log.error("a page failed: %s: %s", type(exc).__name__, exc)
         if request.writer.output_size > 0:
@@ -185,7 +185,7 @@ class Connection(RequestHandler):
         return response
 
     def log_exception(self, *given: Any, **named: Any) -> None:
-        """One line, without a traceback."""
+        """Log one line, without a traceback."""
         error = named.get("exc_info")
         _log.error("a connection failed: %s: %s", type(error).__name__, error)
 
@@ -197,7 +197,7 @@ class Connection(RequestHandler):
 
 
 def response_of(answer: PageResponse, *, closes: bool = False) -> web.Response:
-    """An answer as aiohttp sends it."""
+    """Convert an answer to aiohttp's response."""
     headers = {**HEADERS, "Content-Type": answer.media_type, **answer.headers}
     if answer.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -1,17 +1,17 @@
-"""Who may ask: the rules that every request passes before its content is read.
+"""Access control: the rules that every request must pass before its content is read.
 
 1. Target: a path that begins with `/`, visible ASCII. Absolute forms (`GET http://other/...`) are refused.
-2. Host: exactly one, and its name is `localhost`, an address on loopback, the address that the connection came in at,
-   the address or name that the server was bound to, the one in the URL it gives to others, or one of `--allow-host`.
-   A web site that resolves its own name to this machine (DNS rebinding) sends its own name, which is none of these.
-3. Origin: none, or the same scheme, name and port as the request's own. Browsers send it with what a page of another
-   site makes them do. No header lets another site read an answer (no CORS).
-4. Token, where the server has one: `Authorization: Bearer TOKEN`. A wrong one is refused on every page; without one,
-   only pages that are open answer, with less.
+2. Host: exactly one header, and its name is `localhost`, a loopback address, the local address of the connection, the
+   address or name to which the server is bound, the host in its advertised URL, or one of `--allow-host`. A web site
+   that resolves its own name to this machine (DNS rebinding) sends its own name, which is none of these.
+3. Origin: absent, or the same scheme, name and port as the request's own. Browsers send it with requests that a page of
+   another site starts. No header lets another site read an answer (no CORS).
+4. Token, if the server has one: `Authorization: Bearer TOKEN`. A wrong token is refused on every page. Without a token,
+   only open pages answer, with less detail.
 
-The token that callers of refold's pages send: `Authorization: Bearer TOKEN`.
+The token that clients of refold's pages send: `Authorization: Bearer TOKEN`.
 
-It comes from the environment only, so no list of processes shows it, and it has no text form but `reveal()`.
+It comes from the environment only, so no list of processes shows it, and only `reveal()` returns its text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Token:
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        """InputError where it is too short or has characters that a header cannot hold."""
+        """Raises InputError if the token is too short, or has characters that a header cannot contain."""
         if not _USABLE.fullmatch(text):
             raise InputError(
                 f"{TOKEN_ENVIRONMENT} must have 16 to 512 visible ASCII characters without spaces; "
@@ -44,11 +44,11 @@ class Token:
         self._text = text
 
     def reveal(self) -> str:
-        """The token itself, to be sent."""
+        """Return the token's text, to be sent."""
         return self._text
 
     def is_sent_in(self, authorization: str) -> bool:
-        """Whether a header `Authorization` holds the token; takes equally long for every wrong one of its length."""
+        """Return whether an `Authorization` header has the token; constant time for all wrong tokens of its length."""
         scheme, _, sent = authorization.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(
             sent.strip().encode(errors="surrogateescape"), self._text.encode()
@@ -62,7 +62,11 @@ class Token:
 
 
 def token_in(environment: Mapping[str, str]) -> Token | None:
-    """The token of an environment; None where it has none. InputError where it cannot be used."""
+    """Return the token of an environment, or None.
+
+    Raises:
+        InputError: the token cannot be used.
+    """
     text = environment.get(TOKEN_ENVIRONMENT, "").strip()
     return Token(text) if text else None
 
@@ -72,7 +76,7 @@ _TARGET = re.compile(r"/[!-~]*")
 
 
 class Head(NamedTuple):
-    """What the guard sees of a request. Headers as lists: one that is sent twice is refused."""
+    """The parts of a request that the guard checks. Headers are lists, because a repeated header is refused."""
 
     target: str
     hosts: Sequence[str]
@@ -82,7 +86,7 @@ class Head(NamedTuple):
 
 
 class RequestGuard:
-    """The rules of one server. names: the hosts it answers for, besides loopback."""
+    """The rules of one server. names: the host names it accepts, in addition to loopback."""
 
     def __init__(self, scheme: str, names: Iterable[str], token: Token | None) -> None:
         self._scheme = scheme
@@ -90,7 +94,7 @@ class RequestGuard:
         self._token = token
 
     def refusal(self, head: Head) -> PageResponse | None:
-        """Why a request is refused; None where it is not."""
+        """Return the response that refuses a request, or None."""
         if not _TARGET.fullmatch(head.target):
             return problem(400, "ask for a path on this server, such as /health, in visible ASCII characters")
         found = _HOST.fullmatch(head.hosts[0]) if len(head.hosts) == 1 else None
@@ -107,7 +111,7 @@ class RequestGuard:
         return None
 
     def is_known(self, head: Head) -> bool:
-        """Whether the caller sent the token, or there is none."""
+        """Return whether the client sent the token, or the server has none."""
         if self._token is None:
             return True
         return len(head.authorizations) == 1 and self._token.is_sent_in(head.authorizations[0])
@@ -117,7 +121,7 @@ class RequestGuard:
 
 
 def unknown_caller() -> PageResponse:
-    """The answer to a caller without the token."""
+    """Return the answer to a client without the token."""
     return problem(
         401, f"this page needs a token: set {TOKEN_ENVIRONMENT} as it is set for the server, or send "
              "Authorization: Bearer TOKEN"
@@ -125,12 +129,12 @@ def unknown_caller() -> PageResponse:
 
 
 def bare_host(name: str) -> str:
-    """A host as it is compared: lower case, without brackets, zone and final dot."""
+    """Normalise a host for comparison: lower case, without brackets, zone and final dot."""
     return name.lower().strip("[]").partition("%")[0].removesuffix(".").removeprefix("::ffff:")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a text is an address on loopback."""
+    """Return whether a text is a loopback address."""
     try:
         return ipaddress.ip_address(bare_host(address)).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Where a web server is reached: its address, bound, and who may ask there.
+"""A web server's bound address, and who may send requests to it.
 
-A browser that comes before the server is ready waits in the socket's queue. So a program may bind, say its address, and
-only then import what it answers with: no module of the server's is needed here. Nothing is bound off loopback without
-a token.
+A browser that connects before the server is ready waits in the socket's queue. So a program can bind, print its
+address, and only then import the modules that answer: this module needs none of them. Without a token only loopback
+addresses are bound.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BACKLOG = 512
 class Access(NamedTuple):
     """How a server is reached, and by whom.
 
-    allowed_hosts: names it is known by, beside its own addresses. advertised: the URL that others are given, where it
-    is not made of host and port. certificate, key: files in PEM; with them it speaks TLS.
+    allowed_hosts: accepted host names, in addition to its own addresses. advertised: the URL given to others, if it is
+    not built from host and port. certificate, key: files in PEM; with them the server uses TLS.
     """
 
     token: Token | None = None
@@ -35,14 +35,14 @@ class Access(NamedTuple):
 
 
 class Listener:
-    """A bound address. scheme: of its URL; names: the hosts it is known by; tls: None where it speaks none."""
+    """A bound address. scheme: of its URL; names: the accepted host names; tls: None for a server without TLS."""
 
     def __init__(self, host: str, port: int, access: Access | None = None, what: str = "the worker's pages") -> None:
-        """Binds at once; port 0: a free one.
+        """Bind immediately; port 0 selects a free port.
 
         Raises:
-            InputError: the port is taken, the address is not of this machine, a certificate cannot be read, or the
-                address is off loopback and there is no token.
+            InputError: the port is taken, the address is not on this machine, a certificate cannot be read, or the
+                address is not loopback and there is no token.
         """
         access = access or Access()
         self.token = access.token
@@ -55,12 +55,16 @@ class Listener:
         self.names = (host, urlsplit(self.url).hostname or host, *access.allowed_hosts)
 
     def close(self) -> None:
-        """Take no connection any more. Idempotent."""
+        """Stop accepting connections. Idempotent."""
         self.socket.close()
 
 
 def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.socket:
-    """A listening socket; InputError, also where it would be off loopback and must not be."""
+    """Return a listening socket.
+
+    Raises:
+        InputError: the address cannot be bound, or is not loopback although `needs_loopback` is set.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -71,7 +75,7 @@ def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.soc
             )
         listening = socket.socket(family, kind, protocol)
         try:
-            # Of two servers on one port the second fails: only what an ended one left is passed over.
+            # A second server on one port still fails: this only ignores the leftovers of a server that has ended.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
             listening.listen(BACKLOG)
@@ -88,7 +92,11 @@ def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.soc
 
 
 def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """TLS by two files in PEM; None without them. InputError where only one is given, or one cannot be used."""
+    """Return a TLS context from two files in PEM; None without them.
+
+    Raises:
+        InputError: only one file is given, or one cannot be used.
+    """
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
@@ -97,7 +105,7 @@ def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     try:
         require_bounded(certificate)
         require_bounded(key)
-        # Without the function OpenSSL asks a terminal for the password of a key that has one.
+        # Without the callback, OpenSSL asks on the terminal for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=lambda: b"")
     except (OSError, ValueError) as error:
         raise InputError(
@@ -108,7 +116,7 @@ def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def advertised(url: str | None) -> str | None:
-    """The URL that others are given, checked: http or https, a host, and no path."""
+    """Check an advertised URL: http or https, a host, and no path."""
     if url is None:
         return None
     try:

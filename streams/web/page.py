@@ -1,6 +1,6 @@
-"""What every page of refold's is made of: a request, its answer, and the site that answers it.
+"""The parts of every refold page: a request, its answer, and the site that answers it.
 
-JSON and CBOR from strangers, read within bounds.
+Also parses untrusted JSON and CBOR within bounds.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import cbor2
 from refold.avro.errors import InputError
 
 DEPTH_MAX = 64
-# A text, ended or not, so that no bracket in one counts and no part is read twice; or a bracket.
+# Matches a text, terminated or not, so that brackets in texts do not count and nothing is scanned twice; or a bracket.
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*+\\?(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 def json_object(content: bytes) -> dict[str, object]:
-    """The JSON object in a content, {} where that is empty. InputError for anything else, or one nested too deeply."""
+    """Parse a JSON object; {} for an empty content.
+
+    Raises:
+        InputError: the content is anything else, or nested too deeply.
+    """
     _check_depth(content)
     try:
         found = json.loads(content or b"{}", parse_constant=_refuse)
-    except ValueError as error:  # also a number of more digits than Python reads
+    except ValueError as error:  # also a number with more digits than Python parses
         raise InputError(f"the request's body is not JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise InputError("the request's body is not a JSON object")
@@ -33,7 +37,11 @@ def json_object(content: bytes) -> dict[str, object]:
 
 
 def cbor_list(content: bytes) -> list[object]:
-    """The CBOR list in a content. InputError for anything else, or one nested too deeply."""
+    """Parse a CBOR list.
+
+    Raises:
+        InputError: the content is anything else, or nested too deeply.
+    """
     try:
         found = cbor2.loads(content, max_depth=DEPTH_MAX)
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
@@ -62,7 +70,7 @@ JSON = "application/json"
 
 
 class PageResponse(NamedTuple):
-    """A page: status, content and its type. headers: more of them, by name."""
+    """A page: status, content and its type. headers: further headers, by name."""
 
     status: int
     content: bytes
@@ -71,10 +79,10 @@ class PageResponse(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is asked for, after the guard let it pass.
+    """A request that the guard accepted.
 
-    path: as it was sent, percent signs included, without the query. headers: names in any case. is_known: whether the
-    caller sent the token, or the server has none.
+    path: as it was sent, still percent-encoded, without the query. headers: names in any case. is_known: whether the
+    client sent the token, or the server has none.
     """
 
     method: str
@@ -86,10 +94,10 @@ class Request(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Where a request is answered.
+    """How a request is answered.
 
-    lane: the name of the threads that answer it. is_open: callers without the token get an answer too. is_followed: the
-    answer is asked for again and again, and sent as a server-sent event whenever it is another.
+    lane: the name of the thread pool that answers it. is_open: clients without the token get an answer too.
+    is_followed: the answer is computed repeatedly, and sent as a server-sent event whenever it has changed.
     """
 
     lane: str
@@ -102,22 +110,23 @@ class Site(Protocol):
 
     @property
     def lanes(self) -> Mapping[str, int]:
-        """How many threads answer in each lane. Lanes share no thread, so none waits for another."""
+        """The number of threads of each lane. Lanes share no thread, so no lane waits for another."""
 
     def route(self, request: Request) -> Route | PageResponse:
-        """The lane of a request whose content is not read yet, or a refusal. Runs in the event loop: never blocks."""
+        """Return the route of a request whose content is not read yet, or a refusal. Runs in the event loop, so it must
+        not block."""
 
     def answer(self, request: Request) -> PageResponse:
-        """The page. Runs in a thread of the route's lane and may block."""
+        """Return the page. Runs in a thread of the route's lane, and may block."""
 
 
 def json_answer(status: int, said: object) -> PageResponse:
-    """An answer in JSON."""
+    """Return an answer in JSON."""
     return PageResponse(
         status, (json.dumps(said, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
     )
 
 
 def problem(status: int, why: object) -> PageResponse:
-    """An answer that says why there is no other."""
+    """Return an error response with a message."""
     return json_answer(status, {"error": str(why)})

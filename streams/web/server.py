@@ -1,22 +1,22 @@
-"""refold's web server: one for all pages it has.
+"""refold's web server, used for all its pages.
 
-It runs in a thread with an event loop of its own, so pages answer whatever other loops of the process do. Pages may
-block: they run in bounded threads (server.py). A request passes, in this order:
+It runs in a thread with its own event loop, so pages answer whatever the process's other loops do. Pages may block:
+they run in a bounded number of threads (server.py). A request passes these steps, in this order:
 
-1. a place among the connections (connection.py);
-2. TLS, where there is a certificate;
+1. a connection slot (connection.py);
+2. TLS, if there is a certificate;
 3. its head, within bounds of time and size;
 4. the guard (guard.py): target, Host, Origin, token;
-5. the site's route: 404, 405, or 401 where the page is not open to callers without the token;
+5. the site's route: 404, 405, or 401 if the page is not open to clients without the token;
 6. its content, within bounds of time and size, and never compressed;
-7. a lane of the site's, 503 where its queue is full;
-8. where the route is followed: the lane again each FOLLOW_S, and an event for each answer that is another.
+7. a lane of the site, or 503 if its queue is full;
+8. if the route is followed: the lane again every FOLLOW_S, and an event for each answer that has changed.
 
-No answer and no line of the log holds a traceback.
+No answer and no log line contains a traceback.
 
-Threads that answer requests: a bounded number, with a bounded queue before them.
+Requests are answered by a bounded number of threads, with a bounded queue in front of them.
 
-They are daemons. A request that takes an hour does not hold up the end of the process.
+They are daemon threads: a request that takes an hour does not delay the end of the process.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ WAITING_MAX = 64
 
 
 class Busy(Exception):
-    """Every thread has work, and the queue is full."""
+    """All threads are busy, and the queue is full."""
 
 
 class Lane:
-    """Runs work in at most `threads` threads; `waiting_max` more may wait for one."""
+    """Runs work in at most `threads` threads; at most `waiting_max` further items wait for one."""
 
     def __init__(self, name: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
         self._name = name
@@ -60,7 +60,11 @@ class Lane:
         self._started = self._pending = 0
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """The result to come; raises Busy."""
+        """Queue work, and return its future.
+
+        Raises:
+            Busy: all threads are busy, and the queue is full.
+        """
         future: Future[Any] = Future()
         with self._lock:
             if self._pending >= self._threads + self._waiting_max:
@@ -73,7 +77,7 @@ class Lane:
         return future
 
     def close(self) -> None:
-        """End each thread after the work it has; what waits is not begun."""
+        """End each thread after its current work."""
         with self._lock:
             started, self._started = self._started, self._threads
         for _ in range(started):
@@ -85,7 +89,7 @@ class Lane:
             try:
                 if future.set_running_or_notify_cancel():
                     future.set_result(work())
-            except BaseException as error:  # raised again where the answer is awaited
+            except BaseException as error:  # raised again by the code that awaits the result
                 future.set_exception(error)
             finally:
                 with self._lock:
@@ -109,12 +113,12 @@ class WebServer:
         self, host: str, port: int, access: Access | None = None, bounds: Bounds | None = None,
         what: str = "the worker's pages",
     ) -> None:  # fmt: skip
-        """Binds at once; InputError as Listener."""
+        """Bind immediately; raises InputError as Listener does."""
         self._begin_on(Listener(host, port, access, what), bounds or Bounds())
 
     @classmethod
     def on(cls, listener: Listener, bounds: Bounds | None = None) -> WebServer:
-        """A server on an address that is bound already. Who has connected since is answered, too."""
+        """Return a server on an address that is already bound. Clients that have connected since are answered too."""
         found = cls.__new__(cls)
         found._begin_on(listener, bounds or Bounds())
         return found
@@ -131,7 +135,7 @@ class WebServer:
         self._lanes: dict[str, Lane] = {}
 
     def serve(self, site: Site) -> None:
-        """Answer from now on."""
+        """Start answering requests."""
         self._lanes = {name: Lane(f"refold-web-{name}", threads) for name, threads in site.lanes.items()}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -139,7 +143,7 @@ class WebServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more requests, let those under way end for GRACE_S, then close every connection. Idempotent."""
+        """Stop accepting requests, let running ones finish for GRACE_S, then close all connections. Idempotent."""
         if self._thread is not None and self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -177,7 +181,7 @@ class WebServer:
             try:
                 connected, _ = await loop.sock_accept(self._socket)
             except OSError as error:
-                # Out of file descriptors, or the caller left: the next one may fare better.
+                # Out of file descriptors, or the client left: the next attempt may succeed.
                 _log.warning("a connection was not accepted: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
@@ -190,7 +194,7 @@ class WebServer:
             task.add_done_callback(partial(self._note_begun, slot, connected))
 
     async def _begin(self, manager: web.Server, slot: Slot, connected: socket.socket) -> None:
-        """The handshake, and then a connection."""
+        """Do the handshake, then start the connection."""
         loop = asyncio.get_running_loop()
         timeout_s = None if self._tls is None else self._bounds.head_s
         try:
@@ -198,12 +202,12 @@ class WebServer:
                 partial(Connection, manager, slot, self._slots, self._bounds), connected, ssl=self._tls,
                 ssl_handshake_timeout=timeout_s, ssl_shutdown_timeout=timeout_s,
             )  # fmt: skip
-        except (OSError, ValueError, asyncio.CancelledError):  # no TLS spoken there, or gone, or too slow
+        except (OSError, ValueError, asyncio.CancelledError):  # the client does not use TLS, left, or is too slow
             self._slots.leave(slot)
             connected.close()
 
     def _note_begun(self, slot: Slot, connected: socket.socket, task: asyncio.Task[None]) -> None:
-        """A place that was taken away before the task ran at all."""
+        """Free the slot if the task was cancelled before it ran."""
         if task.cancelled():
             self._slots.leave(slot)
             connected.close()
@@ -232,7 +236,7 @@ class WebServer:
             self._held_bytes -= len(held)
 
     async def _answer(self, site: Site, asked: Request, lane: str) -> PageResponse:
-        """Step 7."""
+        """Run step 7."""
         try:
             working = self._lanes[lane].submit(partial(_answered, site, asked))
         except Busy:
@@ -242,7 +246,7 @@ class WebServer:
     async def _follow(
         self, site: Site, request: web.BaseRequest, asked: Request, lane: str, answer: PageResponse
     ) -> web.StreamResponse:
-        """Step 8, until the caller leaves, or takes nothing for as long as an answer may take, or the server closes."""
+        """Run step 8, until the client leaves, reads nothing for the time an answer may take, or the server closes."""
         assert self._stop is not None
         response = web.StreamResponse(headers={**HEADERS, **answer.headers, "Content-Type": EVENTS})
         response.force_close()
@@ -251,7 +255,7 @@ class WebServer:
         while not self._stop.is_set():
             is_news = answer.status == 200 and answer.content != sent
             async with asyncio.timeout(self._bounds.answer_s):
-                # A comment, where nothing is new: so it is noticed that a caller has left.
+                # If nothing has changed, a comment is sent, to detect that a client has left.
                 await response.write(b"data: " + answer.content.strip() + b"\n\n" if is_news else b":\n\n")
             sent = answer.content if is_news else sent
             with contextlib.suppress(TimeoutError):
@@ -260,7 +264,7 @@ class WebServer:
         return response
 
     def _admitted(self, site: Site, request: web.BaseRequest) -> PageResponse | tuple[Request, Route]:
-        """Steps 4 and 5."""
+        """Run steps 4 and 5."""
         headers = request.headers
         local = request.transport.get_extra_info("sockname") if request.transport is not None else None
         head = Head(
@@ -277,13 +281,13 @@ class WebServer:
             return problem(400, f"a query has at most {QUERY_FIELDS_MAX} fields")
         asked = Request(request.method, path, given, headers, self._guard.is_known(head))
         route = site.route(asked)
-        # Who may not see a page is not told which there are.
+        # A client that may not see a page must not learn which pages exist.
         if not asked.is_known and (isinstance(route, PageResponse) or not route.is_open):
             return unknown_caller()
         return route if isinstance(route, PageResponse) else (asked, route)
 
     async def _read(self, request: web.BaseRequest, held: bytearray) -> PageResponse | None:
-        """Step 6: the content, into `held`; an answer where it is refused."""
+        """Run step 6: read the content into `held`; returns an answer if it is refused."""
         bounds = self._bounds
         if not request.can_read_body:
             return None
@@ -309,10 +313,10 @@ class WebServer:
 
 
 def _answered(site: Site, asked: Request) -> PageResponse:
-    """The site's answer. What it fails on is a defect: one line in the log says where, none in the answer."""
+    """Return the site's answer. An exception is a defect: one log line says where it occurred, the answer does not."""
     try:
         return site.answer(asked)
-    except Exception as error:  # a defect: the client gets an answer, and the log says where
+    except Exception as error:  # a defect: the client gets an answer, and the log names the location
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
         _log.error("the page %.100s failed: %s: %.300s (%s)", asked.path, type(error).__name__, error, where)
