@@ -1,12 +1,12 @@
-"""A confined replay's own process:
+"""The process of a confined replay:
 
     python -P -m refold.agents.confined.child QUESTION ANSWER TRACE
 
-All three are open descriptors. A question with a parent is a fork, else it is a replay. The process is confined before
-any of the user's code is imported, so that import-time code is confined too. It exits without the interpreter's
+All three are open descriptors. A question with a parent is a fork, any other is a replay. The process is confined
+before any of the user's code is imported, so that import-time code is confined too. It exits without the interpreter's
 shutdown: exit handlers of the code do not run.
 
-The code of a fork's nested runs runs in the confined process too. Their record is written outside of it.
+The code of a fork's nested runs runs in the confined process too. Their records are written outside of it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,15 @@ class JournalChildren:
     def __init__(
         self, head: Recording, say: Callable[[Line], None], fields: Fields, redact: Redact, chance: Nondeterminism
     ) -> None:
-        """head: of the run that they begin in."""
+        """Set up the nested runs of one run.
+
+        Args:
+            head: The head of the run in which they begin.
+            say: Writes a line of the journal.
+            fields: Looks up the values of recorded reads.
+            redact: The redactor.
+            chance: The run's clock and ids.
+        """
         self._head = head
         self._say = say
         self._fields = fields
@@ -62,10 +70,10 @@ class JournalChildren:
         self._chance = chance
 
     def require_log(self, url: str) -> None:
-        """Any will do: the process reaches none."""
+        """Accept any log: a confined process reaches none."""
 
     def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
-        """As Children: in memory where it ended before the fork."""
+        """As Children. A nested run that ended before the fork is created in memory."""
         if within.is_whole and within.recording is not None:
             redact = self._redact if within.recording.redacted else None
             return in_memory(within.recording, within.answers, self._fields, redact, None, call=call).run
@@ -83,7 +91,16 @@ class JournalChildren:
 
 
 def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
-    """Confine this process, then do the replay or the fork; a fork's actions are written to `out`."""
+    """Confine this process, then do the replay or the fork.
+
+    Args:
+        question: The question.
+        trace: The descriptor to which the stack of a denied operation is written.
+        out: Receives the actions of a fork, one line each.
+
+    Returns:
+        The answer. It also reports errors of the user's code; they are not raised.
+    """
     try:
         unheld = confine(trace, question.folder, [*question.path, question.base])
     except NotConfined as refused:
@@ -117,7 +134,7 @@ def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replay
 
 
 def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | None, out: FileIO) -> None:
-    """Drive the fork. An exception of its code is how its run ended, and is not an error of this process."""
+    """Run the fork. An exception of its code is the run's outcome, and not an error of this process."""
     head = question.recording
     answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
     sink = JournalSink(lambda line: write_line(out, line))
@@ -146,13 +163,17 @@ def _redactor(question: Question, base: Path) -> Redact | None:
 
 
 class _Values:
-    """The read values, looked up before the process was confined."""
+    """The values of recorded reads, looked up before the process was confined."""
 
     def __init__(self, reads: list[ReadReply]) -> None:
         self._reads = {_key(each.entity, each.answer): each for each in reads}
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """Return the values of a recorded read, or raise the error of looking them up."""
+        """Return the values of a recorded read, or raise the error of the lookup.
+
+        Raises:
+            NotAnswerable: The recording has no such read.
+        """
         read = self._reads.get(_key(entity, answer))
         if read is None:
             raise NotAnswerable(f"{entity}: this read is not in the recording")
@@ -166,7 +187,7 @@ def _key(entity: str, answer: Plain) -> bytes:
 
 
 def main() -> None:
-    """See the module."""
+    """Read the question, answer it and exit; see the module."""
     question, answer, trace = (int(each) for each in sys.argv[1:])
     asked = msgspec.json.decode(whole(question), type=Question)
     os.close(question)

@@ -1,11 +1,12 @@
 """Files of a confined process: it writes only in a given folder (Linux, Landlock).
 
-`hold_files` restricts the calling thread, and every thread and process that it starts, for good:
+`hold_files` permanently restricts the calling thread, and every thread and process that it starts:
 
-1. Creating, writing, truncating, renaming and removing files is denied (EACCES) outside the given folder, a few devices
-   and /dev/shm, where semaphores are created. It is the process's own (agents/confined/shared_memory.py). Where the
-   kernel refuses that, the answer says so, and the guard denies Python's writes there.
-2. Signals to processes outside are denied if the kernel can (Landlock ABI 6, Linux 6.12).
+1. Creating, writing, truncating, renaming and removing files is denied (EACCES), except in the given folder, on a few
+   devices, and in /dev/shm, where semaphores are created. /dev/shm is the process's own
+   (agents/confined/shared_memory.py). If the kernel refuses that, the result says so, and the guard denies Python's
+   writes there.
+2. Signals to processes outside are denied if the kernel can do that (Landlock ABI 6, Linux 6.12).
 3. Reading is not restricted, nor are modes, owners and times of files. Open descriptors are not affected.
 
 `is_held` answers the same question for a path, so that the guard in Python can name the line of the attempt.
@@ -35,9 +36,15 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 
 def hold_files(libc: ctypes.CDLL, folder: str, code: Iterable[str] = ()) -> str:
-    """Hold the files of this thread. Return why they, or those in /dev/shm, are not held; empty if all are.
+    """Restrict the files of this thread.
 
-    folder: where it may write. code: folders that must stay readable.
+    Args:
+        libc: The C library, loaded with `use_errno=True`.
+        folder: The folder in which it may write.
+        code: Folders that must stay readable.
+
+    Returns:
+        Why files, or those in /dev/shm, are not restricted; empty if all are.
     """
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
     if version < 1:
@@ -67,7 +74,7 @@ def hold_files(libc: ctypes.CDLL, folder: str, code: Iterable[str] = ()) -> str:
 
 
 def not_offered() -> str:
-    """Why this kernel holds no files; empty where it offers to."""
+    """Return why this kernel cannot restrict files; empty if it can."""
     if sys.platform != "linux":
         return f"it needs Linux; this is {sys.platform}"
     libc = ctypes.CDLL(None, use_errno=True)
@@ -76,7 +83,7 @@ def not_offered() -> str:
 
 
 def not_held() -> str:
-    """Return what a confined process may change here, and why; empty if that is its own folder alone."""
+    """Return which files a confined process may change here, and why; empty if only those in its own folder."""
     return f"no files: {why}" if (why := not_offered()) else not_ownable()
 
 
@@ -84,7 +91,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # a container without it
+        return  # some containers do not have it
     try:
         if libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", allowed, place), 0) != 0:
             code = ctypes.get_errno() or errno.EINVAL
@@ -94,7 +101,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
 
 
 def is_held(path: str, folder: str) -> bool:
-    """Whether writing there is denied; folder: where it is allowed."""
+    """Tell whether writing to a path is denied. folder: the folder in which it is allowed."""
     real = os.path.realpath(path)
     if real in _DEVICES:
         return False

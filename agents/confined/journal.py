@@ -1,11 +1,11 @@
-"""The actions of a fork in a confined process, one line of JSON each, written into the log by the process that has it.
+"""The actions of a fork in a confined process: one line of JSON each, which its starter writes into the log.
 
-1. `JournalSink` is the confined run's sink. Each action of the run becomes a line as soon as it is done, raw: the
-   redactor and the vault are applied outside.
+1. `JournalSink` is the confined run's sink. Each action of the run becomes a line as soon as it is done. Lines are raw:
+   the redactor and the vault are applied outside.
 2. A nested run writes its begin, with its head, and then its lines with its id (agents/confined/child.py).
-3. `JournalRecord` passes the lines to sinks of the log, in order: one for each run. Hashes are computed there. So the
-   call that began a nested run gets its hash there, too. A process that was killed leaves the lines of its actions
-   until then; an incomplete line is ignored.
+3. `JournalRecord` passes the lines in order to sinks of the log, one for each run. Hashes are computed there, including
+   the hash of a nested run in the call that began it. A process that was killed leaves the lines of its actions until
+   then; an incomplete line is ignored.
 
 Lines are data: nothing in them names code.
 """
@@ -27,7 +27,7 @@ from refold.avro.errors import InputError
 
 
 class StepBegun(msgspec.Struct, tag=True):
-    """See Sink.step_begun."""
+    """See RunSink.step_begun."""
 
     number: int
     name: str
@@ -36,34 +36,34 @@ class StepBegun(msgspec.Struct, tag=True):
 
 
 class AttemptFailed(msgspec.Struct, tag=True):
-    """See Sink.attempt_failed."""
+    """See RunSink.attempt_failed."""
 
     number: int
     made: MadeAttempt
 
 
 class StepEnded(msgspec.Struct, tag=True):
-    """See Sink.step_ended."""
+    """See RunSink.step_ended."""
 
     made: MadeStep
 
 
 class Taken(msgspec.Struct, tag=True):
-    """See Sink.taken."""
+    """See RunSink.taken."""
 
     step: Step
     state: Plain
 
 
 class Parted(msgspec.Struct, tag=True):
-    """See Sink.forked."""
+    """See RunSink.forked."""
 
     patch: Plain
     state: Plain
 
 
 class RunEnded(msgspec.Struct, tag=True):
-    """See Sink.ended and, where it departed, Sink.departed."""
+    """See RunSink.ended and, if it departed from the recording, RunSink.departed."""
 
     outcome: Outcome
     output: Plain
@@ -76,7 +76,7 @@ OwnLine = StepBegun | AttemptFailed | StepEnded | Taken | Parted | RunEnded
 
 
 class ChildBegun(msgspec.Struct, tag=True):
-    """A nested run begins; head: raw, with its id, and its parent's."""
+    """A nested run begins. head: raw, with its id and its parent's."""
 
     head: Recording
     given: RunOptions
@@ -92,40 +92,40 @@ class OfChild(msgspec.Struct, tag=True):
 Line = OwnLine | ChildBegun | OfChild
 _turn = threading.Lock()
 BeginChild = Callable[[Recording, RunOptions], RunSink]
-"""Begins a nested run in the log."""
+"""Begins a nested run in the log, and returns its sink."""
 
 
 class JournalSink(RunSink):
-    """Hands each thing that a run did to `say`."""
+    """Passes each action of a run to `say`."""
 
     def __init__(self, say: Callable[[OwnLine], None]) -> None:
         self._say = say
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(StepBegun(number, name, attempt, at))
 
     def call_ended(self, made: Made) -> None:
-        """Its step's end says it: a fork that is killed keeps whole steps."""
+        """Do nothing: the call is written when its step ends, because a killed fork keeps only whole steps."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(AttemptFailed(number, made))
 
     def step_ended(self, made: MadeStep) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(StepEnded(made))
 
     def taken(self, step: Step, state: Plain) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(Taken(step, state))
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(Parted(patch, state))
 
     def settle(self) -> None:
-        """Written lines stay, even if this process is killed."""
+        """Do nothing: written lines remain, even if this process is killed."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """Write the end at once. Its hash is computed by the process that has the log."""
@@ -133,15 +133,19 @@ class JournalSink(RunSink):
         return ""
 
     def departed(self, failure: Failure, at: int) -> None:
-        """Said at once."""
+        """Written at once."""
         self._say(RunEnded("failed", None, failure, at, is_departure=True))
 
 
 def write_line(out: FileIO, thing: object) -> None:
-    """Write a line, or an answer. Which branch of the run made a call is in their order, and is left out.
+    """Write a line, or an answer. The branch of the run that made a call is left out: the order of lines shows it.
 
-    Runs in several threads write to one file in memory (memfd), where the kernel does not order the writes of threads:
-    each would overwrite another.
+    Runs in several threads write to one file in memory (memfd). The kernel does not order the writes of threads there,
+    so without a lock they would overwrite each other.
+
+    Args:
+        out: The file.
+        thing: What to write as JSON.
     """
     left = memoryview(msgspec.json.encode(thing, enc_hook=_left_out) + b"\n")
     with _turn:
@@ -155,7 +159,10 @@ def _left_out(thing: object) -> None:
 
 
 class JournalRecord:
-    """Writes the lines into the log. run, sink: the fork's own. begin_child: of nested runs."""
+    """Writes the lines of a fork into the log.
+
+    run, sink: the fork's own. begin_child: begins a nested run in the log.
+    """
 
     def __init__(self, run: str, sink: RunSink, begin_child: BeginChild) -> None:
         self._run = run
@@ -165,11 +172,15 @@ class JournalRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the fork has."""
+        """Whether the fork has ended."""
         return self._run not in self._open
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Write the lines, in order. InputError for an invalid line, and for a run that cannot begin."""
+        """Write the lines, in order.
+
+        Raises:
+            InputError: A line is invalid, or a run cannot begin.
+        """
         decoder = msgspec.json.Decoder(Line, dec_hook=lambda kind, _: kind())
         for line in lines:
             try:
@@ -187,7 +198,12 @@ class JournalRecord:
                 raise InputError(f"the confined process sent an invalid message: {error}") from None
 
     def depart(self, failure: Failure, at: int) -> None:
-        """End what has not ended, the innermost first."""
+        """End all runs that have not ended, innermost first.
+
+        Args:
+            failure: Why they end.
+            at: When, microseconds.
+        """
         while self._open:
             _, sink = self._open.popitem()
             sink.departed(failure, at)
@@ -214,7 +230,7 @@ class JournalRecord:
                     self._hashes[run] = sink.ended(outcome, output, failure, at)
 
     def _hashed(self, attempt: MadeAttempt) -> MadeAttempt:
-        """With the hashes of the runs that its calls began."""
+        """Insert the hashes of the runs that the attempt's calls began."""
         for made in attempt.made:
             if made.kind == "run" and made.failure is None:
                 answer = msgspec.json.decode(made.answer)

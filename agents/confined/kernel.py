@@ -2,7 +2,7 @@
 
 `confine` restricts file writes by Landlock, if the kernel offers that (agents/confined/files.py), and gives the process
 a /dev/shm of its own, if the kernel allows that (agents/confined/shared_memory.py). Then it installs a seccomp filter
-in the calling process, for all its threads and permanently:
+in the calling process, permanently and for all its threads:
 
 1. The filter allows computing, reading and writing files, starting threads, and making pairs of stream sockets within
    the process, which event loops need.
@@ -13,11 +13,11 @@ in the calling process, for all its threads and permanently:
 3. The handler of SIGSYS cannot be replaced: an attempt to do so ends the process.
 4. clone3 and io_uring, whose arguments a filter cannot read, report ENOSYS: C libraries then use the older calls.
 
-The filter needs no privilege, and no user namespace, which containers often forbid. Open descriptors stay open: the
-starter of the process passes it none that leads outside.
+The filter needs no privilege, and no user namespace, which containers often forbid. Open descriptors stay open; the
+process that starts this one passes it no descriptor that leads outside.
 
-Python starts a process (`uname -p`) for the processor's name when the platform is first asked for, and caches the
-answer. SDKs ask for it. If no process may be started later, it is asked for before.
+Python starts a process (`uname -p`) to find the processor's name when the platform is first queried, and caches the
+result. SDKs query it. No process can be started later, so it is queried before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from refold.agents.confined.files import hold_files
 
 
 def learn_processor() -> None:
-    """Have Python know the processor's name."""
+    """Make Python cache the processor's name; see the module."""
     platform.uname().processor  # noqa: B018
 
 
@@ -57,7 +57,7 @@ class _Machine(NamedTuple):
 
 
 # Denied: socket, connect, bind, listen, accept, accept4, execve, execveat, ptrace, process_vm_writev, pidfd_getfd;
-# mq_open, msgget, msgsnd, semget, shmget, shmat; and fork and vfork, where there are calls of that name.
+# mq_open, msgget, msgsnd, semget, shmget, shmat; and fork and vfork, if the architecture has them.
 _MACHINES = {
     "x86_64": _Machine(
         0xC000003E, 317, 56, 53, 13,
@@ -79,14 +79,22 @@ _STEP = struct.Struct("=HBBI")
 
 
 class NotConfined(Exception):
-    """The kernel, or the environment of the process, refuses; the message says why."""
+    """The kernel, or the environment of the process, refuses to confine it; the message says why."""
 
 
 def confine(trace: int, folder: str, code: Iterable[str] = ()) -> str:
-    """Confine this process. Returns why files, or those in /dev/shm, are not confined, or an empty text if they are.
+    """Confine this process.
 
-    trace: a descriptor for the stack of an attempt. folder: the only one in which files may be written. code: folders
-    from which code is imported. NotConfined; then sockets and processes are as before, and no user code may be run.
+    Args:
+        trace: A descriptor to which the stack of a denied operation is written.
+        folder: The only folder in which files may be written.
+        code: Folders from which code is imported.
+
+    Returns:
+        Why files, or those in /dev/shm, are not confined; empty if they are.
+
+    Raises:
+        NotConfined: The process could not be confined. Sockets and processes are as before, so no user code may run.
     """
     learn_processor()
     machine = _MACHINES.get(platform.machine())
@@ -110,7 +118,7 @@ def confine(trace: int, folder: str, code: Iterable[str] = ()) -> str:
 
 
 def _filter(machine: _Machine) -> list[Step]:
-    """The program, one step after another; a jump counts the steps that it passes over."""
+    """Return the filter program, one instruction after the other; a jump counts the instructions that it skips."""
     steps: list[Step] = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_IS, 1, 0, machine.name), (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _OTHER_ABI), (_RETURN, 0, 0, _KILL),

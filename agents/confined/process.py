@@ -1,10 +1,10 @@
-"""A confined process, from outside: it gets one question, and its output is read when it has ended.
+"""Start a confined process: it gets one question, and its output is read when it has ended.
 
-Question, answer and the stack of an attempt that the kernel ended are files in memory, whose descriptors the process
-inherits. An answer is lines of JSON: the last one is a ChildReply, those before are a fork's actions
-(agents/confined/journal.py). The process may write files in a folder within a temporary folder, which is removed when
-it has ended; remains of killed processes are removed by the next one (streams/temporary.py). It also inherits that
-folder's lock, which it cannot otherwise reach, and no other descriptor.
+Question, answer and the stack of a denied operation are files in memory, whose descriptors the process inherits. An
+answer is lines of JSON: the last one is a ChildReply, those before are a fork's actions (agents/confined/journal.py).
+The process may write files in a folder within a temporary folder, which is removed when it has ended. The next start
+removes what killed processes left (streams/temporary.py). The process also inherits that folder's lock, which it cannot
+otherwise reach, and no other descriptor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProcessEnd(NamedTuple):
     """How a confined process ended. lines: its output before its answer. If the other fields are None, it gave no
     answer.
 
-    denied: the kernel ended it, for this. status: as subprocess reports it.
+    denied: the operation for which the kernel ended it. status: its exit status, as subprocess reports it.
     """
 
     lines: tuple[bytes, ...]
@@ -46,7 +46,11 @@ class ProcessEnd(NamedTuple):
 
 
 def ended(question: Question) -> ProcessEnd:
-    """Have a question answered. NotConfinable where the kernel refuses: then no code was run."""
+    """Start a confined process with a question, and wait for its end.
+
+    Raises:
+        NotConfinable: The kernel refuses to confine the process; no user code was run.
+    """
     if sys.platform != "linux":
         raise not_confinable(f"it needs Linux; this is {sys.platform}")
     with (
@@ -81,7 +85,7 @@ def without_answer(found: ProcessEnd, run: str) -> InputError:
 
 
 def not_confinable(why: str) -> NotConfinable:
-    """Return the error if the kernel refuses."""
+    """Return the error for a kernel that refuses to confine. why: the reason."""
     return NotConfinable(
         f"the code cannot be confined here: {why}. Nothing was run; without --confined (confined=True) the guard in "
         "Python holds a replay (docs/REPLAY.md)"
@@ -89,12 +93,12 @@ def not_confinable(why: str) -> NotConfinable:
 
 
 def denied_by_kernel(trace: bytes) -> NetworkDenied:
-    """Return the error for a process that SIGSYS ended; trace: the stacks that it left."""
+    """Return the error for a process that SIGSYS ended. trace: the stacks that it left."""
     return NetworkDenied(_WHAT, _site(trace.decode(errors="replace")))
 
 
 def _site(trace: str) -> str:
-    """The innermost line of the user's code in the thread that the kernel stopped."""
+    """Return the innermost line of the user's code in the thread that the kernel stopped."""
     innermost = ""
     _, found, current = trace.partition("Current thread ")
     for line in current.split("\n\n")[0].splitlines() if found else ():
@@ -109,7 +113,7 @@ def _site(trace: str) -> str:
 
 @contextmanager
 def _folder() -> Iterator[tuple[str, int]]:
-    """The folder in which the process may write files, and the descriptor of the lock that keeps it."""
+    """Yield the folder in which the process may write files, and the descriptor of the lock that protects it."""
     made = TemporaryFolder(FOLDER)
     try:
         files = Path(made.path, "files")

@@ -14,20 +14,20 @@ from refold.avro import errors
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
-    """An error of refold's own, by its name."""
+    """An error of refold, by its name."""
 
     name: str
     message: str
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorReply:
-        """Describe an error; one that is not refold's own counts as unusable input."""
+        """Describe an error. Any error that is not refold's becomes an InputError."""
         if isinstance(error, errors.RefoldError) and hasattr(errors, type(error).__name__):
             return cls(type(error).__name__, str(error))
         return cls("InputError", f"{type(error).__name__}: {error}")
 
     def error(self) -> errors.RefoldError:
-        """The error again."""
+        """Return the error that was described."""
         kind = getattr(errors, self.name, None)
         if isinstance(kind, type) and issubclass(kind, errors.RefoldError):
             return kind(self.message)
@@ -35,7 +35,7 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
 
 class ReadReply(msgspec.Struct, frozen=True):
-    """The values of a read, looked up before."""
+    """The values of a recorded read, looked up before the process was confined, or the error of the lookup."""
 
     entity: str
     answer: Plain
@@ -44,10 +44,11 @@ class ReadReply(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay to be done; with `parent`, a fork of it, and the recording is the fork's head.
+    """A replay to be done. With `parent`, a fork of that run; the recording is then the fork's head.
 
-    entry: the agent, imported from the folder `base`; path: sys.path. redactor: an entry; redact: a pickled one, with
-    its key. golden: the answers of a golden trace that is not exact, by name. folder: where files may be written.
+    entry: the agent, imported from the folder `base`. path: sys.path. redactor: an entry. redact: a pickled redactor.
+    key: the key of the redactor's tokens. golden: the answers of a golden trace that is not exact, by name. folder:
+    where files may be written.
     """
 
     recording: Recording
@@ -64,7 +65,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
-    """How the code left the recording (a Departure)."""
+    """How the code departed from the recording (a Departure)."""
 
     message: str
     denied: Escape | None = None
@@ -93,7 +94,7 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**told)  # type: ignore[arg-type]
 
     def departure(self, run: str) -> Departure:
-        """The departure again."""
+        """Return the departure that was described."""
         if self.denied is not None:
             found: Departure = NetworkDenied(self.denied.what, self.denied.site)
         elif self.is_not_allowed and self.place is not None and self.asked is not None:
@@ -107,9 +108,10 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: one of these. refused: why the process could not be confined; then no code was run.
+    """The result: exactly one of refused, error, left and now is set, or none for a fork.
 
-    unheld: why its files were not confined; empty if they were.
+    refused: why the process could not be confined; then no code was run. unheld: why its files were not confined; empty
+    if they were.
     """
 
     refused: str = ""

@@ -4,19 +4,19 @@ A replay (`replayed_confined`):
 
 1. First, this process looks up the values of everything that the run read, in a log in a folder or on Kafka. The
    replaying process gets them with the recording, in memory, and no descriptor that leads outside.
-2. The process confines itself, then imports the agent's code and replays it, under the guard as well.
+2. The process confines itself, then imports the agent's code and replays it, with the guard in Python as well.
 3. If the kernel refuses to confine it, no code is run: NotConfinable.
-4. Operations that the guard sees are denied with their location, as in any replay. An operation outside Python ends the
-   process by SIGSYS: NetworkDenied here, with the current Python line.
+4. Operations that the guard detects are denied with their location, as in any replay. An operation outside Python ends
+   the process by SIGSYS. The caller gets NetworkDenied with the current Python line.
 
 A fork (`forked_confined`):
 
 1. This process looks up everything that the parent read.
-2. The confined process runs the agent's code, answered only by the parent's recording and the patch (the policy
-   `recorded`), under the guard as well. It reports its actions line by line (agents/confined/journal.py).
+2. The confined process runs the agent's code, with the guard as well. Its calls are answered only by the parent's
+   recording and the patch (the policy `recorded`). It reports its actions line by line (agents/confined/journal.py).
 3. When it has ended, the run is begun in the log, and the lines are written, including those of nested runs. If the
-   kernel ended it, everything that had not ended failed with NetworkDenied. A process that is killed here before that
-   has recorded nothing.
+   kernel ended it, everything that had not ended is recorded as failed with NetworkDenied. If this process is killed
+   before that, nothing is recorded.
 """
 
 from __future__ import annotations
@@ -45,8 +45,20 @@ def replayed_confined(
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, by its name, against a recording, confined; otherwise as `replayed`.
 
-    redactor: a redactor's name, instead of `redact`. key: of the redactor's tokens. golden: the answers of a golden
-    trace that is not exact. base: the folder from which names are imported [this one].
+    Args:
+        entry: The name of the agent.
+        recording: The recorded run.
+        fields: Looks up the values of recorded reads.
+        redact: The redactor.
+        redactor: The name of a redactor, instead of `redact`.
+        key: The key of the redactor's tokens.
+        golden: The answers of a golden trace that is not exact.
+        base: The folder from which names are imported; the current folder by default.
+
+    Raises:
+        Departure: The code departed from the recording; NetworkDenied if it tried to reach outside.
+        NotConfinable: The kernel refuses to confine the process; no code was run.
+        InputError: The code or the redactor cannot be used, or the process ended without an answer.
     """
     named, pickled = shipped(redact)
     here = Path.cwd()
@@ -70,14 +82,21 @@ def replayed_confined(
 
 
 def shipped(redact: Redact | None) -> tuple[str, bytes]:
-    """A redactor for another process: a function's name, or the object itself."""
+    """Prepare a redactor for another process.
+
+    Returns:
+        A function's name and no bytes, or no name and the pickled Redactor. Both are empty without a redactor.
+
+    Raises:
+        InputError: The redactor cannot be passed to another process.
+    """
     if redact is None:
         return "", b""
     if not isinstance(redact, Redactor):
         return entry_for(redact, "redactor"), b""
     try:
         return "", pickle.dumps(redact)
-    except Exception as error:  # pickle raises whatever the object does
+    except Exception as error:  # pickle raises whatever the object raises
         raise InputError(
             f"the redactor cannot be passed to the confined process ({error}): give a function of a module that makes "
             "it, or rules that are functions of a module"
@@ -85,7 +104,12 @@ def shipped(redact: Redact | None) -> tuple[str, bytes]:
 
 
 def reads_of(recording: Recording, fields: Fields | None) -> Iterator[ReadReply]:
-    """Yield the values of everything that a run read, for a process without a log."""
+    """Yield the values of everything that a run read, for a process without a log.
+
+    Args:
+        recording: The run, with its nested runs.
+        fields: Looks up the values; None yields nothing.
+    """
     if fields is None:
         return
     for step in (step for run in recording.family for step in run.steps):
@@ -103,7 +127,7 @@ def _read(entity: str, answer: Plain, fields: Fields) -> ReadReply:
 
 
 Begin = Callable[[], tuple[RunSink, BeginChild]]
-"""Begins the child's run in the log. The second part begins its nested runs."""
+"""Begins the child's run in the log. Returns the run's sink, and what begins its nested runs."""
 
 
 def forked_confined(
@@ -112,9 +136,20 @@ def forked_confined(
 ) -> None:  # fmt: skip
     """Run an agent's code, by its name, as a fork; the log records how it ended.
 
-    head: the child's, with parent, forked_at and patch. key: of the redactor's tokens. Departure if the code departed
-    from the parent's recording, or tried to reach outside. InputError if it cannot be imported, and NotConfinable if
-    the kernel refuses: then nothing was run, and nothing is in the log.
+    Args:
+        begin: Begins the fork in the log; called after the process has ended.
+        entry: The name of the agent.
+        head: The head of the fork, with parent, forked_at and patch.
+        parent: The recording that is forked.
+        now_micros: Returns the time, microseconds.
+        fields: Looks up the values of recorded reads.
+        redact: The redactor.
+        key: The key of the redactor's tokens.
+
+    Raises:
+        Departure: The code departed from the parent's recording, or tried to reach outside.
+        InputError: The code cannot be imported. Nothing was run, and nothing is in the log.
+        NotConfinable: The kernel refuses to confine the process. Nothing was run, and nothing is in the log.
     """
     named, pickled = shipped(redact)
     here = Path.cwd()

@@ -1,17 +1,18 @@
-"""Shared memory of a confined process: /dev/shm is its own, and empty at first (Linux, mount namespaces).
+"""Shared memory of a confined process: it gets a /dev/shm of its own, initially empty (Linux, mount namespaces).
 
-Semaphores are files in /dev/shm, also those of `multiprocessing.Lock` and `ThreadPool`. Landlock cannot allow a process
-to make files there and deny it those of others, which may be named pipes, or memory that other processes map. So the
-process gets a /dev/shm of its own:
+Semaphores are files in /dev/shm, including those of `multiprocessing.Lock` and `ThreadPool`. Landlock cannot allow a
+process to create files there and at the same time deny it the files of others, which may be named pipes, or memory that
+other processes map. So the process gets a /dev/shm of its own:
 
-1. `own_shared_memory` tries the steps in a process of its own, which ends at once: first as it is, then in a new user
-   namespace, which needs no privilege. A process cannot leave a user namespace whose mounts were denied.
+1. `own_shared_memory` tries the steps in a child process, which ends at once: first without a user namespace, then in a
+   new one, which needs no privilege. The child is needed because a process cannot leave a user namespace in which the
+   mounts were denied.
 2. It takes the same steps in the calling process, which must have one thread: unshare the mount namespace, keep its
    mounts from the old one, mount an empty file system on /dev/shm, and give up the capabilities of the user namespace.
-3. Where the kernel denies a step, /dev/shm stays shared, and the answer says why. It also stays shared where the code
-   itself is in it.
+3. If the kernel denies a step, /dev/shm stays shared, and the result says why. It also stays shared if the code itself
+   is in it.
 
-What the process leaves in its /dev/shm ends with it.
+The files in the process's own /dev/shm disappear when it ends.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ _MOUNTS, _USERS = 0x20000, 0x10000000
 _NO_SETUID, _NO_DEVICES, _RECURSIVE, _PRIVATE = 2, 4, 0x4000, 1 << 18
 _CAPABILITIES_VERSION = 0x20080522
 _owned: list[str] = []
-"""SHARED, if it is this process's own."""
+"""Contains SHARED if it is this process's own."""
 
 
 def own_shared_memory(libc: ctypes.CDLL, folder: str, code: Iterable[str]) -> str:
-    """Give this process, which has one thread, a /dev/shm of its own. Return why it is still shared, or an empty text.
+    """Give this process, which must have one thread, a /dev/shm of its own.
 
-    folder: where it may write; it is made anew if it is in /dev/shm. code: folders that must stay readable.
+    Args:
+        libc: The C library, loaded with `use_errno=True`.
+        folder: Where the process may write. It is created again if it is in /dev/shm.
+        code: Folders that must stay readable.
+
+    Returns:
+        Why /dev/shm is still shared; empty if it is not.
     """
     if not Path(SHARED).is_dir():
         return ""
@@ -61,12 +68,12 @@ def not_ownable() -> str:
 
 
 def is_owned(path: str) -> bool:
-    """Whether a resolved path is in a /dev/shm of this process's own."""
+    """Tell whether a resolved path is in a /dev/shm of this process's own."""
     return bool(_owned) and Path(path).is_relative_to(SHARED)
 
 
 def _possible(libc: ctypes.CDLL) -> tuple[int, str]:
-    """The namespaces that a process may leave here, or why none."""
+    """Return the namespaces that a process may unshare here, or why it may unshare none."""
     problem = OSError(errno.EPERM, os.strerror(errno.EPERM))
     try:
         for kinds in (_MOUNTS, _MOUNTS | _USERS):
@@ -74,13 +81,13 @@ def _possible(libc: ctypes.CDLL) -> tuple[int, str]:
             if status == 0:
                 return kinds, ""
             problem = OSError(status, os.strerror(status))
-    except OSError as error:  # no process may be made
+    except OSError as error:  # no child process can be created
         problem = error
     return 0, _still_shared(problem)
 
 
 def _tried(libc: ctypes.CDLL, kinds: int) -> int:
-    """Try it in another process. Return its errno, or 0."""
+    """Try the steps in a child process. Return its errno, or 0."""
     process = os.fork()
     if process == 0:
         status = errno.EPERM

@@ -1,8 +1,8 @@
-"""Test a recorded run against a policy: which of its calls the policy would have denied. Pure; nothing is run again.
+"""Test a recorded run against a policy: which of its calls the policy would have denied. Pure; no code is run again.
 
-The calls are taken in the order of their begin, with those of nested runs. A call that a policy denied when it was
-recorded is decided but not counted, as at that time. A call that would be denied counts as made, because the recording
-continues after it: later calls show what the run did, and not what it would have done.
+The calls are processed in the order in which they began, with those of nested runs. A call that a policy denied when it
+was recorded is decided but not counted, as at that time. A call that would be denied counts as made, because the
+recording continues after it: later calls show what the run did, and not what it would have done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from refold.agents.policy.rules import Policy
 class PolicyCheck(NamedTuple):
     """One call on which the policy decided.
 
-    step: RUN#NUMBER. call: its kind and name. was_denied: it was denied when it was recorded, and not made.
+    step: RUN#NUMBER. call: its kind and name. decision: None if no rule applies. was_denied: whether it was denied when
+    it was recorded, and not made.
     """
 
     step: str
@@ -29,12 +30,17 @@ class PolicyCheck(NamedTuple):
 
     @property
     def is_denied(self) -> bool:
-        """Whether the policy denies it."""
+        """Whether the policy denies the call."""
         return self.decision is not None and self.decision.action == "deny"
 
 
 def check(policy: Policy, recording: Recording) -> list[PolicyCheck]:
-    """The policy's decision on each tool and model call of a run, in the order of the calls."""
+    """Return the policy's decision on each tool and model call of a run, in the order of the calls.
+
+    Args:
+        policy: The policy.
+        recording: The run, with its nested runs.
+    """
     facts = RunFacts(policy, recording.started_at)
     found = []
     for step, call in calls_of(recording):

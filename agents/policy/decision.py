@@ -17,8 +17,8 @@ class PolicyDecision(NamedTuple):
     """The decision on a call.
 
     policy, rule: their names; a budget's rule is `budget.NAME`, the loop breaker's is `loop`. why: in words, without
-    the call's arguments. evidence: the steps that it is based on, as RUN#NUMBER, if it is based on single ones.
-    expires_s: for a question to a person, how long it waits for an answer.
+    the call's arguments. evidence: the steps that the decision is based on, as RUN#NUMBER, if it depends on particular
+    steps. expires_s: how long a question to a person waits for an answer, seconds.
     """
 
     action: Action
@@ -40,7 +40,7 @@ class PolicyDenied(RefoldError):
 
 
 class ApprovalNeeded(RefoldError):
-    """A policy asks a person before a tool or model call is made; it was not made. question: what is to be approved."""
+    """A person must approve a tool or model call before it is made; it was not made. question: the question's id."""
 
     def __init__(self, policy: str, rule: str, call: str, question: str, why: str) -> None:
         self.policy = policy
@@ -53,7 +53,19 @@ class ApprovalNeeded(RefoldError):
 
 
 def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
-    """Return the decision on a call; None if no rule applies, so it is allowed."""
+    """Return the decision on a call.
+
+    Args:
+        policy: The policy.
+        facts: The facts of the run before the call.
+        asked: The call, as it is recorded.
+
+    Returns:
+        The decision; None if no rule applies, so the call is allowed.
+
+    Raises:
+        InputError: The policy names a function that is not registered.
+    """
     if asked.kind not in DECIDED_ON:
         return None
     decision = _by_rule(policy, facts, asked)
@@ -76,7 +88,11 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyD
 
 
 def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
-    """Counts of calls may reach the budget but not exceed it; a cost known only after a call denies the next call."""
+    """Check the budgets.
+
+    Counts of calls may reach the budget but not exceed it. Tokens and time are known only after a call, so the call
+    after the one that used them up is denied.
+    """
     for name, limit in msgspec.structs.asdict(policy.budget).items():
         if limit is None or not _is_about(name, asked):
             continue

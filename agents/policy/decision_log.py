@@ -1,12 +1,12 @@
 """The records that a guard writes into the log and reads: denials, and questions to a person with their answers.
 
-A denial is `audit_event/<run>#<step>.<hash>`, by the first digits of the request's hash.
+A denial is `audit_event/<run>#<step>.<hash>`; the hash is the first digits of the request's hash.
 
 A question is `action/<run>#<step>.<hash>.<n>`: the n-th time that the step makes this call, so one answer allows one
 call. Its field `approval` changes from `requested` to `approved` or `rejected`. For the person who answers, it holds
-the call's arguments, redacted and sealed as all content of a run. A resumed run finds the answer by the same id.
+the call's arguments, redacted and sealed like all content of a run. A resumed run finds the answer by the same id.
 
-All of these are caused by the last record of the run before them.
+The cause of each of these records is the last record of the run before it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _KIND = "action/"
 
 
 class Approval(NamedTuple):
-    """The state of a question, or its answer. at: microseconds; asked_at: when it was asked."""
+    """The state of a question. decision: requested, approved or rejected. by: who decided.
+
+    at, asked_at: when it was decided, and when it was asked, microseconds.
+    """
 
     decision: str
     by: str
@@ -40,7 +43,10 @@ class Approval(NamedTuple):
 
 
 class ApprovalQuestion(NamedTuple):
-    """A question as people see it. id: what `refold approve` takes. arguments: None where they cannot be opened."""
+    """A question as people see it.
+
+    id: the argument of `refold approve`. arguments: the call's arguments; None if they cannot be decrypted.
+    """
 
     id: str
     run: str
@@ -54,7 +60,15 @@ class DecisionLog:
     """The decisions of one run's guard, in its log."""
 
     def __init__(self, log: Log, head: Recording, sink: LogSink, seq: Iterator[int], seal: Seal) -> None:
-        """sink: of the run, whose source counts by seq. seal: for payloads of the run."""
+        """Connect a guard to its log.
+
+        Args:
+            log: The log.
+            head: The head of the run.
+            sink: The run's sink.
+            seq: Numbers the observations of the run.
+            seal: Seals payloads of the run.
+        """
         self._log = log
         self._head = head
         self._sink = sink
@@ -62,7 +76,14 @@ class DecisionLog:
         self._seal = seal
 
     def deny(self, decision: PolicyDecision, asked: RecordedRequest, number: int, now: int) -> None:
-        """Observe a denial. It holds none of the call's arguments. number: of the step."""
+        """Observe a denial. It holds none of the call's arguments.
+
+        Args:
+            decision: The denial.
+            asked: The call.
+            number: The number of the step.
+            now: The time, microseconds.
+        """
         step = f"{self._head.run}#{number}"
         details = {
             "policy": decision.policy, "rule": decision.rule, "call": title_of(asked),
@@ -76,7 +97,15 @@ class DecisionLog:
         self._observe(f"audit_event/{step}.{asked.hash[:_DIGITS]}", patch, number)
 
     def ask(self, decision: PolicyDecision, asked: RecordedRequest, question: str, number: int, now: int) -> None:
-        """Observe a question. question: its id, of `question_id`."""
+        """Observe a question to a person.
+
+        Args:
+            decision: The decision to ask.
+            asked: The call.
+            question: The question's id, from `question_id`.
+            number: The number of the step.
+            now: The time, microseconds.
+        """
         entity = _KIND + question
         patch = {
             "tool": asked.name, "agent": self._head.agent, "run": self._head.run, "step": f"{self._head.run}#{number}",
@@ -89,7 +118,7 @@ class DecisionLog:
         self._observe(entity, patch, number)
 
     def approval(self, question: str) -> Approval | None:
-        """Return the state of a question; None if it was not asked yet."""
+        """Return the state of a question; None if it has not been asked yet."""
         try:
             fields = self._log.state(_KIND + question).fields
         except UnknownEntity:
@@ -103,15 +132,17 @@ class DecisionLog:
 
 
 def question_id(run: str, number: int, asked: RecordedRequest, nth: int) -> str:
-    """The id of a question about the n-th call of its kind in a step, counted from 1."""
+    """Return the id of a question about the n-th call of this kind in a step, n from 1."""
     return f"{run}#{number}.{asked.hash[:_DIGITS]}.{nth}"
 
 
 def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bool = False) -> list[ApprovalQuestion]:
-    """Return the open questions, the oldest first. all_too: also answered ones.
+    """Return the open questions, oldest first.
 
     Args:
-        opened: opens the value of a field of an entity (agents/vault.py).
+        log: The log.
+        opened: Decrypts the value of a field of an entity (agents/vault.py).
+        all_too: Whether to return answered questions too.
     """
     view = rebuilt(log, ["action"])
     if view is None:
@@ -131,10 +162,18 @@ def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bo
 
 
 def answer(log: Log, question: str, now: int, *, is_approved: bool, by: str, reason: str) -> None:
-    """Answer a question, once.
+    """Answer a question. A question can be answered only once.
+
+    Args:
+        log: The log.
+        question: The question's id.
+        now: The time, microseconds.
+        is_approved: Whether the call is approved.
+        by: Who answers.
+        reason: Why; may be empty.
 
     Raises:
-        InputError: there is no such question, or it has an answer.
+        InputError: There is no such question, or it already has an answer.
     """
     try:
         approval = _approval(log.state(_KIND + question).fields)

@@ -1,14 +1,14 @@
 """The facts for a policy's decision: the calls of a run so far, counted. Pure, and equal in the run and in its
 recording.
 
-Time is the recorded time: from the run's begin to the end of the last call. A clock read at the decision would decide
-differently in a replay.
+Time is the recorded time: from the run's start to the end of the last call. If the decision read a clock, a replay
+would decide differently.
 
 One of the facts is whether the run is in a loop: tool calls that repeat in cycles, by their requests and results. The
 tool calls are a sequence of tokens, one for each answered call: its request with its result. The run is in a
 loop if the sequence ends in one block of 1 to `period_max` tokens, `repeats` times in a row: A A A, or A B A B A B. The
-next call of the circle is then denied. Any other call is allowed, and its token ends the loop. A different result
-ends it, too: polling that makes progress is no loop.
+next call of the cycle is then denied. Any other call is allowed, and its token ends the loop. A different result
+ends it too: polling that makes progress is not a loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from refold.agents.recorder.observations import model_call
 
 
 class AnsweredCall(NamedTuple):
-    """The token of an answered call: hashes of its request and of its result, and the step that it was in."""
+    """The token of an answered call: hashes of its request and of its result, and the step that made it."""
 
     request: str
     result: str
@@ -35,7 +35,7 @@ class AnsweredCall(NamedTuple):
 
 
 class LoopFinder:
-    """Follows one run. Each call costs time in proportion to period_max, however long the run is."""
+    """Finds loops in the calls of one run. The time per call depends on period_max, not on the length of the run."""
 
     def __init__(self, repeats: int, period_max: int) -> None:
         self._repeats = repeats
@@ -45,7 +45,7 @@ class LoopFinder:
         self._equal = [0] * (period_max + 1)
 
     def add(self, call: AnsweredCall) -> None:
-        """A tool call was answered."""
+        """Add an answered tool call."""
         length = len(self._last)
         for period in range(1, self._period_max + 1):
             is_equal = length >= period and self._last[length - period][:2] == call[:2]
@@ -55,7 +55,14 @@ class LoopFinder:
             del self._last[: length // 2]
 
     def circle(self, request: str) -> list[AnsweredCall]:
-        """The answered calls of the circle that a request would go on with, oldest first; none where it does not."""
+        """Return the calls of the cycle that a request would continue.
+
+        Args:
+            request: The hash of the request.
+
+        Returns:
+            The answered calls, oldest first; empty if the request continues no cycle.
+        """
         for period in range(1, self._period_max + 1):
             if self._equal[period] >= period * (self._repeats - 1) and self._last[-period].request == request:
                 return self._last[-period * self._repeats :]
@@ -66,15 +73,15 @@ DECIDED_ON = ("tool", "model")
 
 
 class RunFacts:
-    """The facts of one run, with its nested runs. A registered rule reads them, and changes nothing.
+    """The facts of one run, with its nested runs. A registered rule reads them and must not change them.
 
-    calls, tool_calls, write_calls, model_calls: the number begun. steps: the number with such calls. input_tokens,
-    output_tokens: as the answers report them. time_s: from the run's begin to the last call's end. denied: the number
-    of denied calls.
+    calls, tool_calls, write_calls, model_calls: how many were begun. steps: how many steps had such calls.
+    input_tokens, output_tokens: as the answers report them. time_s: from the run's start to the last call's end.
+    denied: how many calls were denied.
     """
 
     def __init__(self, policy: Policy, started_at: int = 0) -> None:
-        """started_at: when the run began, microseconds."""
+        """Begin with no calls. started_at: when the run began, microseconds."""
         self.calls = self.tool_calls = self.write_calls = self.model_calls = self.denied = 0
         self.input_tokens = self.output_tokens = 0
         self.time_s = 0.0
@@ -85,20 +92,20 @@ class RunFacts:
 
     @property
     def steps(self) -> int:
-        """How many steps had calls."""
+        """The number of steps that had calls."""
         return len(self._steps)
 
     @property
     def tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def circle(self, asked: RecordedRequest) -> list[AnsweredCall]:
-        """The calls of the circle that a tool call would go on with; none where it is in no loop."""
+        """Return the calls of the cycle that a tool call would continue; empty if it continues none."""
         return [] if self._loops is None or asked.kind != "tool" else self._loops.circle(asked.hash)
 
     def begin(self, asked: RecordedRequest, step: str) -> None:
-        """A call begins. step: of it, as RUN#NUMBER."""
+        """Count the begin of a call. step: the call's step, as RUN#NUMBER."""
         if asked.kind not in DECIDED_ON:
             return
         self.calls += 1
@@ -110,7 +117,7 @@ class RunFacts:
             self.write_calls += asked.effect == "write"
 
     def end(self, call: Call, step: str) -> None:
-        """A call ended, of any kind. step: as `begin`."""
+        """Count the end of a call, of any kind. step: as in `begin`."""
         ended_at = call.started_at + round(call.duration_ms * 1000)
         if self._started_at and call.started_at:
             self.time_s = max(self.time_s, (ended_at - self._started_at) / 1e6)
@@ -123,13 +130,13 @@ class RunFacts:
 
 
 def result_hash(answer: Plain, failure: Failure | None) -> str:
-    """Equal for equal results. Of a failure its class and its text count."""
+    """Return a hash that is equal for equal results. For a failure, its class and its message count."""
     tree = {"answer": answer} if failure is None else {"failed": [failure.exception, failure.message]}
     return hashlib.sha256(msgspec.json.encode(tree, order="sorted")).hexdigest()
 
 
 def title_of(asked: RecordedRequest) -> str:
-    """Return the name of a call in decisions: `tool refund`."""
+    """Return how decisions name a call, such as `tool refund`."""
     return f"{asked.kind} {asked.name}"
 
 

@@ -1,24 +1,25 @@
 """Enforce a policy in the recorder: a denied call is not made, and its denial is recorded as its answer.
 
-1. The recorder asks for an answer before it makes a call (recorder/answers.py). A recorded answer is used. It was
-   counted when the run was resumed.
-2. Else the policy decides. An allowed call is counted and made; it leaves only its own record.
-3. A denied call is answered by the guard: a tool or a wrapped client raises PolicyDenied, an SDK's client gets an HTTP
+1. Before the recorder makes a call, it requests an answer (recorder/answers.py). If there is a recorded answer, it is
+   used; it was counted when the run was resumed.
+2. Otherwise the policy decides. An allowed call is counted and made; it leaves only its own record.
+3. The guard answers a denied call: a tool or a wrapped client raises PolicyDenied; an SDK's client gets an HTTP
    response with status 403, which no SDK retries. The recorder stores this as the call's answer, so a replay gets the
    same result without the policy.
 4. A rule may ask a person. The question is an observation, and the call is answered by ApprovalNeeded, which ends the
-   step and, uncaught, the run: nothing waits in memory. When the run is resumed, its code reaches the call again, and
-   the guard finds the answer in the log. An approved call is made; a rejected one is denied, and so is one whose
+   step and, if uncaught, the run: nothing waits in memory. When the run is resumed, its code reaches the call again,
+   and the guard finds the answer in the log. An approved call is made. A rejected one is denied, and so is one whose
    question expired.
-5. A denial is an observation, too (agents/policy/decision_log.py). Denials and questions are written before the code
+5. A denial is also an observation (agents/policy/decision_log.py). Denials and questions are written before the code
    gets its answer.
-6. The sink reports to the guard how each call ended: budgets and loops depend on it.
+6. The sink reports to the guard how each call ended, because budgets and loops depend on it.
 
-Nested runs have the same guard, so they share its budgets. A run that begins under a policy has the tag `policy:NAME`,
-and is not resumed without a policy: the same or another one.
+Nested runs use the same guard, so they share its budgets. A run that begins under a policy has the tag `policy:NAME`,
+and cannot be resumed without a policy; it may be the same or another one.
 
-A process that is killed after 5 and before the denial is recorded leaves an observation of a denial whose call is not
-in the run. The resumed code makes the call again, and the same decision is observed of the same entity.
+If a process is killed after 5 and before the denial is recorded as the call's answer, the log has an observation of a
+denial whose call is not in the run. The resumed code makes the call again, and the same decision is observed on the
+same entity.
 """
 
 from __future__ import annotations
@@ -55,17 +56,21 @@ class Guard:
     """The policy and the facts of a run and of its nested runs. May be called from any thread."""
 
     def __init__(self, policy: Policy, started_at: int) -> None:
-        """started_at: when the run began, microseconds."""
+        """Create the guard of a run without calls. started_at: when the run began, microseconds."""
         self.policy = policy
         self._facts = RunFacts(policy, started_at)
         self._lock = threading.Lock()
 
     def decide(self, asked: RecordedRequest, step: str, *, is_approved: bool = False) -> PolicyDecision | None:
-        """Return the denial of, or the question about, a call that is to be made. None if it is allowed, and counted.
+        """Decide on a call that is about to be made, and count it if it is allowed.
 
         Args:
-            step: as RUN#NUMBER.
-            is_approved: a person approved it, so a rule that asks allows it.
+            asked: The call.
+            step: Its step, as RUN#NUMBER.
+            is_approved: Whether a person approved it, so that a rule that asks allows it.
+
+        Returns:
+            The denial or the question; None if the call is allowed.
         """
         with self._lock:
             decision = decide(self.policy, self._facts, asked)
@@ -78,7 +83,7 @@ class Guard:
             return None
 
     def ended(self, call: Call, step: str) -> None:
-        """An allowed call ended, or one that no policy decides on."""
+        """Count the end of an allowed call, or of a call on which policies do not decide."""
         with self._lock:
             self._facts.end(call, step)
 
@@ -94,19 +99,28 @@ Guarding: TypeAlias = Policy | str | Path
 
 
 def policy_of(guard: Guarding | None) -> Policy | None:
-    """The policy that was given, read where a path was. InputError as Policy.load."""
+    """Return the given policy, or read it if a path is given.
+
+    Raises:
+        InputError: As `Policy.load`.
+    """
     return guard if guard is None or isinstance(guard, Policy) else Policy.load(guard)
 
 
 def guard_of(policy: Policy, recording: Recording) -> Guard:
-    """Return the guard of a run that continues from a recording, which is counted."""
+    """Return the guard of a run that continues from a recording; the recorded calls are counted.
+
+    Args:
+        policy: The policy.
+        recording: The recorded part of the run, with its nested runs.
+    """
     guard = Guard(policy, recording.started_at)
     guard.count(recording)
     return guard
 
 
 def calls_of(recording: Recording) -> list[tuple[str, Call]]:
-    """Return the calls of a run and of its nested runs, by begin, each with its step as RUN#NUMBER."""
+    """Return the calls of a run and of its nested runs, in the order in which they began, each with its RUN#NUMBER."""
     found = [
         (f"{run.run}#{step.number}", call)
         for run in recording.family for step in run.steps for attempt in step.attempts for call in attempt.calls
@@ -115,7 +129,7 @@ def calls_of(recording: Recording) -> list[tuple[str, Call]]:
 
 
 def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
-    """Count a recorded call. step: as RUN#NUMBER."""
+    """Count a recorded call. step: its step, as RUN#NUMBER."""
     if is_denial(call):
         facts.denied += 1
     else:
@@ -124,7 +138,7 @@ def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
 
 
 def is_denial(call: Call) -> bool:
-    """Whether a recorded call was not made because of a policy: denied, or asked about."""
+    """Tell whether a recorded call was not made because of a policy: it was denied, or a person was asked."""
     if call.failure is not None:
         return call.failure.exception in _NOT_MADE
     headers = call.answer.get("headers", ()) if is_exchange(call.asked.request) and call.answer else ()
@@ -135,7 +149,7 @@ _NOT_MADE = frozenset({class_name(PolicyDenied), class_name(ApprovalNeeded)})
 
 
 class GuardedAnswers:
-    """The answers of a run under a guard: its own, and a denial where the policy denies."""
+    """The answers of a run under a guard: the recorded ones, and a denial for each call that the policy denies."""
 
     def __init__(
         self, answers: Answers, guard: Guard, run: str, now_micros: Callable[[], int],
@@ -165,7 +179,7 @@ class GuardedAnswers:
         return self._answers.step(number, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """Return the recorded answer, or a denial; None: call the world."""
+        """Return the recorded answer or a denial; None means that the call must be made."""
         found = self._answers.call(place, asked)
         if found is not None:
             return found
@@ -192,7 +206,7 @@ class GuardedAnswers:
         return _not_made(PolicyDenied(decision.policy, decision.rule, title, decision.why), asked, now)
 
     def _nth(self, place: CallSite, asked: RecordedRequest) -> int:
-        """Return how often this attempt at the step has reached this call: each time needs its own approval."""
+        """Return how often this attempt at the step has reached this call; each time needs its own approval."""
         attempt = place.step, place.attempt
         with self._lock:
             if self._attempt != attempt:
@@ -217,7 +231,7 @@ class GuardedAnswers:
         self._answers.depart(departure)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """As Answers. The creator of the nested run puts it under the guard."""
+        """As Answers. Whoever creates the nested run puts it under the same guard."""
         return self._answers.within(place, head, found)
 
 
@@ -226,7 +240,7 @@ def _is_late(approval: Approval, decision: PolicyDecision, at: int) -> bool:
 
 
 def _refused(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
-    """The denial that an answer amounts to."""
+    """Return the denial of a call that a person rejected, or whose question expired."""
     why = f"nobody approved it within {decision.expires_s:g} s"
     if approval.decision == "rejected":
         why = f"rejected by {approval.by}" + (f": {approval.reason}" if approval.reason else "")
@@ -234,7 +248,7 @@ def _refused(decision: PolicyDecision, approval: Approval) -> PolicyDecision:
 
 
 def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now: int) -> Call:
-    """The answer of a call that is not made."""
+    """Return the recorded call, with its answer, for a call that is not made."""
     if not is_exchange(asked.request):
         tool = asked.name if asked.kind == "tool" else ""
         return Call(asked=asked, failure=failure_of(error, now, tool=tool), started_at=now)
@@ -247,7 +261,7 @@ def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now:
 
 
 class GuardedSink:
-    """A run's sink that reports to the guard how calls ended."""
+    """A run's sink that also reports to the guard how calls ended."""
 
     def __init__(self, sink: RunSink, guard: Guard, run: str, redact: Redact) -> None:
         self._sink = sink
@@ -280,7 +294,7 @@ class GuardedSink:
         self._sink.step_ended(made)
 
     def taken(self, step: Step, state: Plain) -> None:
-        """As RunSink. Its calls were counted when the run was resumed."""
+        """As RunSink. The guard counted its calls when the run was resumed."""
         self._sink.taken(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:

@@ -6,10 +6,10 @@
     def office_hours(facts: RunFacts, asked) -> str | None:
         return "closed" if asked.effect == "write" and facts.time_s > 3600 else None
 
-A function returns why its rule matches a call, or None if it does not match. It is a pure function of its arguments: a
-replay of an old run against the policy must give the same result. Nothing is imported because a file names it: a
-function is registered when the operator's own code is imported, or by an entry point of the group `refold.policies`,
-whose name is the rule's.
+A function returns why its rule matches a call, or None if it does not match. It must be a pure function of its
+arguments: a replay of an old run against the policy must give the same result. Nothing is imported because a file names
+it. A function is registered when the operator's own code is imported, or by an entry point of the group
+`refold.policies`, whose name is the rule's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _functions: dict[str, RuleFunction] = {}
 
 
 def rule(name: str) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a function as the rule of that name.
+    """Register the decorated function as the rule of that name.
 
     Raises:
-        InputError: another function is registered under it.
+        InputError: Another function is registered under the name.
     """
 
     def mark(function: RuleFunction) -> RuleFunction:
@@ -45,13 +45,13 @@ def rule(name: str) -> Callable[[RuleFunction], RuleFunction]:
 
 
 def rule_named(name: str) -> RuleFunction:
-    """Return the registered function.
+    """Return the registered function of a name, also one that an entry point provides.
 
     Raises:
         InputError: No function has that name.
     """
     if name not in _functions:
-        from importlib.metadata import entry_points  # it takes long to import, and few policies need it
+        from importlib.metadata import entry_points  # slow to import, and few policies need it
 
         for found in entry_points(group=GROUP, name=name):
             _functions[name] = found.load()

@@ -21,10 +21,10 @@ The order of evaluation:
 
 1. Rules, from top to bottom. The first rule that matches a call decides on it: `allow`, `deny` or `ask` (a person). A
    rule names a `tool`, a `model` or a registered `function` (agents/policy/registered.py).
-2. Budgets. A call that would be one too many is denied.
+2. Budgets. A call that would exceed a budget is denied.
 3. The loop breaker (agents/policy/facts.py).
 
-A call that nothing denies is allowed. Rules see a call as it is recorded, so after redaction.
+A call that nothing denies is allowed. Rules see a call as it is recorded, which is after redaction.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """The conditions on one argument. All that are given must hold.
 
     A number written as text is compared as a number. A value that cannot be compared (`over` with a list) counts
-    against the call: the condition of a rule that denies or asks then holds, that of a rule that allows does not.
+    against the call: the condition holds for a rule that denies or asks, and does not hold for a rule that allows.
     """
 
     equals: Plain | msgspec.UnsetType = msgspec.UNSET
@@ -62,7 +62,12 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     missing: bool | msgspec.UnsetType = msgspec.UNSET
 
     def holds(self, value: Any, *, if_incomparable: bool) -> bool:
-        """Whether it holds for a value; `_MISSING` if the call has no such argument."""
+        """Tell whether the condition holds for a value.
+
+        Args:
+            value: The argument; `_MISSING` if the call has no such argument.
+            if_incomparable: The result for a value that cannot be compared.
+        """
         if self.missing is not msgspec.UNSET and (value is _MISSING) is not self.missing:
             return False
         if value is _MISSING:
@@ -94,7 +99,7 @@ class ArgumentCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rule: which calls it matches, and the decision.
 
-    expires_s: for a rule that asks, how long a person has for the answer, in seconds. After that the call is denied.
+    expires_s: for a rule that asks, how long a person has to answer, in seconds. After that the call is denied.
     """
 
     name: str
@@ -107,9 +112,14 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     expires_s: float = 86_400
 
     def matches(self, kind: str, name: str, arguments: Plain) -> str | None:
-        """Why the rule matches a call, in words without the call's values; None where it does not.
+        """Return why the rule matches a call, in words without the call's values; None if it does not match.
 
-        A rule by a function is not decided here.
+        A rule by a function never matches here; its function decides.
+
+        Args:
+            kind: The kind of call, `tool` or `model`.
+            name: The name of the tool or model.
+            arguments: The call's arguments by name.
         """
         pattern = self.tool if kind == "tool" else self.model
         if not pattern or not matches(name, pattern):
@@ -122,7 +132,7 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run may use, with its nested runs. time_s: seconds from its begin to its last call's end."""
+    """What a run and its nested runs may use. time_s: seconds from its start to the end of its last call."""
 
     calls: int | None = None
     tool_calls: int | None = None
@@ -148,7 +158,7 @@ class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rules, the budget and the loop limit of a file; see the module."""
+    """The rules, the budget and the loop limit of a policy file; see the module."""
 
     name: str
     rule: list[PolicyRule] = []
@@ -160,7 +170,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         """Read a policy file.
 
         Raises:
-            InputError: the file cannot be read, is no TOML, or holds something that is no part of a policy.
+            InputError: The file cannot be read, is not TOML, or holds something that is not part of a policy.
         """
         try:
             text = read_bounded(path).decode("utf-8")
@@ -170,12 +180,20 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @staticmethod
     def parse(text: str, source: str = "policy") -> Policy:
-        """Parse a policy from the text of a file. source: its name in errors. InputError as `load`."""
-        import tomllib  # runs without a policy start without it
+        """Parse a policy from the text of a file.
+
+        Args:
+            text: TOML.
+            source: The name of the text in errors.
+
+        Raises:
+            InputError: As `load`.
+        """
+        import tomllib  # imported here, so that runs without a policy start faster
 
         try:
             tree = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:  # the latter where it is nested too deeply
+        except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: nested too deeply
             raise InputError(f"{source} is no TOML: {error}") from None
         try:
             policy = msgspec.convert(tree, Policy)
@@ -186,7 +204,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a text matches a pattern: * and ? as in a shell; case matters."""
+    """Tell whether a text matches a pattern: * and ? as in a shell; case matters."""
     return fnmatch.fnmatchcase(text, pattern)
 
 

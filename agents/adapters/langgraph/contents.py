@@ -1,7 +1,7 @@
 """Stored values of channels: short ones in their checkpoint, others as separate contents.
 
-A content is an entity, `langgraph_content/<SHA-256>`: checkpoints, threads and copies of threads with the same bytes
-share it, and none of them can remove it for another.
+A content is an entity, `langgraph_content/<SHA-256>`. Checkpoints, threads and copies of threads with the same bytes
+share it, so deleting one of them does not remove it for another.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CACHE_BYTES = 64 << 20
 
 
 class StoredValue(NamedTuple):
-    """A serialized value: how the serializer wrote it, its first bytes, and the contents that follow them."""
+    """A serialized value: the type name that the serializer gave it, its first bytes, and the contents that follow."""
 
     type: str
     head: bytes
     pieces: tuple[Piece, ...] = ()
 
     def tree(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the value as JSON."""
         found: dict[str, Any] = {"type": self.type}
         if self.head:
             found["head"] = base64.b64encode(self.head).decode()
@@ -41,26 +41,32 @@ class StoredValue(NamedTuple):
 
 
 def stored_value(tree: Mapping[str, Any]) -> StoredValue:
-    """Return the value from its JSON."""
+    """Return the value that `StoredValue.tree` wrote."""
     named = (each.partition(":") for each in tree.get("contents", ()))
     pieces = tuple(Piece(name, int(size)) for name, _, size in named)
     return StoredValue(tree["type"], base64.b64decode(tree.get("head", "")), pieces)
 
 
 class Contents:
-    """Writes and reads values in a log, whose turn the caller holds; caches the bytes used last."""
+    """Writes and reads values in a log; caches the bytes used last. The caller must hold the log's turn."""
 
     def __init__(self, log: Log, agent: str) -> None:
-        """agent: the source of what is written."""
+        """Use a log. agent: the source of the observations that are written."""
         self._log = log
         self._agent = agent
         self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._cached_bytes = 0
 
     def store(self, type_name: str, data: bytes, before: StoredValue | None = None) -> StoredValue:
-        """Record what of a serialized value is not stored yet.
+        """Record the parts of a serialized value that are not stored yet.
 
-        before: a value that may share bytes with it: the same channel's of the checkpoint before.
+        Args:
+            type_name: The type that the serializer gave.
+            data: The serialized value.
+            before: A value that may share bytes with it: the same channel's value in the parent checkpoint.
+
+        Returns:
+            The value as its checkpoint stores it.
         """
         if len(data) <= IN_CHECKPOINT_BYTES:
             return StoredValue(type_name, data)
@@ -74,7 +80,11 @@ class Contents:
         return StoredValue(type_name, found.head, found.pieces)
 
     def load(self, value: StoredValue) -> bytes:
-        """Return a value's bytes. CorruptionError if the log does not hold one of its contents."""
+        """Return a value's bytes.
+
+        Raises:
+            CorruptionError: The log does not hold one of its contents.
+        """
         return value.head + b"".join(map(self._content, value.pieces))
 
     def _content(self, piece: Piece) -> bytes:
@@ -103,7 +113,12 @@ class Contents:
 
 
 def opened(log: Log, held: Any) -> bytes:
-    """Return the bytes of a field, or its text in UTF-8, from a patch or from the log's store of contents."""
+    """Return the bytes of a field, or its text in UTF-8. They come from the patch, or from the log's content store.
+
+    Args:
+        log: The log.
+        held: The field's value in an observation's patch.
+    """
     reference = option_of(held)
     if isinstance(reference, Blob):
         return log.blob(reference)

@@ -2,8 +2,8 @@
 
 LangGraph's own default imports the module of any class that a checkpoint names, and calls the class. LangGraph's strict
 mode replaces a value of an unlisted class by plain values, which changes a graph's state without an error. This
-serializer refuses such a value, when it is read and already when it is written. So a graph whose state needs a class
-fails in its first step, and not when it is resumed.
+serializer refuses such a value, both when it is read and when it is written. So a graph whose state needs an unlisted
+class fails in its first step, and not when it is resumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _reading = threading.local()
 
 
 def _note(event: SerdeEvent) -> None:
-    """Keep what LangGraph blocks while this thread reads a value."""
+    """Note what LangGraph blocks while this thread reads a value."""
     blocked: list[SerdeEvent] | None = getattr(_reading, "blocked", None)
     if blocked is not None and event["kind"] in _BLOCKED:
         blocked.append(event)
@@ -38,12 +38,19 @@ class ListedClassesSerializer(JsonPlusSerializer):
         """List the classes that checkpoints may hold.
 
         Args:
-            classes: dataclasses, enums and models of pydantic that a graph's state has.
+            classes: The dataclasses, enums and pydantic models that a graph's state has.
         """
         super().__init__(allowed_msgpack_modules=tuple(classes) or None)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Serialize a value. InputError if it holds a value of an unlisted class."""
+        """Serialize a value.
+
+        Returns:
+            The name of the serialization, and the bytes.
+
+        Raises:
+            InputError: The value contains a value of an unlisted class.
+        """
         data = super().dumps_typed(obj)
         self.loads_typed(data)
         return data
@@ -52,13 +59,13 @@ class ListedClassesSerializer(JsonPlusSerializer):
         """Return the value of serialized data.
 
         Raises:
-            InputError: it names an unlisted class, which is then not imported; or it cannot be read.
+            InputError: The data names an unlisted class, which is then not imported; or the data cannot be read.
         """
         blocked: list[SerdeEvent] = []
         _reading.blocked = blocked
         try:
             value = super().loads_typed(data)
-        except Exception as error:  # whatever its decoders, and constructors of listed classes, raise at such data
+        except Exception as error:  # decoders, and constructors of listed classes, may raise anything for such data
             raise InputError(f"a value of a checkpoint cannot be read: {' '.join(str(error).split()):.500}") from error
         finally:
             _reading.blocked = None

@@ -1,13 +1,13 @@
-"""A serialized value as pieces, so that a value that grows a little stores only a little more.
+"""Split a serialized value into pieces, so that a value that grows a little needs only a little more storage.
 
 A channel such as `messages` is written whole at each step, and its bytes are those of the step before with some more at
 the end. So:
 
-1. The header of a msgpack array, which holds its length, is separate: it differs at each step.
-2. Of the rest, pieces of the earlier value within the common beginning or the common end are reused.
+1. The header of a msgpack array, which holds its length, is stored separately, because it differs at each step.
+2. In the rest, pieces of the earlier value within the common prefix or the common suffix are reused.
 3. The part between becomes new pieces.
-4. FAN_OUT adjacent pieces of one size class become one of the next class. So a value of n steps has about FAN_OUT *
-   log(n) pieces, and each byte is stored about log(n) times, to the base FAN_OUT.
+4. FAN_OUT adjacent pieces of one size class are merged into one of the next class. So a value of n steps has about
+   FAN_OUT * log(n) pieces, and each byte is stored about log(n) times, to the base FAN_OUT.
 
 Pieces are named by their hashes, so no value depends on another value's pieces.
 """
@@ -21,20 +21,20 @@ from typing import NamedTuple
 
 FAN_OUT = 8
 PIECE_BYTES_MAX = 128 << 10
-# Where each size class but the first begins. Pieces of the last class are never merged.
+# The lower bound of each size class but the first. Pieces of the last class are never merged.
 _CLASS_BYTES = (2 << 10, 16 << 10, PIECE_BYTES_MAX)
 _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 
 
 class Piece(NamedTuple):
-    """Some bytes of a value by their SHA-256 in hex; size in bytes."""
+    """Some bytes of a value. hash: their SHA-256 in hex. size: their number."""
 
     hash: str
     size: int
 
 
 class PieceList(NamedTuple):
-    """A value as a header and the pieces that follow it; new: the bytes of those pieces that no other value gave."""
+    """A value as a header and the pieces that follow it. new: the bytes of the pieces that no other value stored."""
 
     head: bytes
     pieces: tuple[Piece, ...]
@@ -45,9 +45,9 @@ def cut(data: bytes, before: bytes = b"", before_pieces: Sequence[Piece] = ()) -
     """Split a value into pieces.
 
     Args:
-        data: the serialized value.
-        before: a value that may share bytes with it, with its header.
-        before_pieces: that value's pieces.
+        data: The serialized value.
+        before: A value that may share bytes with it, with its header.
+        before_pieces: That value's pieces.
 
     Returns:
         The pieces; those reused from `before_pieces` are not in `new`.
@@ -78,7 +78,7 @@ def cut(data: bytes, before: bytes = b"", before_pieces: Sequence[Piece] = ()) -
 
 
 def header_bytes(data: bytes) -> int:
-    """How many bytes at the beginning hold the length of a msgpack array; 0 where it is something else."""
+    """Return how many bytes at the beginning hold the length of a msgpack array; 0 for any other value."""
     if not data:
         return 0
     if 0x90 <= data[0] <= 0x9F:
@@ -87,7 +87,12 @@ def header_bytes(data: bytes) -> int:
 
 
 def merged(body: bytes, pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the same bytes in fewer pieces, by merging many small adjacent ones."""
+    """Merge groups of small adjacent pieces; the bytes stay the same.
+
+    Args:
+        body: The bytes of all pieces.
+        pieces: The pieces, in order.
+    """
     found = list(pieces)
     for size_class in range(len(_CLASS_BYTES)):
         kept: list[Piece] = []
@@ -118,11 +123,11 @@ def _new_pieces(data: bytes) -> list[Piece]:
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:
-    """How many bytes at the beginning are the same; compared by halves, at the speed of memory."""
+    """Return the length of the common prefix. It compares halves, which runs at the speed of memory."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
-    while high - low > 1:  # those below `low` are the same, those below `high` are not
+    while high - low > 1:  # the first `low` bytes are equal, the first `high` bytes are not
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:
             low = middle

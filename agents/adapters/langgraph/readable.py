@@ -1,4 +1,4 @@
-"""Values as `refold state` shows them: plain JSON, short, and never used to restore the graph."""
+"""Values as `refold state` shows them: plain, short JSON that is never used to restore the graph."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ ITEMS_MAX = 6
 DEPTH_MAX = 5
 BYTES_MAX = 4096
 _INT_MAX = 2**53
-# What of a message is worth the room, in this order.
+# The fields of a message that are shown, in this order.
 _MESSAGE_FIELDS = ("type", "content", "name", "tool_calls", "tool_call_id", "status", "id")
 
 
 def readable(value: Any) -> Plain:
-    """Return a value as short JSON: if it is longer than BYTES_MAX, the beginning of texts and the end of lists."""
+    """Return a value as short JSON. A longer one than BYTES_MAX is cut to the beginning of texts and the end of lists.
+
+    It never raises: a value that cannot be shown is replaced by the name of its class.
+    """
     try:
         for depth, items in ((DEPTH_MAX, ITEMS_MAX), (3, 3)):
             shown = _shown(value, depth, items)
             if len(json.dumps(shown)) <= BYTES_MAX:
                 return shown
         return _summary(value)
-    except Exception:  # a user's object may fail in any way; its checkpoint is stored all the same
+    except Exception:  # a user's object may raise anything; its checkpoint is stored all the same
         return f"({type(value).__name__})"
 
 
@@ -59,8 +62,11 @@ def _shown(value: Any, depth: int, items: int) -> Plain:
 
 
 def _fields_of(value: Any) -> Mapping[str, Any] | None:
-    """Return an object's fields by name: the important ones of a message, every field of pydantic's models and
-    dataclasses."""
+    """Return an object's fields by name.
+
+    For a message these are the important fields, for any other pydantic model or dataclass all fields. None if the
+    value is none of these.
+    """
     if isinstance(value, type):
         return None
     names = getattr(type(value), "model_fields", None)
@@ -90,7 +96,7 @@ def _items(value: Sequence[Any] | Set[Any], depth: int, items: int) -> Plain:
 
 
 def _text(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()  # lone surrogates are no JSON that a log takes
+    value = value.encode("utf-8", "replace").decode()  # a log does not accept lone surrogates in JSON
     return value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}... ({len(value)} characters)"
 
 

@@ -18,21 +18,21 @@ The log stores:
 
 1. the contents that the log does not have;
 2. the checkpoint, caused by its parent and its parent's writes;
-3. for a thread's first one, the thread's name in the directory;
-4. the thread's entry: from then on the checkpoint exists. Caused by the checkpoint.
+3. for a thread's first checkpoint, the thread's name in the directory;
+4. the thread's entry, caused by the checkpoint. From then on the checkpoint exists.
 
-Then it waits until all of it is durable. A `file:` log keeps this order by itself; on Kafka, where the entities are in
-different partitions, everything before the entry is durable before the entry is sent. A process killed in between
-leaves at most contents and a checkpoint that nothing lists. `put_writes` is one observation of the checkpoint, after
-the contents.
+Then it waits until all of it is durable. A `file:` log keeps this order by itself. On Kafka, the entities are in
+different partitions, so everything before the entry is made durable before the entry is sent. A process killed in
+between leaves at most contents and a checkpoint that nothing lists. `put_writes` is one observation of the checkpoint,
+after the contents.
 
-Reading asks for the entities' observations since the last read, by the log's index: on Kafka by a worker's, and
-observations that the worker has not folded yet are read from the log. So a read sees everything that was written before
-it, by any process.
+A read fetches the entities' observations since the last read through the log's index. On Kafka this is a worker's
+index; observations that the worker has not folded yet are read from the log. So a read sees everything that any process
+wrote before it.
 
-A log never deletes: `delete_thread`, `delete_for_runs` and `prune` record that checkpoints no longer exist. The state
-then holds nothing of them, while an earlier state does. The writes of ancestors that a kept checkpoint needs for its
-delta channels are hidden and not deleted.
+A log never deletes: `delete_thread`, `delete_for_runs` and `prune` record that checkpoints no longer exist. From then
+on the state contains nothing of them; an earlier state still does. A kept checkpoint may need the writes of ancestors
+for its delta channels; these are hidden and not deleted.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ PAGE = 20
 
 
 class RefoldSaver(BaseCheckpointSaver[int]):
-    """Keeps a graph's checkpoints in a log; sync and async, for any number of threads and processes.
+    """Stores a graph's checkpoints in a log; sync and async, for any number of threads and processes.
 
-    A context manager: it closes the log that it opened.
+    A context manager: on exit it closes the log if it opened it.
     """
 
     def __init__(
@@ -102,15 +102,16 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         """Open the log.
 
         Args:
-            log: its URL, file:PATH or kafka://HOST:PORT/PREFIX, as for `refold.open`; or a log that is open, and stays
-                so.
-            classes: classes of your own that the graph's state has. A value of another class is refused with
-                InputError, when it is written or read; messages and LangGraph's own classes need no list.
-            serde: how values are written and read, in place of LangGraph's serializer for listed classes. LangGraph's
+            log: Its URL, file:PATH or kafka://HOST:PORT/PREFIX, as for `refold.open`; or an open log, which `close`
+                leaves open.
+            classes: Classes of your own that the graph's state has. A value of any other class is refused with
+                InputError, both when it is written and when it is read. Messages and LangGraph's own classes need not
+                be listed.
+            serde: How values are written and read, instead of LangGraph's serializer for listed classes. LangGraph's
                 serializer with its own defaults loads any class that a checkpoint names (docs/SECURITY.md).
-            agent: the source of what is observed.
-            is_readable: whether values are also stored as readable JSON. None: only if the serializer is LangGraph's
-            own, which does not encrypt.
+            agent: The source of the observations.
+            is_readable: Whether values are also stored as readable JSON. None: only if the serializer is LangGraph's
+                own, which does not encrypt.
         """
         super().__init__(serde=ListedClassesSerializer(classes) if serde is None else serde)
         self._is_own = not isinstance(log, AgentLog)
@@ -121,7 +122,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         self._writer = ThreadWriter(self._log, self._reader, agent)
 
     def close(self) -> None:
-        """Close the log, if this opened it."""
+        """Close the log, if this object opened it."""
         if self._is_own:
             self._log.close()
 
@@ -186,7 +187,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
             if new:
                 self._writer.put_writes(key, new)
             waits = {each.task: shown for each, shown in new.items() if each.channel == INTERRUPT}
-            if waits and not key.namespace:  # those of subgraphs belong to their parents as well
+            if waits and not key.namespace:  # interrupts of subgraphs belong to their parents as well
                 self._writer.interrupted(key, waits if self._is_readable else {})
 
     def delete_thread(self, thread_id: str) -> None:
@@ -217,7 +218,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
                 self._remove(thread, [each for each in self._keys(thread) if latest[each.namespace] != each])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """As BaseCheckpointSaver; durable on return. The target has the whole copy or none of it."""
+        """As BaseCheckpointSaver; durable on return. The target gets the whole copy or none of it."""
         source, target = str(source_thread_id), str(target_thread_id)
         with self._writing():
             listed = self._keys(source)
@@ -241,7 +242,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
     def _values(
         self, checkpoint: Checkpoint, new_versions: ChannelVersions, parent: StoredCheckpoint
     ) -> dict[str, StoredValue]:
-        """Return each channel's stored value: a version that the parent has is not written again."""
+        """Return each channel's stored value. A version that the parent has is not written again."""
         values = {}
         versions = checkpoint["channel_versions"]
         for name, value in checkpoint["channel_values"].items():
@@ -254,7 +255,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Hold the log's turn, after reading its latest records; everything recorded in it is durable at its end."""
+        """Hold the log's turn and read its latest records first. On exit, everything recorded inside is durable."""
         with self._log.turn:
             self._reader.refresh()
             yield
@@ -277,7 +278,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         self, config: RunnableConfig | None, *, filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None, limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:  # fmt: skip
-        """As BaseCheckpointSaver: the newest first; each is read on iteration."""
+        """As BaseCheckpointSaver: newest first; each checkpoint is read when the iteration reaches it."""
         found = self._found(config, filter or {}, before)
         return found if limit is None else islice(found, max(limit, 0))
 
@@ -307,7 +308,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """As BaseCheckpointSaver; also of ancestors that are no longer listed."""
+        """As BaseCheckpointSaver. The history includes ancestors that are no longer listed."""
         with self._log.turn:
             self._reader.refresh()
             key = _key(config, get_checkpoint_id(config) or "")
@@ -329,7 +330,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
         return found_of
 
     def _keys(self, thread: str) -> builtins.list[CheckpointKey]:
-        """Return a thread's listed checkpoints, the newest first."""
+        """Return a thread's listed checkpoints, newest first."""
         listed = (CheckpointKey(thread, *each) for each in self._reader.thread(thread).listed)
         return sorted(listed, key=lambda key: key.checkpoint, reverse=True)
 
@@ -361,7 +362,7 @@ class RefoldSaver(BaseCheckpointSaver[int]):
     def _now() -> int:
         return time.time_ns() // 1000
 
-    # The same for a graph that runs in an event loop: in a thread, for each waits for the disk or for brokers.
+    # Async versions. They run in a thread, because each waits for the disk or for brokers.
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
@@ -427,7 +428,7 @@ def _config(key: CheckpointKey) -> RunnableConfig:
 
 
 def _fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a checkpoint's metadata that have their own fields."""
+    """Return the parts of a checkpoint's metadata that are stored in fields of their own."""
     names = (("step", "step", int), ("source", "source", str), ("run", "run_id", str))
     return {field: metadata[name] for field, name, kind in names if isinstance(metadata.get(name), kind)}
 

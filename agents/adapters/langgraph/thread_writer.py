@@ -1,4 +1,4 @@
-"""Writes threads and checkpoints, in the order that saver.py describes."""
+"""Write threads and checkpoints, in the order that saver.py describes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from refold.agents.adapters.langgraph.threads import (
 )
 from refold.agents.log import AgentLog
 
-# An observation names no more causes than that: the parent, and the writes of a step of so many tasks.
+# The maximum number of causes of an observation: the parent, and the writes of a step with this many tasks.
 CAUSES_MAX = 200
 _OF_A_CHECKPOINT = ("parent", "step", "source", "run", "body", "body_type", "channels", "metadata", "changed", "writes")
 _OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
 
 
 class NewCheckpoint(NamedTuple):
-    """A checkpoint to be put, with its values stored.
+    """A checkpoint to be put, whose values are already stored.
 
-    fields: step, source and run, each optional. shown: each channel's readable value, by its name, and shown_metadata;
-    None if no readable values are stored.
+    fields: step, source and run, each optional. shown: returns a channel's readable value by its name; None, like
+    shown_metadata, if no readable values are stored.
     """
 
     parent: str
@@ -43,7 +43,7 @@ class NewCheckpoint(NamedTuple):
 
 
 class ThreadWriter:
-    """Writes into a log whose turn the caller holds. agent: the source of what is written."""
+    """Writes into a log. The caller must hold the log's turn. agent: the source of the observations."""
 
     def __init__(self, log: AgentLog, reader: ThreadReader, agent: str) -> None:
         self._log = log
@@ -51,7 +51,7 @@ class ThreadWriter:
         self._agent = agent
 
     def put(self, key: CheckpointKey, new: NewCheckpoint) -> None:
-        """Record a checkpoint, and then that its thread has it. It is durable by `flush`."""
+        """Record a checkpoint, and then that its thread has it. The caller's flush makes it durable."""
         index = self._reader.thread(key.thread)
         parent = self._reader.checkpoint(key._replace(checkpoint=new.parent)) if new.parent else StoredCheckpoint()
         said = self._put_checkpoint(key, index, new, parent)
@@ -83,28 +83,33 @@ class ThreadWriter:
         return self._observe(key.entity, patch, causes, _cleared_again(index, key))
 
     def put_writes(self, key: CheckpointKey, writes: Mapping[StoredWrite, Any]) -> None:
-        """Record writes with their readable values, None for none. They are durable by `flush`."""
+        """Record writes of tasks, each with its readable value or None. The caller's flush makes them durable."""
         trees = {f"{each.task}/{each.number}": write_tree(each, shown) for each, shown in writes.items()}
         if any(each.value.pieces for each in writes):
             self._settle()
         self._observe(key.entity, {"writes": trees})
 
     def interrupted(self, key: CheckpointKey, shown: Mapping[str, Any]) -> None:
-        """Record what a thread waits for at a checkpoint of the root namespace, by task; without readable values, only
-        that it waits."""
+        """Record the interrupts at which a thread waits, at a checkpoint of the root namespace.
+
+        Args:
+            key: The checkpoint.
+            shown: The readable values by task. Empty if no readable values are stored: then only the fact that the
+                thread waits is recorded.
+        """
         entry = {"interrupt": key.checkpoint}
         self._enter(key.thread, self._reader.thread(key.thread), entry, {"interrupts": shown} if shown else {})
 
     def copy(self, source: str, target: str, keys: Sequence[CheckpointKey], hidden: Collection[CheckpointKey],
              shown: Mapping[str, Any] | None) -> None:  # fmt: skip
-        """Give a thread another one's checkpoints; durable by `flush`.
+        """Copy checkpoints to another thread. The caller's flush makes the copy durable.
 
         Args:
-            source: the thread that has them.
-            target: the thread that gets them, all at once.
-            keys: those of the source, the parent before the child.
-            hidden: those of them that the target does not list.
-            shown: the target's readable values; None for none.
+            source: The thread that has the checkpoints.
+            target: The thread that gets them, all at once.
+            keys: The source's checkpoints, each parent before its child.
+            hidden: Those of `keys` that the target does not list.
+            shown: The target's readable values; None if none are stored.
         """
         index = self._reader.thread(target)
         heads = [key for key in keys if not key.namespace and key not in hidden]
@@ -140,13 +145,13 @@ class ThreadWriter:
         self._enter(target, index, entry, patch)
 
     def remove(self, thread: str, keys: Collection[CheckpointKey], kept: Collection[CheckpointKey], at: int) -> None:
-        """Remove checkpoints from their thread, all at once; durable by `flush`.
+        """Remove checkpoints from their thread, all at once. The caller's flush makes it durable.
 
         Args:
-            thread: theirs.
-            keys: the checkpoints.
-            kept: those of them whose contents are still needed.
-            at: when, in microseconds.
+            thread: The thread of the checkpoints.
+            keys: The checkpoints.
+            kept: Those of `keys` whose contents are still needed.
+            at: When, in microseconds.
         """
         entry = {"remove": [[each.namespace, each.checkpoint] for each in keys]}
         self._enter(thread, self._reader.thread(thread), entry, {})
@@ -155,7 +160,12 @@ class ThreadWriter:
             self._observe(key.entity, {"removed_at": at}, cleared=() if key in kept else _OF_A_CHECKPOINT)
 
     def delete(self, thread: str, at: int) -> None:
-        """Delete a thread with all its checkpoints, also those that were only hidden; durable by `flush`."""
+        """Delete a thread with all its checkpoints, including hidden ones. The caller's flush makes it durable.
+
+        Args:
+            thread: The thread.
+            at: When, in microseconds.
+        """
         index = self._reader.thread(thread)
         keys = [CheckpointKey(thread, *each) for each in (*index.listed, *index.removed)]
         self._enter(thread, index, {"delete": True}, {"deleted_at": at}, cleared=_OF_A_THREAD)
@@ -165,7 +175,7 @@ class ThreadWriter:
                 self._observe(key.entity, {"removed_at": at}, cleared=_OF_A_CHECKPOINT)
 
     def _begin(self, thread: str, index: ThreadIndex) -> None:
-        """Name a thread in the directory, before it gets its first checkpoint."""
+        """Enter a thread in the directory before it gets its first checkpoint."""
         if not index.listed:
             self._observe(DIRECTORY, {"thread": thread, "threads": 1})
 
@@ -173,14 +183,17 @@ class ThreadWriter:
         self, thread: str, index: ThreadIndex, entry: Mapping[str, Any], patch: Mapping[str, Any],
         causes: Sequence[str] = (), cleared: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Record an entry of a thread, when all before it is as durable as it will be."""
+        """Record an entry of a thread, after making sure that everything before it cannot be lost without it."""
         self._settle()
         again = ("deleted_at",) if index.is_deleted and "deleted_at" not in patch else ()
         patch = {"thread": thread, "entry": entry, **patch}
         self._observe(thread_entity(thread), patch, causes, [*cleared, *again])
 
     def _settle(self) -> None:
-        """Return when what was recorded so far can only be lost together with all that is recorded from now on."""
+        """Return when everything recorded so far can be lost only together with all that is recorded from now on.
+
+        A log that keeps the order guarantees this by itself; any other log is flushed.
+        """
         if not self._log.port.keeps_order:
             self._log.port.flush()
 
@@ -193,7 +206,7 @@ class ThreadWriter:
 def _changes(
     before: Mapping[str, StoredValue], values: Mapping[str, StoredValue], shown: Callable[[str], Any]
 ) -> dict[str, Any]:
-    """What people read of the channels that differ; null for those that are gone."""
+    """Return the readable values of the channels that differ; null for channels that no longer exist."""
     gone: dict[str, Any] = dict.fromkeys(before.keys() - values.keys())
     return gone | {name: shown(name) for name, value in values.items() if before.get(name) != value}
 
@@ -207,5 +220,5 @@ def _listed(key: CheckpointKey, new: NewCheckpoint) -> Listed:
 
 
 def _cleared_again(index: ThreadIndex, key: CheckpointKey) -> list[str]:
-    """What is taken back of a checkpoint that was removed, and is put again under its id."""
+    """Return the fields to clear when a removed checkpoint is put again under its id."""
     return ["removed_at", "writes"] if (key.namespace, key.checkpoint) in index.removed else []

@@ -1,9 +1,9 @@
-"""Threads and checkpoints as they stand in a log: their entities, and what all that was said of one amounts to.
+"""Read threads and checkpoints from a log: their entities, and the state that follows from their observations.
 
-Both are folded here from their observations in log order, each from where the last look ended. So every process that
-reads the log decides alike which write of a task came first, and a look costs what is new.
+Both are folded here from their observations in log order, starting where the last read ended. So all processes that
+read the log agree on which write of a task came first, and a read costs only what is new.
 
-The values that a checkpoint takes from its ancestors.
+The values that a checkpoint takes from its ancestors:
 
 Few checkpoints store the whole value of a delta channel (LangGraph's DeltaChannel). For any other checkpoint the value
 is that of the nearest ancestor that stores it, plus the writes of tasks since then.
@@ -29,7 +29,10 @@ CHECKPOINTS_KEPT = 2048
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in an entity's id: #, % and control characters as %XX of UTF-8; none at all as %."""
+    """Quote a name for use in an entity's id.
+
+    #, % and control characters become %XX of their UTF-8 bytes. An empty name becomes %.
+    """
     return (
         re.sub("[%#\x00-\x1f\x7f-\x9f]", lambda found: "".join(f"%{each:02X}" for each in found[0].encode()), name)
         or "%"
@@ -37,12 +40,12 @@ def quoted(name: str) -> str:
 
 
 def thread_entity(thread: str) -> str:
-    """langgraph_thread/<thread>"""
+    """Return the entity langgraph_thread/<thread>."""
     return f"langgraph_thread/{quoted(thread)}"
 
 
 class CheckpointKey(NamedTuple):
-    """Which checkpoint."""
+    """Identifies a checkpoint."""
 
     thread: str
     namespace: str
@@ -50,13 +53,13 @@ class CheckpointKey(NamedTuple):
 
     @property
     def entity(self) -> str:
-        """langgraph_checkpoint/<thread>#[<namespace>#]<checkpoint>"""
+        """The entity langgraph_checkpoint/<thread>#[<namespace>#]<checkpoint>."""
         parts = (self.thread, *([self.namespace] if self.namespace else ()), self.checkpoint)
         return f"langgraph_checkpoint/{'#'.join(map(quoted, parts))}"
 
 
 class Listed(NamedTuple):
-    """What a thread's index says of one checkpoint; parent and run are empty where there is none."""
+    """A checkpoint's entry in its thread's index; parent and run are empty if there is none."""
 
     namespace: str
     checkpoint: str
@@ -66,10 +69,11 @@ class Listed(NamedTuple):
 
 @dataclass(slots=True)
 class ThreadIndex:
-    """Which checkpoints a thread has, by namespace and id; taken on by `take`.
+    """Which checkpoints a thread has, by namespace and id. `take` updates it.
 
-    waits_at: the checkpoint of the root namespace at which it was interrupted; an interrupt may be recorded before the
-    checkpoint. head: the one put last in the root namespace. removed: those that were removed, and not put again.
+    waits_at: the checkpoint of the root namespace at which the thread was interrupted; the interrupt may be recorded
+    before the checkpoint. head: the checkpoint put last in the root namespace. removed: checkpoints that were removed
+    and not put again.
     """
 
     offset: int = 0
@@ -81,7 +85,7 @@ class ThreadIndex:
     waits_at: str = ""
 
     def take(self, log: Log, observation: Observation) -> None:
-        """The next observation of the thread, in log order."""
+        """Apply the next observation of the thread, in log order."""
         held = observation.patch.get("entry")
         if held is None:
             return
@@ -110,11 +114,11 @@ class ThreadIndex:
         return bool(self.listed or self.removed) and not self.is_deleted
 
     def run_of(self, key: CheckpointKey) -> str:
-        """The run that made a checkpoint that is listed; empty where none is known."""
+        """Return the run that made a listed checkpoint; empty if it is not known."""
         return self.listed[key.namespace, key.checkpoint].run
 
     def latest(self, namespace: str) -> str | None:
-        """The greatest id of a namespace: ids grow with time."""
+        """Return the greatest checkpoint id of a namespace, None if it has none. Ids grow with time."""
         return max((each for ns, each in self.listed if ns == namespace), default=None)
 
 
@@ -130,9 +134,10 @@ class StoredWrite(NamedTuple):
 
 @dataclass(slots=True)
 class StoredCheckpoint:
-    """One checkpoint as the log holds it; taken on by `take`.
+    """One checkpoint as the log holds it. `take` updates it.
 
-    body is None where it was not put, or was erased: writes may come first. fields: what else its last put said.
+    body: None if the checkpoint was not put or was erased; writes may come before the put. fields: the other fields of
+    its last put.
     """
 
     offset: int = 0
@@ -146,7 +151,7 @@ class StoredCheckpoint:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def take(self, log: Log, observation: Observation) -> None:
-        """The next observation of the checkpoint, in log order."""
+        """Apply the next observation of the checkpoint, in log order."""
         if "writes" in observation.cleared:
             self.writes.clear()
             self.shown_writes.clear()
@@ -158,7 +163,7 @@ class StoredCheckpoint:
         for each in _members(patch.get("writes")):
             tree = json.loads(opened(log, each))
             write = write_of(tree)
-            # As every checkpointer: of what a task writes the first counts, of its errors and interrupts the last.
+            # As in every checkpointer: a task's first write counts, but for its errors and interrupts the last.
             if write.number < 0 or (write.task, write.number) not in self.writes:
                 self.writes[write.task, write.number] = write
                 self.shown_writes[write.task, write.number] = tree.get("shown")
@@ -179,7 +184,7 @@ def _members(held: Any) -> Iterator[Any]:
 
 
 def write_tree(write: StoredWrite, shown: Any) -> dict[str, Any]:
-    """A write as JSON; shown: its value, to be read by people."""
+    """Return a write as JSON. shown: its readable value, None if it has none."""
     tree = {"task": write.task, "number": write.number, "channel": write.channel, "value": write.value.tree()}
     if write.path:
         tree["path"] = write.path
@@ -187,41 +192,44 @@ def write_tree(write: StoredWrite, shown: Any) -> dict[str, Any]:
 
 
 def write_of(tree: Mapping[str, Any]) -> StoredWrite:
-    """The write behind its JSON."""
+    """Return the write that `write_tree` encoded."""
     return StoredWrite(tree["task"], tree["number"], tree.get("path", ""), tree["channel"], stored_value(tree["value"]))
 
 
 @dataclass(slots=True)
 class ThreadDirectory:
-    """Every thread that ever got a checkpoint, in the order in which they came first."""
+    """Every thread that ever got a checkpoint, in the order in which they were first named."""
 
     offset: int = 0
     ids: dict[bytes, None] = field(default_factory=dict)
     threads: dict[str, None] = field(default_factory=dict)
 
     def take(self, log: Log, observation: Observation) -> None:
-        """The next observation of the directory."""
+        """Apply the next observation of the directory."""
         self.threads[str(observation.patch["thread"])] = None
 
 
 class Folded(Protocol):
-    """What is folded from one entity's observations.
+    """The state folded from one entity's observations.
 
-    offset: up to where its partition was read. ids: of its observations, in log order.
+    offset: the offset up to which its partition was read. ids: of its observations, in log order.
     """
 
     offset: int
     ids: dict[bytes, None]
 
     def take(self, log: Log, observation: Observation) -> None:
-        """The next one, in log order."""
+        """Apply the next observation, in log order."""
 
 
 F = TypeVar("F", bound=Folded)
 
 
 class ThreadReader:
-    """Reads threads and checkpoints of a log, whose turn the caller holds. `refresh` sees what others wrote."""
+    """Reads threads and checkpoints of a log. The caller must hold the log's turn.
+
+    `refresh` makes the records of other processes visible.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -230,20 +238,20 @@ class ThreadReader:
         self._checkpoints: OrderedDict[CheckpointKey, StoredCheckpoint] = OrderedDict()
 
     def refresh(self) -> None:
-        """See what is in the log by now, from here or elsewhere."""
+        """Make everything visible that is in the log now, from this process and others."""
         self._log.port.hand_over()
         self._log.port.refresh()
 
     def threads(self) -> list[str]:
-        """Every thread that ever got a checkpoint, the oldest first."""
+        """Return every thread that ever got a checkpoint, oldest first."""
         return [*self._caught_up(DIRECTORY, self._directory).threads]
 
     def thread(self, thread: str) -> ThreadIndex:
-        """A thread's index; an empty one where there is no such thread."""
+        """Return a thread's index; an empty one if there is no such thread."""
         return self._caught_up(thread_entity(thread), _kept(self._threads, thread, ThreadIndex, THREADS_KEPT))
 
     def checkpoint(self, key: CheckpointKey) -> StoredCheckpoint:
-        """A checkpoint as it stands in the log, whether or not its thread's index lists it."""
+        """Return a checkpoint as the log holds it, whether or not its thread's index lists it."""
         return self._caught_up(key.entity, _kept(self._checkpoints, key, StoredCheckpoint, CHECKPOINTS_KEPT))
 
     def _caught_up(self, entity: str, folded: F) -> F:
@@ -251,7 +259,7 @@ class ThreadReader:
         end = port.ends()[port.partition_of(entity)]
         if end > folded.offset:
             for record in port.entity_records(entity, end, folded.offset):
-                if record.id not in folded.ids:  # a process that was killed may have sent it twice
+                if record.id not in folded.ids:  # a process that was killed and restarted may have sent it twice
                     folded.take(self._log, observation_in(port.registry, record))
                     folded.ids[record.id] = None
                 folded.offset = record.offset + 1
@@ -264,7 +272,7 @@ V = TypeVar("V")
 
 
 def _kept(cache: OrderedDict[K, V], key: K, new: Callable[[], V], limit: int) -> V:
-    """The value of a key, which is now the last to be forgotten."""
+    """Return the cached value of a key, creating it if needed, and mark it as the most recently used."""
     found = cache.pop(key, None)
     cache[key] = found = new() if found is None else found
     if len(cache) > limit:
@@ -278,8 +286,8 @@ DELTA_COUNTERS = "counters_since_delta_snapshot"
 class Ancestor(NamedTuple):
     """An ancestor on the path to whole values of channels.
 
-    open_channels: those without a whole value in any nearer ancestor. seeds: those of them with a whole value in this
-    one.
+    open_channels: channels without a whole value in any nearer ancestor. seeds: those of them with a whole value in
+    this ancestor.
     """
 
     key: CheckpointKey
@@ -289,7 +297,13 @@ class Ancestor(NamedTuple):
 
 
 def walked(reader: ThreadReader, key: CheckpointKey, channels: Set[str]) -> Iterator[Ancestor]:
-    """The ancestors of a checkpoint, the nearest first, until each of some channels was found whole, or to the root."""
+    """Yield the ancestors of a checkpoint, nearest first, until a whole value of each channel is found, or the root.
+
+    Args:
+        reader: Reads the checkpoints.
+        key: The checkpoint.
+        channels: The channels whose whole values are searched.
+    """
     seen = {key}
     remaining = {*channels}
     parent = reader.checkpoint(key).fields.get("parent")
@@ -308,7 +322,13 @@ def walked(reader: ThreadReader, key: CheckpointKey, channels: Set[str]) -> Iter
 def needed_by(
     reader: ThreadReader, metadata: Callable[[CheckpointKey], Mapping[str, Any]], keys: Iterable[CheckpointKey]
 ) -> set[CheckpointKey]:
-    """The ancestors that some checkpoints cannot be read whole without. metadata: of a checkpoint."""
+    """Return the ancestors without which the given checkpoints cannot be restored.
+
+    Args:
+        reader: Reads the checkpoints.
+        metadata: Returns the metadata of a checkpoint.
+        keys: The checkpoints.
+    """
     needed: set[CheckpointKey] = set()
     for key in keys:
         channels = (metadata(key).get(DELTA_COUNTERS) or {}).keys() - reader.checkpoint(key).values.keys()
