@@ -4,9 +4,9 @@ A module is imported as `python -c 'import module'` would import it in the curre
 front of sys.path, and stays there for the agent's later imports. A file is loaded from its path, with its folder on
 sys.path, as `python folder/file.py` would load it. It is loaded again for each call.
 
-A name that the user gave is searched anywhere. A name in a recording, or in a golden file, is data: it finds code only
-in the folder that the user runs this from, in its `src`, and in the folders of PYTHONPATH. There it is searched as a
-file before anything is imported.
+A name that the user gave is searched everywhere. A name in a recording or in a golden file is data: it finds code only
+in the current folder, in its `src`, and in the folders of PYTHONPATH. There it is searched as a file before anything is
+imported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,16 @@ loaded_names: dict[str, None] = {}
 
 
 def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
-    """Return the agent, or another function, of a name. base: the folder from which modules and files are found.
+    """Return the agent, or another function, of a name.
 
-    what: its description in messages. InputError if it cannot be imported, or has no such function. Exceptions of the
-    module itself are raised as they are.
+    Args:
+        entry: The name.
+        base: The folder from which modules and files are found.
+        what: The function's description in messages.
+
+    Raises:
+        InputError: It cannot be imported, or there is no such function. Exceptions that the module raises itself are
+            not converted.
     """
     place, colon, name = entry.rpartition(":")
     if not (colon and place and name):
@@ -56,7 +62,11 @@ def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
 
 
 def require_known(entry: str, base: Path, what: str = "agent") -> None:
-    """Raise InputError if a name that is data has its code in none of the user's folders. Nothing is imported."""
+    """Check that a name that is data has its code in one of the user's folders. Nothing is imported.
+
+    Raises:
+        InputError: It has not.
+    """
     place, _, name = entry.rpartition(":")
     if place and name and place not in _DEMO and _file_of(place, base) is None:
         kind = "file" if place.endswith(".py") else "module"
@@ -68,13 +78,17 @@ def require_known(entry: str, base: Path, what: str = "agent") -> None:
 
 
 def recorded_agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
-    """As `agent_of`, for a name that is data; InputError as `require_known`."""
+    """As `agent_of`, for a name that is data.
+
+    Raises:
+        InputError: As `agent_of` and `require_known`.
+    """
     require_known(entry, base, what)
     return agent_of(entry, base, what)
 
 
 def _file_of(place: str, base: Path) -> Path | None:
-    """Return the file of a module, or of a path, in a folder that the user named; None if it is in none of them."""
+    """Return the file of a module or of a path, in one of the user's folders; None if it is in none of them."""
     listed = [Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if place.endswith(".py"):
         found = (base / place).resolve()
@@ -96,7 +110,7 @@ def _imported(module: str, named: str, base: Path) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, and needs something that is not
+            raise  # the module exists, and imports another one that does not
         raise InputError(
             f"{named}: no module {error.name} is found from {base}; run this in the folder of your code, or "
             "put that into PYTHONPATH"
@@ -112,7 +126,7 @@ def _loaded(path: Path, named: str) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = str(path)
     loaded_names[name] = None
-    sys.modules[name] = module  # for dataclasses and pickles, which look up their module
+    sys.modules[name] = module  # dataclasses and pickle look up their module here
     # Compiled here: the importer caches compiled code, and distinguishes files only by whole seconds.
     exec(compile(path.read_bytes(), path, "exec"), vars(module))
     return module
@@ -125,7 +139,7 @@ def _on_path(folder: Path) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function's own name as module:function; empty where it cannot be found again by it (a lambda, an inner one)."""
+    """Return a function's name as module:function; "" if the name does not find it (a lambda, an inner function)."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     return f"{module}:{name}" if module and name and "<" not in name else ""
 
@@ -133,7 +147,12 @@ def name_of(function: Callable[..., Any]) -> str:
 def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
     """Return the name by which another process finds a function, in its module or in its file.
 
-    what: its description in messages. InputError if it has no such name.
+    Args:
+        function: The function.
+        what: Its description in messages.
+
+    Raises:
+        InputError: It has no such name.
     """
     named = name_of(function)
     module, _, name = named.partition(":")
@@ -149,8 +168,10 @@ def entry_for(function: Callable[..., Any], what: str = "agent") -> str:
 
 
 def class_name(kind: type) -> str:
-    """A class by its module and its name in it. Of a file that is run as a program or loaded here the module is
-    `__main__`: it is the same code."""
+    """Return a class by its module and its name in it.
+
+    The module is `__main__` for a file that is run as a program or loaded here, because it is the same code.
+    """
     module = kind.__module__
     return f"{'__main__' if module.startswith(LOADED) else module}.{kind.__qualname__}"
 
@@ -183,8 +204,8 @@ def class_in(module: ModuleType | None, path: list[str]) -> type | None:
 
 
 def members_of(found: object) -> Mapping[str, Any]:
-    """The members of a module or of a class, by name."""
-    if issubclass(type(found), ModuleType):  # one that is loaded lazily loads itself when it is asked by its own ways
+    """Return the members of a module or of a class, by name."""
+    if issubclass(type(found), ModuleType):  # ordinary access would make a lazily loaded module load itself
         members: Mapping[str, Any] = object.__getattribute__(found, "__dict__")
         return members
     return vars(found) if issubclass(type(found), type) else {}

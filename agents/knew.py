@@ -2,25 +2,25 @@
 
 1. `at` is a time on the agent's own clock, or a position in the log (a marker, a cut, run:ID#STEP, now). With a time, a
    read counts if it was made by then; it is recorded in its step's observations, which may be later. With a position, a
-   read counts if its step's observation is before it.
-2. For each entity the latest read by then is returned, or every one.
-3. A read is rebuilt at its recorded point, and checked against the recorded state hash. Either the values are exactly
-   those, or it is an error.
+   read counts if its step's observation is before the position.
+2. For each entity, the latest read by then is returned, or every one.
+3. The state that was read is rebuilt at the recorded point, and checked against the recorded state hash. Either the
+   values are exactly the ones read, or an error is raised.
 4. It is compared with the entity as the log held it at `at`, field by field. A read is stale if the log had newer
-   observations of the entity: either already when it was read (then the agent asked for an older point, or its reader
+   observations of the entity: either already when it was read (then the agent read at an older point, or its reader
    lagged), or only by `at` (late observations, and corrections).
-5. Answers of tools and models count as reads do: with a time those received by then, with a position those whose step
+5. Answers of tools and models count as reads do: with a time, those received by then; with a position, those whose step
    is before it. For equal requests the last answer is returned, or every one.
 
 How the recorded answers are read:
 
 1. A step's journal has the calls of each attempt, with the request and the result: an answer or a failure. Calls of a
-   failed attempt count too: the agent knows their answers.
-2. For an imported conversation the step names its tool calls, and the results are in their actions.
-3. An answer counts from the time it was received: the call's begin plus its duration.
-4. Steps are read in their order, run by run, because the body of a request may continue an earlier one's.
-5. A step whose content has expired, is sealed with no key here, or is damaged is named with the reason. The others are
-   returned.
+   failed attempt count too, because the agent knows their answers.
+2. For an imported conversation, the step names its tool calls, and the results are in their actions.
+3. An answer counts from the time at which it was received: the call's start plus its duration.
+4. Steps are read in order, run by run, because the body of a request may continue an earlier one's.
+5. If a step's content has expired, is sealed and no key here opens it, or is damaged, the step is listed with the
+   reason. The others are returned.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ from refold.streams.view import EntityView
 
 
 class ReceivedAnswer(NamedTuple):
-    """One answer. place: the position of its call in the attempt, counted from 1. at: when received, in
-    microseconds."""
+    """One answer. place: the position of its call in the attempt, from 1. at: when it was received, microseconds."""
 
     run: str
     step: int
@@ -58,12 +57,12 @@ class ReceivedAnswer(NamedTuple):
 
     @property
     def question(self) -> str:
-        """The same for equal questions."""
+        """The hash of the request; it is the same for equal requests."""
         return self.call.asked.hash
 
 
 class UnreadStep(NamedTuple):
-    """A step whose answers are unknown, and why."""
+    """A step whose answers cannot be read, and why."""
 
     run: str
     step: int
@@ -77,7 +76,7 @@ def heard_in(
 
     Args:
         log: The log of the steps.
-        vault: Opens their content.
+        vault: Decrypts their content.
         steps: Views of entities of the type step.
         cut: The point at which the actions of imported steps are read.
 
@@ -127,7 +126,7 @@ STEPS_AT_ONCE = 64
 
 
 class RecordedRead(NamedTuple):
-    """One recorded read. at: microseconds since 1970; ids in hex; version None if none was recorded."""
+    """One recorded read. at: microseconds since 1970. observations: ids in hex. version: None if none was recorded."""
 
     entity: str
     run: str
@@ -142,9 +141,9 @@ class RecordedRead(NamedTuple):
 class KnownEntity(NamedTuple):
     """An entity as it was read, and as the log held it.
 
-    known: at the read. held: at the given moment, None if the log had no observation of it then. newer_then, newer_by:
-    how many further observations of it the log had, when it was read and at the moment. differing: the fields (JSON
-    form) whose value in the log was another, the known value on the left.
+    known: as it was read. held: at the given moment; None if the log had no observation of it then. newer_then,
+    newer_by: how many more observations of it the log had when it was read, and at the moment. differing: the fields
+    (JSON form) whose value in the log differed, with the known value on the left.
     """
 
     read: RecordedRead
@@ -156,14 +155,14 @@ class KnownEntity(NamedTuple):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the log held more of the entity, when it was read or by the moment asked for."""
+        """Whether the log had more observations of the entity, when it was read or at the given moment."""
         return self.newer_then > 0 or self.newer_by > 0
 
 
 class Knowledge(NamedTuple):
-    """What an agent had read and been answered by a point, in order of time.
+    """The reads of an agent and the answers it had received by a point, in order of time.
 
-    unheard: steps whose answers are unknown.
+    unheard: steps whose answers cannot be read.
     """
 
     point: Point
@@ -175,11 +174,20 @@ class Knowledge(NamedTuple):
 def knew(
     log: Log, vault: ValueCipher, agent: str, at: When = None, *, run: str | None = None, every: bool = False
 ) -> Knowledge:  # fmt: skip
-    """Return what the agent knew by `at`. With a run: what it knew in that run, and what the run's parents knew before
-    it diverged from them.
+    """Return what an agent knew by a moment.
 
-    every: return all of it, not only the latest read of each entity and the last answer to each request. UnknownEntity
-    if the agent has no step in this log; NotAnswerable if a state that was read is no longer available.
+    Args:
+        log: The log.
+        vault: Decrypts contents.
+        agent: The agent's name.
+        at: The moment: a time, or a position in the log.
+        run: Only what it knew in that run, and what the run's parents knew before it diverged from them.
+        every: Return all reads and answers, not only the latest read of each entity and the last answer to each
+            request.
+
+    Raises:
+        UnknownEntity: The log has no step of the agent, or no such run.
+        NotAnswerable: A state that was read is no longer available.
     """
     micros = _time(at)
     point = log.point(at)
@@ -198,7 +206,7 @@ def knew(
 
 
 def _time(at: When) -> int | None:
-    """Microseconds, where the moment is a time and no place."""
+    """Return the moment in microseconds if it is a time; None if it is a position."""
     if isinstance(at, dt.datetime):
         return datetime_micros(at) if at.tzinfo is not None else None
     if not isinstance(at, str):
@@ -228,7 +236,7 @@ def _steps(log: Log, cut: Cut, agent: str, run: str | None) -> Iterator[EntityVi
 
 
 def _of_run(log: Log, cut: Cut, run: str, last: int | None) -> Iterator[EntityView]:
-    """Yield the steps of a run up to number `last`, those of its parents first."""
+    """Yield the steps of a run up to number `last`, after those of its parents."""
     begun = log.states([f"run/{run}"], cut).get(f"run/{run}")
     if begun is None:
         raise UnknownEntity(f"run/{run}: this log has no such run by then; `refold runs` lists the runs")
@@ -264,7 +272,7 @@ def _known(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> K
     known = _as_read(log, read)
     version = known.version
     partition = log.port.partition_of(read.entity)
-    # Within the same millisecond nobody can tell the order.
+    # Within the same millisecond the order is not known.
     before = [each for each in log.port.arrivals(read.entity, log.port.ends()[partition])
               if each.recorded_at < read.at // 1000]  # fmt: skip
     shown = {} if held is None else held.shown()
@@ -276,7 +284,7 @@ def _known(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> K
 
 
 def _as_read(log: Log, read: RecordedRead) -> EntityView:
-    """The entity as it was read: at the recorded cut, or where that is another log's, at the recorded version."""
+    """Return the entity as it was read: at the recorded cut; if the cut is another log's, at the recorded version."""
     try:
         if read.cut:
             return read_again(log, read.entity, {"cut": read.cut, "state_hash": read.state_hash})

@@ -43,21 +43,32 @@ from refold.avro.shipped import shipped_types
 from refold.streams.blobs.url import NO_STORE
 from refold.streams.client import Log, RuntimeContext
 
-# A field of each that earlier definitions did not have.
+# For each type, a field that its earlier definitions did not have.
 _RECORDED_TYPES = {"run": "caller_run", "step": "answered", "effect": "lease_ms"}
 _CLOCKS_DIFFER_MS = 10 * 60 * 1000
-# A source counts to 2^64; each time a run is resumed, it continues in another range of 2^32 numbers.
+# A source counts to 2^64. Each time a run is resumed, it continues in another range of 2^32 numbers.
 _SEQ_OF_ATTEMPT = 1 << 32
 
 
 class LiveChildren:
-    """Makes the nested runs of a run in a log: in the log, or in memory if they ended. See recorder/children.py."""
+    """Creates the nested runs of a run in a log: in the log, or in memory if they ended. See recorder/children.py."""
 
     def __init__(
         self, live: Live, log: Log, around: RuntimeContext, vault: ValueCipher, head: Recording, redact: RunRedactor,
         start_of: StartOf, guard: Guard | None,
     ) -> None:  # fmt: skip
-        """head: the run's, as it is recorded. guard: of the run, and so of those within it."""
+        """Set up the nested runs of one run.
+
+        Args:
+            live: Creates runs of the log.
+            log: The log.
+            around: Its clock and ids.
+            vault: Seals contents.
+            head: The run's head, as it is recorded.
+            redact: The run's redactor.
+            start_of: Where the run's effects may begin in each partition.
+            guard: The guard of the run and of its nested runs.
+        """
         self._live = live
         self._log = log
         self._around = around
@@ -98,7 +109,11 @@ class LiveChildren:
         )  # fmt: skip
 
     def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> Within:
-        """Return what is recorded of a run with that id, which this run began before its process ended."""
+        """Return what is recorded of a nested run with that id, which this run began before its process ended.
+
+        Raises:
+            InputError: The recorded run is another one.
+        """
         found = load(self._log, head.run, self._vault)
         if not is_sought or (found.caller, found.caller_step) != (head.caller, head.caller_step):
             raise InputError(f"run {head.run} is recorded already: give another id, or no id")
@@ -115,12 +130,12 @@ class LiveChildren:
         return in_memory(recording, answers, fields, redact, None, call=call).run
 
     def _redacting(self) -> RunRedactor:
-        """Return the parent's redactor, which knows the secrets that the parent has seen so far."""
-        return for_run(self._redact, fresh_key)  # it has its key
+        """Return a copy of the parent's redactor, which knows the secrets that the parent has seen so far."""
+        return for_run(self._redact, fresh_key)  # fresh_key is not called: the parent's redactor has a key
 
 
 class Live:
-    """Makes runs of one log."""
+    """Creates the runs of one log."""
 
     def __init__(self, log: Log, around: RuntimeContext, vault: ValueCipher) -> None:
         self._log = log
@@ -130,10 +145,22 @@ class Live:
     def begin(
         self, head: Recording, entry: str, redact: RunRedactor, share: float, strays: Strays, policy: Policy | None
     ) -> Run:
-        """Begin a new run. share: the share of successful runs to keep. policy: the rules for its calls."""
+        """Begin a new run.
+
+        Args:
+            head: The run's head, as the agent's code gets it.
+            entry: The name of its function.
+            redact: The run's redactor.
+            share: The share of successful runs to keep, in [0, 1].
+            strays: What happens to tool calls outside of any run.
+            policy: The rules for its calls.
+
+        Raises:
+            InputError: The share is invalid, or the log has no content store.
+        """
         guard = None if policy is None else Guard(policy, head.started_at)
         shown = _redacted(head, redact)
-        # Its task is a part of its effects' keys.
+        # The task is a part of the keys of the run's effects.
         given = msgspec.structs.replace(head, task=shown.task)
         return self._run(shown, entry, 1, redact, WORLD, share, given=given, strays=strays, guard=guard)
 
@@ -141,7 +168,20 @@ class Live:
         self, recording: Recording, attempt: int, redact: RunRedactor, share: float, strays: Strays,
         policy: Policy | None,
     ) -> Run:  # fmt: skip
-        """Resume a run that did not end, or that failed. attempt: how often it was begun, including this time."""
+        """Resume a run that did not end or that failed.
+
+        Args:
+            recording: The run so far.
+            attempt: How often the run was begun, including this time.
+            redact: The run's redactor.
+            share: The share of successful runs to keep, in [0, 1].
+            strays: What happens to tool calls outside of any run.
+            policy: The rules for its calls.
+
+        Raises:
+            InputError: The run cannot be resumed: it succeeded, it is nested, it was imported, or it was begun under a
+                policy and none is given.
+        """
         if recording.caller:
             raise InputError(
                 f"run {recording.run} began in step {recording.caller_step} of run {recording.caller}: continue "
@@ -159,7 +199,7 @@ class Live:
             )
         guard = None if policy is None else guard_of(policy, recording)
         steps = recording.steps
-        if steps and steps[-1].outcome == "failed":  # what ended it is tried again; its attempts count
+        if steps and steps[-1].outcome == "failed":  # the step that failed is tried again; its attempts count
             steps = (*steps[:-1], _reopened(steps[-1]))
         answers = Resumer(msgspec.structs.replace(recording, steps=steps))
         return self._run(recording, "", attempt, redact, answers, share, strays=strays, guard=guard)
@@ -173,9 +213,15 @@ class Live:
         policy: Policy | None,
         before: Recording,
     ) -> Run:
-        """Fork a run. head: with the child's id, parent, forked_at and patch; everything else is the parent's.
+        """Fork a run.
 
-        before: the parent up to the fork, which a policy counts as part of the child.
+        Args:
+            head: The child's head, with its id, parent, forked_at and patch; everything else is the parent's.
+            entry: The name of the agent's function.
+            redact: The child's redactor.
+            answers: The answers of its calls.
+            policy: The rules for its calls.
+            before: The parent up to the fork; a policy counts its calls as the child's.
         """
         guard = None if policy is None else guard_of(policy, before)
         return self._run(head, entry, 1, redact, answers, guard=guard)
@@ -183,15 +229,21 @@ class Live:
     def fork_sink(
         self, head: Recording, entry: str, redact: RunRedactor
     ) -> tuple[LogSink, Callable[[Recording, RunOptions], LogSink]]:  # fmt: skip
-        """Begin a child of a run in the log. Its steps are written to the sink by another than a Run of this process.
+        """Begin a child of a run in the log. Its steps are written to the sink, and not by a Run of this process.
 
-        The second part begins the nested runs of the child, from the heads that their code gave.
+        Args:
+            head: The child's head.
+            entry: The name of the agent's function.
+            redact: The child's redactor.
+
+        Returns:
+            The child's sink, and a function that begins a nested run of the child from the head that its code gave.
         """
 
         def begin_child(given: Recording, options: RunOptions) -> LogSink:
             if self._log.states([run_entity(given.run)]):
                 raise InputError(f"run {given.run} is recorded already: give another id, or no id")
-            own = for_run(redact, fresh_key)  # it has its key
+            own = for_run(redact, fresh_key)  # fresh_key is not called: the child's redactor has a key
             shown = _child_shown(given, options, own)
             return self._begun(shown, options.entry, 1, itertools.count(), own, options.sample)
 
@@ -208,7 +260,18 @@ class Live:
         attempt: int,
         guard: Guard | None,
     ) -> Run:
-        """Begin a nested run. head: as recorded, if it is resumed. guard: the parent's."""
+        """Begin or resume a nested run.
+
+        Args:
+            head: Its head; the recorded one if it is resumed.
+            given: The arguments with which the code began it.
+            redact: Its redactor.
+            answers: The answers of its calls.
+            start_of: Where its effects may begin in each partition.
+            call: The parent's call that began it.
+            attempt: How often it was begun, including this time.
+            guard: The parent's guard.
+        """
         shown = _child_shown(head, given, redact) if attempt == 1 else head
         return self._run(
             shown, given.entry, attempt, redact, answers, given.sample, strays=given.strays, start_of=start_of,
@@ -216,9 +279,12 @@ class Live:
         )  # fmt: skip
 
     def captured(self, head: Recording, attempt: int, redact: RunRedactor) -> CapturedRun:
-        """A run that is recorded from outside of the agent's code.
+        """Begin or resume a run that is recorded from outside of the agent's code.
 
-        attempt: how often the run was begun, with this time; of a later one head is its recording.
+        Args:
+            head: The run's head; if it is resumed, its recording.
+            attempt: How often the run was begun, including this time.
+            redact: The run's redactor.
         """
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         shown = _redacted(head, redact) if attempt == 1 else head
@@ -230,7 +296,7 @@ class Live:
         share: float = 1, *, given: Recording | None = None, strays: Strays = "refuse",
         start_of: StartOf | None = None, call: ChildCall | None = None, guard: Guard | None = None,
     ) -> Run:  # fmt: skip
-        """head: as it is recorded; given: as the agent's code gets it."""
+        """Create a run. head: as it is recorded. given: as the agent's code gets it."""
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         if guard is not None and attempt == 1:
             head = msgspec.structs.replace(head, tags=(*head.tags, TAG + guard.policy.name))
@@ -254,7 +320,7 @@ class Live:
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,
         *, is_at_once: bool = False,
     ) -> LogSink:  # fmt: skip
-        """Return the run's sink. From now on the log has an entity with the run's id."""
+        """Begin the run in the log and return its sink. From then on the log has an entity with the run's id."""
         check_share(share)
         if not self._log.port.has_store:
             raise InputError(
@@ -275,7 +341,7 @@ class Live:
         return sink
 
     def _ledger(self, redact: RunRedactor, seq: Iterator[int], start_of: StartOf) -> Ledger:
-        """Return the run's own ledger, which writes about effects as this run."""
+        """Return the run's own ledger, which records effects with the run as their source."""
 
         def source(order: Order) -> Source:
             return Source(order.agent, order.run, order.step.rpartition("#")[2], order.tool, next(seq))
@@ -286,11 +352,11 @@ class Live:
         )  # fmt: skip
 
     def _start_of(self, head: Recording, *, is_resumed: bool) -> StartOf:
-        """Return the offset in a partition before which nothing was recorded of this run's effects."""
+        """Return a function from a partition to the offset before which none of this run's effects was recorded."""
         if head.task and not head.parent:
             return _from_the_beginning
         port = self._log.port
-        if not is_resumed:  # keys start with the run's id, so nothing was recorded before its first observation
+        if not is_resumed:  # keys begin with the run's id, so nothing was recorded before its first observation
 
             @functools.cache
             def ends() -> Mapping[int, int]:
@@ -301,13 +367,13 @@ class Live:
 
         def after_begin(partition: int) -> int:
             begun = next(port.entity_records(entity, port.ends()[port.partition_of(entity)]), None)
-            # By the brokers' own clocks, which may differ among themselves.
+            # Times come from the brokers' clocks, which may differ among themselves.
             return 0 if begun is None else port.first_after(partition, begun.recorded_at - _CLOCKS_DIFFER_MS)
 
         return functools.cache(after_begin)
 
     def _have_types(self) -> None:
-        """Register the shipped definitions of recorded types, in a log whose own are older."""
+        """Register the shipped definitions of recorded types, if the log's own are older."""
         for name, field in _RECORDED_TYPES.items():
             if field not in self._log.types[name].fields:
                 self._log.register(shipped_types()[name])
@@ -318,7 +384,7 @@ def _from_the_beginning(partition: int) -> int:
 
 
 class CapturedRun:
-    """A run that is recorded from outside: everything observed of it is passed to `sink`, and written at once."""
+    """A run that is recorded from outside. Everything observed of it is passed to `sink`, and written at once."""
 
     def __init__(
         self, log: Log, head: Recording, sink: LogSink, seq: Iterator[int], redact: RunRedactor, seal: Seal
@@ -337,17 +403,31 @@ class CapturedRun:
         """Record more of the run, caused by its last observation.
 
         Args:
-            entity: the entity to observe.
-            patch: fields in clear.
-            step: the step's number.
-            at: when it happened, in microseconds.
-            payloads: fields whose values are redacted and sealed, as all content of a run is.
+            entity: The entity to observe.
+            patch: Fields in clear.
+            step: The step's number.
+            at: When it happened, microseconds.
+            payloads: Fields whose values are redacted and sealed, like all content of a run.
+
+        Returns:
+            The observation's id.
         """
         sealed = {name: self._seal(entity, name, self._redact(value)) for name, value in (payloads or {}).items()}
         return self._log.observe(entity, {**patch, **sealed}, **self._said(step, at))
 
     def link(self, entity: str, relation: str, target: str, step: int, at: int) -> str:
-        """Link an entity of the run to another one."""
+        """Link an entity of the run to another one.
+
+        Args:
+            entity: The entity.
+            relation: The name of the link.
+            target: The other entity.
+            step: The step's number.
+            at: When it happened, microseconds.
+
+        Returns:
+            The observation's id.
+        """
         return self._log.observe(entity, None, kind="link", link=Link(relation, target), **self._said(step, at))
 
     def _said(self, step: int, at: int) -> dict[str, Any]:
@@ -356,24 +436,24 @@ class CapturedRun:
 
 
 class Capturing:
-    """Begins runs that are recorded from outside, in one log."""
+    """Begins runs of one log that are recorded from outside of the agent's code."""
 
     def __init__(self, live: Live, redacting: Callable[[], RunRedactor], around: RuntimeContext) -> None:
-        """redacting: a redactor for one run. around: the clock and the ids that the log has."""
+        """Use a log. redacting: returns a redactor for one run. around: the log's clock and ids."""
         self.around = around
         self._live = live
         self._redacting = redacting
 
     def redactor(self) -> RunRedactor:
-        """A redactor for one run."""
+        """Return a redactor for one run."""
         return self._redacting()
 
     def begin(self, head: Recording) -> CapturedRun:
-        """A new run."""
+        """Begin a new run."""
         return self._live.captured(head, 1, self._redacting())
 
     def resume(self, recording: Recording, attempt: int) -> CapturedRun:
-        """A run that did not end. attempt: how often it was begun, with this time."""
+        """Resume a run that did not end. attempt: how often it was begun, including this time."""
         return self._live.captured(recording, attempt, self._redacting())
 
 
@@ -389,7 +469,7 @@ def _redacted(head: Recording, redact: RunRedactor) -> Recording:
 def _child_shown(head: Recording, given: RunOptions, redact: RunRedactor) -> Recording:
     """Return the head of a nested run as it is recorded."""
     shown = _redacted(head, redact)
-    # A task derived from the parent's reveals nothing, and has to distinguish children.
+    # A task that was derived from the parent's reveals nothing, and must stay different for each child.
     return shown if given.has_task else msgspec.structs.replace(shown, task=head.task)
 
 

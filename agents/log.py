@@ -1,4 +1,4 @@
-"""The log as an agent's author holds it: what refold.open gives. Everything of Log, and runs."""
+"""The log that refold.open returns to the author of an agent: everything of Log, and runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.open import open_as
 from refold.streams.point import When
 
-# The modules that runs need are imported on use: a log that is only observed and read opens without them.
+# The modules that runs need are imported on first use, so a log that is only observed and read opens without them.
 if TYPE_CHECKING:
     from refold.agents.compare.divergence import Divergence
     from refold.agents.effects.ledger import Ledger
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ForkChanges(NamedTuple):
-    """What a fork changes; see AgentLog.fork."""
+    """The changes of a fork; see AgentLog.fork."""
 
     state: Mapping[str, Any] | Callable[[Any], Any] | None
     drop: Sequence[str]
@@ -58,7 +58,7 @@ class AgentLog(Log):
         metadata: Mapping[str, Any] | None = None, id: str | None = None, resume: str | None = None,
         redact: Redact | None = None, sample: float = 1, strays: Strays = "refuse", guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
-        """Begin a run of an agent, recorded from here on. A context manager.
+        """Begin a run of an agent. Everything in it is recorded. A context manager.
 
         In the code of a run it begins a nested run, with the outer run's redactor (docs/AGENTS.md).
 
@@ -66,13 +66,17 @@ class AgentLog(Log):
             agent: The agent's name.
             version: The agent's version.
             code_version: The commit that it runs from.
-            input: The input, of the values that docs/AGENTS.md lists.
-            state: Its working memory at the start, of the same values.
+            input: The input, of the types that docs/AGENTS.md lists.
+            state: Its working memory at the start, of the same types.
             seed: For run.random, and to be passed to models.
             task: The first part of its effects' keys, which stays the same when the task is tried again in another run
                 [the run's id].
+            title: A title for people.
+            user: The user for whom the run works.
             kind: production, test, evaluation or one of your own.
             entry: Its function as module:function, for replays.
+            tags: Labels by which `runs` finds it.
+            metadata: More values about the run.
             id: The run's id [a generated one].
             resume: The id of a run to continue, that did not end or that failed. Its recorded arguments stay in effect.
             redact: A Redactor or a function that decides which parts of a JSON tree may be written (docs/REDACTION.md).
@@ -83,6 +87,9 @@ class AgentLog(Log):
                 raises StrayCall; "adopt" records it as a call of this run, if no other run is open.
             guard: A policy, or the path of its file, for the run's tool and model calls (docs/guides/policy.md). A run
                 that was begun with one cannot be resumed without one.
+
+        Raises:
+            InputError: An argument is invalid, the id is taken, or the run cannot be resumed.
         """
         from msgspec.structs import replace
 
@@ -137,9 +144,10 @@ class AgentLog(Log):
         See docs/REPLAY.md.
 
         Args:
+            run: The run's id.
             agent: The function, sync or async, or its name, found from this folder [the one that the run names
                 (entry)].
-            redact: As the run was recorded with.
+            redact: The redactor that the run was recorded with.
             confined: Run it in a separate process, to which the kernel denies every socket and process (Linux). Another
                 process must be able to find the function by its name.
 
@@ -162,7 +170,7 @@ class AgentLog(Log):
     async def replay_async(
         self, run: str, agent: Agent | str | None = None, *, redact: Redact | None = None, confined: bool = False
     ) -> Replayed:
-        """As `replay`, in an event loop that runs; a confined one holds the loop up until it is done."""
+        """As `replay`, in a running event loop. A confined replay blocks the loop until it is done."""
         if confined:
             return self._confined(run, agent, redact)
         from refold.agents.replay.run import replayed_async
@@ -194,21 +202,35 @@ class AgentLog(Log):
         code_version: str | None = None, entry: str = "", tags: Iterable[str] = (), id: str | None = None,
         redact: Redact | None = None, guard: Guarding | None = None,
     ) -> Run:  # fmt: skip
-        """Fork a run: a child that diverges from it after its step `at` (0: before the first). Returns a run to be
-        driven.
+        """Fork a run: create a child that diverges from it after its step `at` (0: before the first).
 
         Calls before the fork are answered from the parent's recording. The parent does not change.
 
         Args:
-            state: New values by path, as `order.status`, or a function of the state.
+            run: The parent's id.
+            at: The number of the parent's step.
+            state: New values by path, such as `order.status`, or a function of the state.
             drop: Paths to remove from the state.
             input: The child's input instead of the parent's.
             results: By STEP/NAME: the answer of that call, or a Failure.
             arguments: Arguments for every call of a name, or for every `model` call.
-            policy: How calls after the fork are answered. live: call the world. recorded: use an equal request's
+            policy: How calls after the fork are answered. live: really make the call. recorded: use an equal request's
                 recorded answer, else raise Unrecorded. asked: the same, but call `ask` instead of raising.
             allow: Names of the writes that may run ("observe" for observations). Any other write raises NotAllowed.
+            ask: Returns the answer of a call that is not recorded, for the policy `asked`.
+            version: The child's version [the parent's].
+            code_version: The child's commit [the parent's].
+            entry: Its function as module:function [the parent's].
+            tags: The child's tags.
+            id: The child's id [a generated one].
+            redact: As for `run`.
             guard: As for `run`. The parent's recorded calls count.
+
+        Returns:
+            The child, which the agent's code must now be run with.
+
+        Raises:
+            InputError: The run has no code, no such step, or an argument is invalid.
         """
         from msgspec.structs import replace
 
@@ -231,10 +253,18 @@ class AgentLog(Log):
     ) -> None:  # fmt: skip
         """Fork as `fork` does, and run the agent in a process that the kernel confines (docs/REPLAY.md).
 
-        Its policy is `recorded`: calls after the fork are answered by the parent's recording and by `results`. agent:
-        as for a confined replay. id: the child's id, under which the log records how it ended. Raises Departure if the
-        code left the recording or tried to reach outside; NotConfinable if the kernel refuses, in which case nothing
-        was run or recorded.
+        The policy is `recorded`: calls after the fork are answered by the parent's recording and by `results`. The log
+        records how the child ended. The other arguments are those of `fork`.
+
+        Args:
+            run: The parent's id.
+            agent: As for a confined replay.
+            at: The number of the parent's step.
+            id: The child's id.
+
+        Raises:
+            Departure: The code departed from the recording, or tried to reach outside.
+            NotConfinable: The kernel refuses. Nothing was run or recorded.
         """
         from refold.agents.confined.replay import forked_confined
         from refold.agents.entry import entry_for
@@ -245,7 +275,7 @@ class AgentLog(Log):
         entry = entry_for(agent) if callable(agent) else agent or self._required_entry(run)
         changes = ForkChanges(state, drop, input, results, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
-        Forked(parent, at, read_patch(head.patch), "recorded")  # refuses what could not be forked
+        Forked(parent, at, read_patch(head.patch), "recorded")  # raises if this cannot be forked
         forked_confined(
             lambda: self._live.fork_sink(head, entry, redacting), entry, head, parent, self._around.now_micros,
             fields=self._fields, redact=redact, key=self._redaction_key() if isinstance(redact, Redactor) else None,
@@ -280,7 +310,11 @@ class AgentLog(Log):
         return parent, head, redacting
 
     def agent_of(self, run: str) -> Agent:
-        """Return the function that a run was begun with, by its recorded name. InputError if there is none."""
+        """Return the function that a run was begun with, by its recorded name.
+
+        Raises:
+            InputError: The run names no function, or it cannot be imported.
+        """
         from refold.agents.entry import agent_of
 
         return agent_of(self._required_entry(run), Path.cwd())
@@ -306,7 +340,12 @@ class AgentLog(Log):
         return read_again(self, entity, answer).shown()
 
     def recording(self, run: str, at: When = None) -> Recording:
-        """Return a recorded run, now or at a point. UnknownEntity; Expired if its content was removed."""
+        """Return a recorded run, now or at a point.
+
+        Raises:
+            UnknownEntity: There is no such run.
+            Expired: Its content was removed.
+        """
         from refold.agents.recordings.load import load
 
         return load(self, run, self.vault, at)
@@ -317,18 +356,22 @@ class AgentLog(Log):
         parent: str = "", flagged: bool = False, model: str = "", usage: bool = False, limit: int | None = None,
         at: When = None,
     ) -> RunList:  # fmt: skip
-        """List the runs of agents, the newest first, as `refold runs` does. A run must match every argument.
+        """List the runs of agents, newest first, as `refold runs` does. A run must match every argument.
 
         Args:
-            since, until: The earliest and latest begin; aware datetimes or RFC 3339 text.
+            since, until: The earliest and latest start; aware datetimes or RFC 3339 text.
             text: A text in input, output, messages, calls or results.
             tool: A tool that the run called.
             error: A text in the class or message of an error that failed the run, or was retried.
             outcome: succeeded, failed, cancelled, timed_out, unknown or running.
+            agent: The agent's name.
+            user: The run's user.
+            tag: One of the run's tags.
             parent: Only forks of this run.
+            flagged: Only flagged runs.
             model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
-            limit: At most the newest so many.
+            limit: At most so many, the newest ones.
             at: As they were at a point.
 
         Returns:
@@ -346,9 +389,14 @@ class AgentLog(Log):
         return find(self, self.vault, wanted, limit, at)
 
     def compare(self, a: str, b: str, *, exact: bool = False) -> Divergence | None:
-        """The first place where two recorded runs part, and why; None where they never do.
+        """Return the first difference between two recorded runs, and its cause; None if they do not differ.
 
-        exact: clock, randomness, fresh ids and points of reading count as well; docs/COMPARE.md.
+        See docs/COMPARE.md.
+
+        Args:
+            a: The id of a run.
+            b: The id of another run.
+            exact: Whether clock readings, random numbers, generated ids and points of reads count as differences too.
         """
         from refold.agents.compare.compare import compare
 
@@ -358,35 +406,50 @@ class AgentLog(Log):
         """Return what an agent had read by a moment, compared with what the log held then, and the answers of tools and
         models.
 
-        For each entity it returns the latest read and for each request the last answer, or with `every` all of them; in
-        one run, or in all. With a time, it counts what the agent had by then. See docs/COMPARE.md.
+        See docs/COMPARE.md.
+
+        Args:
+            agent: The agent's name.
+            at: The moment: a position in the log, or a time. With a time, what the agent had by then counts.
+            run: Only in this run; by default in all runs.
+            every: Return all reads and answers, not only the latest read of each entity and the last answer to each
+                request.
         """
         from refold.agents.knew import knew
 
         return knew(self, self.vault, agent, at, run=run, every=every)
 
     def questions(self, *, all_too: bool = False) -> list[ApprovalQuestion]:
-        """Return the open questions of policies about calls of runs, the oldest first; all_too: also answered ones."""
+        """Return the open questions of policies about calls of runs, oldest first. all_too: answered ones as well."""
         from refold.agents.policy.decision_log import questions
 
         return questions(self, self.vault.open, all_too=all_too)
 
     def answer(self, question: str, *, is_approved: bool, by: str, reason: str = "") -> None:
-        """Answer such a question, once. InputError if no open question has that id."""
+        """Answer a question of a policy. A question can be answered only once.
+
+        Args:
+            question: The question's id.
+            is_approved: Whether the call is approved.
+            by: Who answers.
+            reason: Why; may be empty.
+
+        Raises:
+            InputError: No open question has that id.
+        """
         from refold.agents.policy.decision_log import answer
 
         answer(self, question, self._around.now_micros(), is_approved=is_approved, by=by, reason=reason)
 
     @cached_property
     def vault(self) -> ValueCipher:
-        """Return the vault that seals the content of runs, and opens it, with the log's key ring
-        (agents/keys/choose.py)."""
+        """The vault that seals and opens the content of runs, with the log's key ring (agents/keys/choose.py)."""
         from refold.agents.keys.choose import vault_of
 
         return vault_of(self, os.environ)
 
     def close(self) -> None:
-        """Flush and let go of the log, and of its key ring."""
+        """Flush and release the log and its key ring."""
         try:
             super().close()
         finally:
@@ -414,7 +477,7 @@ class AgentLog(Log):
 
     @cached_property
     def effects(self) -> Ledger:
-        """Return the effects of write tools: list, settle and compensate them (docs/EFFECTS.md)."""
+        """The effects of write tools: list, settle and compensate them (docs/EFFECTS.md)."""
         from refold.agents.effects.ledger import Ledger
 
         return Ledger(self, self._around.now_micros, self._around.new_id, keeper=self.vault)
@@ -427,7 +490,7 @@ class AgentLog(Log):
 
 
 def _check_redacting(recording: Recording, redact: Redact | None) -> None:
-    """Refuse to continue a redacted run in clear, unless the caller says so explicitly."""
+    """Refuse to continue a redacted run in clear, unless the caller requests it explicitly."""
     if recording.redacted and redact is None:
         raise InputError(
             f"run {recording.run} was recorded through a redactor, and its continuation would be written in clear: "
@@ -437,7 +500,7 @@ def _check_redacting(recording: Recording, redact: Redact | None) -> None:
 
 
 def _patch_shown(patch: Plain, redact: RunRedactor) -> Plain:
-    """Return a fork's patch as it is recorded: names occur in the paths of its edits."""
+    """Return a fork's patch as it is recorded. The paths of its edits contain names, so they are redacted too."""
     from refold.agents.redaction.walk import redacted_edits
 
     shown = redact.shown(patch)
@@ -455,15 +518,15 @@ def open_log(
     worker: str | None = None,
     around: RuntimeContext | None = None,
 ) -> AgentLog:
-    """Open a log. A missing log is created, unless read_only.
+    """Open a log. A missing log is created, unless read_only is set.
 
     Args:
         url: file:PATH or kafka://HOST:PORT/PREFIX [REFOLD_LOG, else file:.refold].
         types: .avsc files, or folders of them, in addition to the shipped types or instead of them.
-        read_only: Open it to read.
+        read_only: Open it only for reading.
         reducers: Custom reducers to register in this process: a function, its name as module:function, or a module, for
             each function in it that has a refold_version (docs/TYPES.md).
-        owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers.
+        owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers; seconds.
         config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
         around: Clock, ids and name of this process, for tests.

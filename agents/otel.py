@@ -1,21 +1,21 @@
-"""A recorded run as OpenTelemetry spans: one trace a run, with the times that were recorded.
+"""A recorded run as OpenTelemetry spans: one trace per run, with the recorded times.
 
-    span "invoke_agent AGENT"       the run; a fork links to its parent's, and has only its own steps; a run within
-                                    another links to the step that began it, and is an event of that
+    span "invoke_agent AGENT"       the run; a fork links to its parent's, and has only its own steps; a nested run
+                                    links to the step that began it, and is an event of that step
       span "NAME"                   a step, over all its attempts; what it decided, read and observed are its events
-        span "execute_tool TOOL"    a tool call, of whichever attempt
+        span "execute_tool TOOL"    a tool call, of any attempt
         span "chat MODEL"           a model call
 
-1. `spans` maps a recording to spans: pure, and without any package of OpenTelemetry's.
-2. `export` hands them to the processors of an SDK's TracerProvider, and so to whatever exporters it has.
+1. `spans` maps a recording to spans. It is pure, and needs no package of OpenTelemetry.
+2. `export` passes them to the processors of an SDK's TracerProvider, and so to the exporters that it has.
 
-Ids are made of the run's id and of where in the run something stands: who exports twice, or again when the run has
-gone on, gives the same spans. Each failure, of a retried attempt too, is an `exception` event, at its time.
-What is ours is named `refold.*`; agents, tools and models stand under the names of the GenAI conventions, as of 2026 in
-their own repository; the provider also under the name that it had until 1.36 (`gen_ai.system`).
+Ids are computed from the run's id and the position in the run. So exporting twice, or again after the run has
+continued, gives the same spans. Each failure, also of a retried attempt, is an `exception` event at its time.
+Our own attributes are named `refold.*`. Agents, tools and models use the names of the GenAI conventions, as of 2026 in
+their own repository; the provider also has the name that it had until 1.36 (`gen_ai.system`).
 
-What leaves the log here is out of its reach: no key of the run's can make it unreadable. `content=False` leaves out
-what may hold anybody's words: arguments, messages and traces of errors, decisions.
+Exported data is outside of the log: destroying the run's key does not make it unreadable. `content=False` leaves out
+what may contain somebody's words: arguments, messages and tracebacks of errors, decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 SCOPE = "refold"
-UNKNOWN_SYSTEM = "_OTHER"  # the conventions' word for it
+UNKNOWN_SYSTEM = "_OTHER"  # the conventions' name for an unknown provider
 SHORT_MAX = 256
 
 _TRACE = b"refold-trace/1\0"
@@ -51,7 +51,7 @@ _REQUEST_NAMES = {
     "top_k": "gen_ai.request.top_k", "frequency_penalty": "gen_ai.request.frequency_penalty",
     "presence_penalty": "gen_ai.request.presence_penalty",
 }  # fmt: skip
-# By the places where providers' answers have them under `usage`.
+# By the paths under `usage` in the answers of providers.
 _USAGE_NAMES = {
     ("cache_read_input_tokens",): "gen_ai.usage.cache_read.input_tokens",
     ("cache_creation_input_tokens",): "gen_ai.usage.cache_creation.input_tokens",
@@ -69,7 +69,7 @@ Attributes: TypeAlias = Mapping[str, "str | bool | int | float | Sequence[str]"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something at one moment of a span. at: microseconds since 1970."""
+    """Something that happened at one moment of a span. at: microseconds since 1970."""
 
     name: str
     at: int
@@ -78,10 +78,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span. Times in microseconds since 1970.
+    """One span. Times are microseconds since 1970.
 
-    trace_id: 128 bits; span_id, parent_id: 64 bits, 0 for no parent. is_remote: it was a call to another service.
-    error: why it failed, None where it did not. link: trace and span of what it came of.
+    trace_id: 128 bits. span_id, parent_id: 64 bits, 0 for no parent. is_remote: whether it was a call to another
+    service. error: why it failed, None if it did not. link: trace and span of the run or step that it came from.
     """
 
     trace_id: int
@@ -98,15 +98,18 @@ class Span:
 
 
 def trace_id_of(run: str) -> int:
-    """The id of a run's trace."""
-    return int.from_bytes(hashlib.sha256(_TRACE + run.encode()).digest()[:16], "big") or 1  # 0 is no id
+    """Return the id of a run's trace."""
+    return int.from_bytes(hashlib.sha256(_TRACE + run.encode()).digest()[:16], "big") or 1  # 0 is not a valid id
 
 
 def spans(recording: Recording, *, system: str = UNKNOWN_SYSTEM, content: bool = True) -> list[Span]:
-    """The spans of a run, parents first. A run that has not ended ends with what is known of it.
+    """Return the spans of a run, parents first. A run that has not ended ends with what is known of it.
 
-    system: the provider of models whose calls do not name one (`provider` in the request or the answer), as the GenAI
-    conventions call it: "openai", "anthropic".
+    Args:
+        recording: The run.
+        system: The provider of models whose calls do not name one (`provider` in the request or the answer), by its
+            name in the GenAI conventions: "openai", "anthropic".
+        content: Whether the spans include arguments, messages and tracebacks of errors, and decisions.
     """
     return _Mapping(recording, system, content=content).spans()
 
@@ -114,9 +117,19 @@ def spans(recording: Recording, *, system: str = UNKNOWN_SYSTEM, content: bool =
 def export(
     recording: Recording, provider: TracerProvider, *, system: str = UNKNOWN_SYSTEM, content: bool = True
 ) -> str:
-    """Give a run's spans, as `spans` has them, to the SDK's provider; returns the trace's id, 32 hex digits.
+    """Pass a run's spans to the SDK's provider.
 
-    Whether they are sent when this returns is a matter of the provider's processors: `provider.force_flush()`.
+    Whether they have been sent when this returns depends on the provider's processors; `provider.force_flush()` sends
+    them.
+
+    Args:
+        recording: The run.
+        provider: The SDK's TracerProvider.
+        system: As for `spans`.
+        content: As for `spans`.
+
+    Returns:
+        The trace's id, 32 hex digits.
     """
     from opentelemetry import trace
     from opentelemetry.context import Context
@@ -133,8 +146,8 @@ def export(
             return trace_id_of(recording.run)
 
     ids = GivenIds()
-    tracer = copy.copy(provider.get_tracer(SCOPE))  # a provider gives everybody the same: its ids stay as they are
-    if isinstance(tracer, Tracer):  # else the SDK is switched off by its environment
+    tracer = copy.copy(provider.get_tracer(SCOPE))  # a copy, because all callers of the provider share one tracer
+    if isinstance(tracer, Tracer):  # any other tracer means that the environment switched the SDK off
         tracer.id_generator = ids
     started: dict[int, trace.Span] = {}
     mapped = spans(recording, system=system, content=content)
@@ -151,13 +164,13 @@ def export(
             span.add_event(event.name, event.attributes, event.at * 1000)
         if each.error is not None:
             span.set_status(trace.Status(trace.StatusCode.ERROR, each.error))
-    for each in reversed(mapped):  # the root last: some processors take its end for that of the trace
+    for each in reversed(mapped):  # the root last: some processors take its end as the end of the trace
         started[each.span_id].end(each.ended_at * 1000)
     return trace.format_trace_id(trace_id_of(recording.run))
 
 
 class _Mapping:
-    """Makes the spans of one recording."""
+    """Builds the spans of one recording."""
 
     def __init__(self, recording: Recording, system: str, *, content: bool) -> None:
         self._recording = recording
@@ -191,7 +204,7 @@ class _Mapping:
         ]  # fmt: skip
 
     def _step(self, step: Step, root: int, before: int) -> list[Span]:
-        """A step and its calls. before: when what came before it ended."""
+        """Return the spans of a step and its calls. before: when the step before it ended, microseconds."""
         own = _span_id(self._recording.run, step.number)
         started_at = _began(step) or before
         calls: list[Span] = []
@@ -217,7 +230,7 @@ class _Mapping:
         return [span, *calls]
 
     def _call(self, call: Call, step: Step, attempt: Attempt, place: int, parent: int, at: int) -> Span:
-        """A tool's or a model's call. at: when it began, where that is not recorded."""
+        """Return the span of a tool or model call. at: its start, if that is not recorded."""
         asked, started_at = call.asked, call.started_at or at
         ended_at = started_at + round(call.duration_ms * 1000)
         is_model = asked.kind == "model"
@@ -261,7 +274,7 @@ class _Mapping:
         return f"chat {said.get('model') or said.get('response_model') or call.asked.name}", attributes
 
     def _told(self, call: Call, at: int) -> Event:
-        """An event for what is no span here: a decision, a read, an observation, a run within."""
+        """Return an event for a call that is not a span here: a decision, a read, an observation, a nested run."""
         asked = call.asked
         attributes: dict[str, Plain] = {"refold.entity": asked.name}
         if asked.kind == "run":
@@ -286,31 +299,31 @@ class _Mapping:
             "error.type": failure.exception if failure else None,
             "refold.duration_ms": (ended_at - started_at) / 1000,
         }
-        is_failed = failure is not None or outcome in _FAILED  # an imported run may say no more than that
+        is_failed = failure is not None or outcome in _FAILED  # an imported run may have only an outcome
         error = (failure.message if failure and self._content else "") if is_failed else None
         return Span(self._trace_id, own, parent, name, started_at, ended_at, _present({**attributes, **more}), events,
                     is_remote, error, link)  # fmt: skip
 
 
 def _link_of(run: Recording) -> tuple[int, int] | None:
-    """The trace and the span that a run came of: its parent, or the step that it began in."""
+    """Return trace and span of the run or step that a run came from: its parent, or the step in which it began."""
     if run.parent:
         return trace_id_of(run.parent), _span_id(run.parent)
     return (trace_id_of(run.caller), _span_id(run.caller, run.caller_step)) if run.caller else None
 
 
 def _span_id(run: str, *place: int) -> int:
-    """A span by where it stands: a run, a step in it, a call in an attempt of it."""
-    return int.from_bytes(hashlib.sha256(_SPAN + encode([run, *place])).digest()[:8], "big") or 1  # 0 is no id
+    """Return a span's id, by its position: a run, a step in it, a call in an attempt of the step."""
+    return int.from_bytes(hashlib.sha256(_SPAN + encode([run, *place])).digest()[:8], "big") or 1  # 0 is not a valid id
 
 
 def _began(step: Step) -> int:
-    """When a step began, 0 where that is not known."""
+    """Return when a step began; 0 if that is not known."""
     return min((each.started_at for each in step.attempts if each.started_at), default=0)
 
 
 def _model_details(call: Call, *, content: bool) -> dict[str, Plain]:
-    """What a model's request and answer say besides what a step's observation repeats of them."""
+    """Return the attributes of a model's request and answer that a step's observation does not repeat."""
     asked, usage = _members(_members(call.asked.request).get("kwargs")), _members(_members(call.answer).get("usage"))
     found: dict[str, Plain] = {}
     for name, ours in _REQUEST_NAMES.items():
@@ -342,7 +355,7 @@ def _members(tree: Plain) -> Mapping[str, Plain]:
 
 
 def _present(attributes: Mapping[str, Plain]) -> Attributes:
-    """What there is of them; integers beyond the wire's 64 bits as text."""
+    """Return the attributes that have a value; integers that do not fit into 64 bits become text."""
     return {
         name: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value
         for name, value in attributes.items() if value not in (None, "", (), [])

@@ -1,9 +1,9 @@
 """Sampling of successful runs: a share is kept as long as a success is, all others for a shorter time.
 
 A run that is flagged, that failed, or that was a test keeps its class (agents/retention/classes.py): no failure is ever
-sampled away. A hash of the run's id decides: the result is the same everywhere and at every time, and a run in a share
-is in every greater share. No observation is dropped here, nor anywhere: a class says how long content is kept, and ids,
-hashes, order and provenance stay.
+sampled away. A hash of the run's id decides. So the result is the same everywhere and at every time, and a run in a
+share is also in every greater share. Observations are never dropped, here or elsewhere: a class decides how long
+content is kept, and ids, hashes, order and provenance remain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ _END = 2**64
 
 
 def class_of(run_id: str, outcome: Outcome, *, kind: str = "", is_flagged: bool = False, share: float = 1) -> str:
-    """The class of a run that ended. kind: as it was started with. share: of successes, in [0, 1]. InputError."""
+    """Return the class of a run that ended.
+
+    Args:
+        run_id: The run's id.
+        outcome: Its outcome.
+        kind: The kind that it was started with.
+        is_flagged: Whether it is flagged.
+        share: The share of successful runs to keep, in [0, 1].
+
+    Raises:
+        InputError: The share is invalid.
+    """
     if is_flagged:
         return FLAGGED
     found = class_by_outcome({"outcome": outcome, "kind": kind})
@@ -29,12 +40,20 @@ def class_of(run_id: str, outcome: Outcome, *, kind: str = "", is_flagged: bool 
 
 
 def is_sampled(run_id: str, share: float) -> bool:
-    """Whether the run is in the share, a number in [0, 1]: none at 0, all at 1. InputError for any other share."""
+    """Tell whether the run is in the share: no run at 0, all runs at 1.
+
+    Raises:
+        InputError: The share is not in [0, 1].
+    """
     return place_of(run_id) < math.ceil(check_share(share) * _END)
 
 
 def check_share(share: float) -> float:
-    """Return the share. InputError if it is invalid."""
+    """Return the share unchanged.
+
+    Raises:
+        InputError: It is not in [0, 1].
+    """
     if not 0 <= share <= 1:
         raise InputError(f"a share of {share!r}: give a number from 0 (no successful run) to 1 (all of them)")
     return share

@@ -1,15 +1,15 @@
-"""Erasable content of a run or a person, sealed on its way into the log and opened on its way out.
+"""Erasable content of a run or a person: it is sealed (encrypted) on its way into the log and opened on its way out.
 
-`seal` returns what a patch holds instead of a JSON value; `open` takes what a view shows and returns the value:
+`seal` returns what a patch stores instead of a JSON value; `open` takes what a view shows and returns the value:
 
 1. The value becomes text: a string itself, else JSON with sorted keys. One byte before it names its form. From
-   DEFLATED_BYTES_MIN on it is deflated if that is smaller. After sealing nothing else can compress it, and a value in a
-   record is stored in the log several times.
-2. It is encrypted by AES-SIV under the data key of the run or person, with the entity and the field's first name as
-   associated data. So a ciphertext opens only in the place where it was sealed, equal values in one place seal to equal
+   DEFLATED_BYTES_MIN on it is deflated if that is smaller, because nothing can compress it after sealing, and a value
+   in a record is stored in the log several times.
+2. It is encrypted by AES-SIV with the data key of the run or person. The entity and the field's first name are the
+   associated data. So a ciphertext opens only in the field where it was sealed, equal values in one field seal to equal
    bytes, and an observation that is sent again has the same id.
-3. A text whose CBOR is larger than the field's `refold.inline` is stored as a Blob: its content is CBOR {key_id,
-   ciphertext}, the same as in the Sealed of a shorter text, and its address is the hash of that.
+3. A text whose CBOR is larger than the field's `refold.inline` is stored as a Blob. Its content is CBOR {key_id,
+   ciphertext}, the same as in the Sealed of a shorter text, and its address is the hash of that content.
 
 The value must already be a JSON tree in canonical form (avro/canonical.json_tree). None stays None, which is no value.
 A value recorded in clear opens unchanged: a log may hold both.
@@ -40,7 +40,7 @@ from refold.avro.observation import type_of
 from refold.streams.client import Log
 
 SEALED_CONTENT = "application/vnd.refold.sealed"
-# A run's metadata is sealed as a whole: its names would otherwise outlive its key.
+# A run's metadata is sealed as a whole, because its names would otherwise outlive its key.
 ALL_METADATA = "*"
 DEFLATED_BYTES_MIN = 512
 KEYS_HELD_MAX = 1024
@@ -51,24 +51,42 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 class ValueCipher(Protocol):
-    """Puts values into patches and takes them out of views: sealed (Vault), or as they are (ClearVault)."""
+    """Converts values for patches and back from views: sealed (Vault), or unchanged (ClearVault)."""
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
-        """Return the value for the field in a patch, or for an element or part of it. field: its first name."""
+        """Return the form in which a patch stores a value.
+
+        Args:
+            key_id: The id of the key.
+            entity: The entity.
+            field: The first name of the field that holds the value, or of which it is an element or part.
+            tree: The value, a JSON tree in canonical form.
+        """
 
     def open(self, entity: str, field: str, stored: Any) -> Plain:
-        """Return the value behind what a view shows in a field, at any depth of it. Expired, CorruptionError."""
+        """Return the value of what a view shows in a field, at any depth of it.
+
+        Args:
+            entity: The entity.
+            field: The field's first name.
+            stored: What the view shows.
+
+        Raises:
+            Expired: The content or its key is gone.
+            NotAnswerable: It is sealed, and no key ring is open here.
+            CorruptionError: The stored value was changed.
+        """
 
     @property
     def ring(self) -> KeyRing | None:
-        """Return the ring of its keys; None if nothing is sealed."""
+        """The ring of its keys; None if nothing is sealed."""
 
     def close(self) -> None:
         """Release the ring. Idempotent."""
 
 
 class ClearVault:
-    """Seals nothing. The log itself makes contents in clear of values over the limit."""
+    """Seals nothing. The log itself stores values over the size limit as contents in clear."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -83,11 +101,11 @@ class ClearVault:
         """Do nothing: there is nothing to release."""
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
-        """The value itself."""
+        """Return the value unchanged."""
         return tree
 
     def open(self, entity: str, field: str, stored: Any) -> Plain:
-        """As Keeper; NotAnswerable where it is sealed."""
+        """As ValueCipher. A sealed value raises NotAnswerable."""
         kind = type(stored)
         if kind is Blob:
             return self._content(entity, field, stored)
@@ -128,21 +146,21 @@ class ClearVault:
 
 
 class Vault(ClearVault):
-    """Values are sealed under keys of a ring."""
+    """Seals values with the keys of a ring."""
 
     def __init__(self, log: Log, ring: KeyRing) -> None:
         super().__init__(log)
         self._ring = ring
         self._ciphers: OrderedDict[str, AESSIV] = OrderedDict()
-        self._opened: tuple[bytes, AESSIV] | None = None  # the key opened with last
+        self._opened: tuple[bytes, AESSIV] | None = None  # the key used last to open a value
 
     @property
     def ring(self) -> KeyRing:
-        """Where its keys are."""
+        """The ring of its keys."""
         return self._ring
 
     def close(self) -> None:
-        """As Keeper."""
+        """As ValueCipher."""
         self._ring.close()
 
     def seal(self, key_id: str, entity: str, field: str, tree: Plain) -> Any:
@@ -185,12 +203,12 @@ class Vault(ClearVault):
         return msgspec.json.decode(text) if form & _JSON else text.decode()
 
     def _cipher(self, key_id: str) -> AESSIV:
-        """Return the cipher for sealing: the caller has the run open, and an open run's key is not destroyed."""
+        """Return the cipher for sealing. The caller has the run open, and an open run's key is not destroyed."""
         return self._ciphers.get(key_id) or self._hold(key_id, AESSIV(self._ring.create(key_id)))
 
     def _hold(self, key_id: str, cipher: AESSIV) -> AESSIV:
-        """Keep the cipher of an opened run, though its key be destroyed meanwhile: a run that is resumed while it
-        expires is then expired, and does not get two keys."""
+        """Cache the cipher of an opened run, even if its key is destroyed meanwhile. A run that is resumed while it
+        expires is then expired, and does not get a second key."""
         held = self._ciphers.setdefault(key_id, cipher)
         if len(self._ciphers) > KEYS_HELD_MAX:
             self._ciphers.popitem(last=False)
@@ -198,12 +216,12 @@ class Vault(ClearVault):
 
 
 def is_sealed(stored: Any) -> bool:
-    """Whether a value in a patch or in a view is sealed."""
+    """Tell whether a value in a patch or in a view is sealed."""
     return isinstance(stored, Sealed) or (isinstance(stored, Blob) and stored.media_type == SEALED_CONTENT)
 
 
 def run_key(run_id: str) -> str:
-    """The id of the key that a run's content is under."""
+    """Return the id of the key that seals a run's content."""
     return f"run:{run_id}"
 
 
@@ -216,7 +234,7 @@ def damaged(entity: str, field: str, key_id: str) -> CorruptionError:
 
 
 def key_of(content: bytes) -> str | None:
-    """The id of the key that a sealed content is under; None where it is no sealed content."""
+    """Return the id of the key with which a content is sealed; None if it is not sealed."""
     sealed = _sealed_of(content)
     return None if sealed is None else sealed.key_id
 
@@ -243,6 +261,6 @@ def _place(entity: str, field: str) -> list[bytes]:
 
 
 def _is_over(size: int, limit: int) -> bool:
-    """Whether the CBOR of a text of so many bytes is over a limit."""
+    """Tell whether the CBOR of a text of this size, in bytes, exceeds a limit."""
     head = 1 if size < 24 else 2 if size < 1 << 8 else 3 if size < 1 << 16 else 5
     return size + head > limit

@@ -1,13 +1,13 @@
 """Find the commit at which an agent stopped matching a recording.
 
 1. The bad commit is replayed and must differ from the recording; the good one must match it.
-2. While commits lie between, the one that halves them best is replayed. A commit that differs is the new bad one, a
-   commit that matches another good one. A commit that cannot be replayed (it does not import, it hangs, it lacks the
-   function) is skipped, and the next best is used.
-3. The result is the first bad commit; or, if those before it could not be replayed, one of several.
+2. While commits remain between them, the one that halves them best is replayed. If it differs, it is the new bad
+   commit; if it matches, it is another good one. A commit that cannot be replayed (it does not import, it hangs, it
+   lacks the function) is skipped, and the next best is used.
+3. The result is the first bad commit. If the commits before it could not be replayed, it is one of several.
 
-Each commit is checked out into a temporary work tree and replayed in a separate process (probe.py), from that tree: so
-modules of one commit are never used for another. The replay has no network and no log; on request, the kernel confines
+Each commit is checked out into a temporary work tree and replayed in a separate process (probe.py) from that tree, so
+modules of one commit are never used for another. The replay has no network and no log. On request, the kernel confines
 its process.
 """
 
@@ -38,10 +38,10 @@ Tested = Callable[[Commit, BisectResult], None]
 
 
 class Bisected(NamedTuple):
-    """The result. suspects: the first bad commit, or several if those between could not be replayed.
+    """The result. suspects: the first bad commit; or several, if the commits between could not be replayed.
 
-    finding: how the last known bad one of them, the first in the list, differs. tested: every replayed commit, in
-    order.
+    finding: how the first commit in that list, the oldest one known to be bad, differs. tested: every replayed commit,
+    in the order of the search.
     """
 
     suspects: tuple[Commit, ...]
@@ -50,7 +50,7 @@ class Bisected(NamedTuple):
 
     @property
     def first_bad(self) -> Commit | None:
-        """The commit at which it first differs; None if it is one of several."""
+        """The first commit that differs; None if it is one of several."""
         return self.suspects[0] if len(self.suspects) == 1 else None
 
 
@@ -61,10 +61,21 @@ def bisect(
 ) -> Bisected:  # fmt: skip
     """Return the first commit after `good`, up to `bad`, whose agent differs from the recording.
 
-    recording: with the values of its reads (recordings/values.py). entry: the agent, as module:function; redactor: of
-    the recording, likewise. settings: for the environment of the agents. tested: called for every replayed commit.
-    confined: the kernel confines each process. InputError if good or bad are not that; NotConfinable if the kernel
-    refuses.
+    Args:
+        recording: The recording, with the values of its reads (recordings/values.py).
+        entry: The agent, as module:function.
+        repository: The repository.
+        good: A revision that matches the recording.
+        bad: A later revision that differs.
+        redactor: The recording's redactor, as module:function.
+        settings: Environment variables for the agents.
+        timeout_s: How long a replay may take, seconds.
+        tested: Called for every replayed commit.
+        confined: Whether the kernel confines each process.
+
+    Raises:
+        InputError: `good` does not match or `bad` does not differ; or `good` is not an ancestor of `bad`.
+        NotConfinable: The kernel refuses to confine a process.
     """
     search = _Search(recording, entry, redactor, repository, settings, timeout_s, tested, is_confined=confined)
     return search.run(repository.commit(good), repository.commit(bad))

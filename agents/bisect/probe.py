@@ -2,8 +2,8 @@
 
     python -P -m refold.agents.bisect.probe RECORDING ENTRY REDACTOR FOLDER ANSWER [TRACE]
 
-FOLDER is the commit's folder; imports search it first (and FOLDER/src); refold itself is imported as in this process.
-ANSWER is the file for the result, because the agent may print anything. With TRACE the process is confined before any
+FOLDER is the commit's folder; imports search it first (and FOLDER/src). refold itself is imported as in this process.
+ANSWER is the file for the result, because the agent may print anything. With TRACE, the process is confined before any
 of the commit's code is imported: the kernel lets it write only in ANSWER's folder, and TRACE is the file for the reason
 why the kernel ended the process (agents/confined/kernel.py).
 """
@@ -32,10 +32,10 @@ from refold.agents.replay.unrecorded import Unrecorded
 
 
 class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result. lines: for people; step: where it differs, None if at the end, or nowhere.
+    """The result. lines: for people. step: where it differs, None if it differs only at the end or not at all.
 
-    same: the code did what was recorded. parted: it did not. unusable: this commit cannot be judged. refused: why the
-    process could not be confined; then no code was run.
+    status: `same` if the code did what was recorded, `parted` if it did not, `unusable` if this commit cannot be
+    judged. refused: why the process could not be confined; then no code was run.
     """
 
     status: Literal["same", "parted", "unusable"]
@@ -46,9 +46,17 @@ class BisectResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *, confined_to: str = "") -> BisectResult:
-    """Replay the agent in a folder; redactor: the function that the recording used, likewise.
+    """Replay the agent of a commit.
 
-    confined_to: the kernel confines this process, which may write files only in that folder.
+    Args:
+        recording: The recording, with the values of its reads.
+        entry: The agent, as module:function.
+        folder: The commit's folder, from which the agent is imported.
+        redactor: The function that the recording used, as module:function; empty if it used none.
+        confined_to: If the kernel confines this process, the only folder in which it may write files; else empty.
+
+    Returns:
+        The result. Errors of the commit's code are part of it; they are not raised.
     """
     try:
         agent = _found(entry, folder, "agent")
@@ -69,7 +77,10 @@ def probe(recording: Recording, entry: str, folder: Path, redactor: str = "", *,
 
 
 def _departed(recording: Recording, departure: Departure) -> BisectResult:
-    """The code made an unrecorded request, or a forbidden operation; it may have differed before that already."""
+    """Return the result for code that made an unrecorded request or a forbidden operation.
+
+    The code may have differed from the recording before that; then that earlier difference is the result.
+    """
     last = departure.left_in
     if departure.so_far is not None:
         steps = (*departure.so_far.steps, *([last] if last is not None else []))
@@ -77,14 +88,14 @@ def _departed(recording: Recording, departure: Departure) -> BisectResult:
         is_before = last is not None and found is not None and found.step is not None and found.step < last.number
         if found is not None and is_before:
             return _parted(found)
-        if found is not None and isinstance(departure, Unrecorded):  # how the step would have ended is not known
+        if found is not None and isinstance(departure, Unrecorded):  # the end of the step is not known
             return _parted(_first_alone(found))
     step = None if last is None else last.number
     return BisectResult(status="parted", lines=tuple(str(departure).splitlines()), step=step)
 
 
 def _first_alone(found: Divergence) -> Divergence:
-    """Return it without further differences, there and in the nested run where they differ."""
+    """Return the difference without further ones, there and in the nested run in which they differ."""
     within = None if found.within is None else _first_alone(found.within)
     return msgspec.structs.replace(found, also=(), later=(), within=within)
 
@@ -107,7 +118,7 @@ def _found(entry: str, folder: Path, what: str) -> Agent:
 
 
 def _redaction_key() -> bytes:
-    """Return the log's key, from the starter of this process: tokens must equal the recorded ones."""
+    """Return the log's key, which the starter of this process passed: tokens must equal the recorded ones."""
     return kept_key(None, os.environ)
 
 
@@ -117,7 +128,7 @@ def _place(module: ModuleType | None) -> Path | None:
 
 
 def main() -> None:
-    """See the module."""
+    """Read the recording, replay and write the result; see the module."""
     recording, entry, redactor, folder, answer, *trace = sys.argv[1:]
     run = msgspec.json.decode(Path(recording).read_bytes(), type=Recording)
     confined_to = str(Path(answer).parent) if trace else ""
@@ -130,7 +141,7 @@ def main() -> None:
     else:
         found = probe(run, entry, Path(folder), redactor, confined_to=confined_to)
     Path(answer).write_bytes(msgspec.json.encode(found))
-    if trace:  # whose end the kernel would take for an attempt
+    if trace:  # the interpreter's shutdown could do something that the kernel denies
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

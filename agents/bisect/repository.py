@@ -1,7 +1,7 @@
-"""A git repository whose history is searched: its commits, each in a separate work tree.
+"""A git repository whose history is searched: its commits, each checked out in a separate work tree.
 
-Only `git worktree add`, `remove` and `prune` change anything in it, and these only git's records of linked work trees:
-no branch, no index and no file of the user's own work tree. Hooks do not run.
+Only `git worktree add`, `remove` and `prune` change anything in it, and they change only git's records of linked work
+trees: no branch, no index and no file of the user's own work tree. Hooks do not run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FOLDER = "refold-bisect-"
 
 
 class Commit(NamedTuple):
-    """A commit: its whole id, and the first line of its message."""
+    """A commit. id: the full hash. subject: the first line of its message."""
 
     id: str
     subject: str
 
 
 class Repository:
-    """The repository that a folder is in. inside: that folder, from the top of the work tree on."""
+    """The repository that contains a folder. inside: that folder, relative to the top of the work tree."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +35,11 @@ class Repository:
         self.inside = self._git("rev-parse", "--show-prefix").strip()
 
     def commit(self, revision: str) -> Commit:
-        """Return the commit of a revision; InputError if there is none."""
+        """Return the commit of a revision.
+
+        Raises:
+            InputError: There is no such commit.
+        """
         try:
             found = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
         except InputError:
@@ -43,17 +47,20 @@ class Repository:
         return Commit(found, self._git("log", "-1", "--format=%s", found).strip())
 
     def is_ancestor(self, older: str, newer: str) -> bool:
-        """Whether one commit led to the other."""
+        """Tell whether commit `older` is an ancestor of `newer`."""
         return self._run("merge-base", "--is-ancestor", older, newer).returncode == 0
 
     def halving(self, bad: str, good: Iterable[str]) -> list[str]:
-        """The commits that led to `bad` and to none of `good`, `bad` too; those first that halve them best."""
+        """Return the commits that are ancestors of `bad` and not of any of `good`, including `bad` itself.
+
+        Those that halve the others best come first.
+        """
         lines = self._git("rev-list", "--bisect-all", bad, *(f"^{each}" for each in good)).splitlines()
         return [line.split(" ", 1)[0] for line in lines]
 
     @contextmanager
     def checked_out(self, commit: str) -> Iterator[Path]:
-        """A commit in a temporary work tree: the folder there that `inside` names."""
+        """Check a commit out into a temporary work tree. Yield the folder there that `inside` names."""
         with TemporaryFolder(FOLDER) as place:
             tree = place / "tree"
             try:
@@ -61,7 +68,7 @@ class Repository:
                 yield tree / self.inside
             finally:
                 self._run("worktree", "remove", "--force", str(tree))
-                # Also git's records of those that killed processes left.
+                # Also removes git's records of work trees that killed processes left.
                 self._run("worktree", "prune")
 
     def _git(self, *arguments: str) -> str:
@@ -72,7 +79,7 @@ class Repository:
         return done.stdout
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # What a hook or an editor set for its own repository would point git elsewhere.
+        # Variables that a hook or an editor set for its own repository would point git to another repository.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         try:
             return subprocess.run(

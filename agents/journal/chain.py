@@ -1,16 +1,17 @@
-"""The chain of hashes over a run: what the code did, and nothing else.
+"""The chain of hashes over a run. It covers what the code did, and nothing else.
 
     state hash   SHA-256 of the state's deterministic CBOR
     start        SHA-256("refold-run/1\\0" + CBOR {agent, input, seed, state})
     step         SHA-256("refold-step/1\\0" + CBOR {previous, number, name, attempts, delta, result, outcome})
                  attempts: a list of {calls, failure}; a call is [kind, name, request, answer, failure], a failure
                  [exception, message]
-    fork         SHA-256("refold-fork/1\\0" + CBOR {previous, patch}) stands between the parent's step and the child's
+    fork         SHA-256("refold-fork/1\\0" + CBOR {previous, patch}) comes between the parent's step and the child's
     run          SHA-256("refold-end/1\\0" + CBOR {previous, outcome, output, failure})
 
-Absent parts are null; numbers under the rules of a log (50.0 is 50). Never in it: ids of runs, times, durations, keys
-of effects, where an answer came from, tracebacks. So the same code against the same answers gives the same hash, in any
-process, as often as it is replayed, and a change of what is asked, decided, kept or returned gives another.
+Absent parts are null. Numbers follow the rules of a log (50.0 is 50). The chain never covers: ids of runs, times,
+durations, idempotency keys, where an answer came from, tracebacks. So the same code with the same answers gives the
+same hash, in any process and in every replay. Any change of what is requested, decided, stored or returned gives
+another hash.
 """
 
 from __future__ import annotations
@@ -21,22 +22,29 @@ from collections.abc import Iterable, Mapping
 from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, Recording, Step
 from refold.avro.canonical import encode, json_tree
 
-# A read is the same with or without its values, and a nested run with any id.
+# A read is the same with or without its values, and a nested run is the same with any id.
 _LEFT_OUT: Mapping[Kind, str] = {"read": "fields", "run": "run"}
 
 
 def state_hash(state: Plain) -> str:
-    """Lower-case hex."""
+    """Return the hash of a state, lower-case hex."""
     return hashlib.sha256(encode(json_tree(state, "state"))).hexdigest()
 
 
 def start_hash(agent: str, given: Plain, seed: int | None, state: Plain) -> str:
-    """Where a run's chain begins."""
+    """Return the hash with which a run's chain begins.
+
+    Args:
+        agent: The agent's name.
+        given: The run's input.
+        seed: The run's seed.
+        state: The state at the start.
+    """
     return _hash("run", {"agent": agent, "input": given, "seed": seed, "state": state})
 
 
 def step_hash(previous: str, step: Step) -> str:
-    """The chain with this step."""
+    """Return the hash of the chain including this step. previous: the hash of the chain before it."""
     return _hash(
         "step",
         {
@@ -47,17 +55,17 @@ def step_hash(previous: str, step: Step) -> str:
 
 
 def fork_hash(previous: str, patch: Plain) -> str:
-    """The chain of a child, from the parent's on."""
+    """Return the hash with which a fork's chain continues. previous: the hash of the parent's chain at the fork."""
     return _hash("fork", {"previous": previous, "patch": patch})
 
 
 def run_hash(previous: str, outcome: Outcome, output: Plain, failure: Failure | None) -> str:
-    """The whole run; previous: its last step's hash, or where its chain begins."""
+    """Return the hash of the whole run. previous: its last step's hash, or its start hash if it has no steps."""
     return _hash("end", {"previous": previous, "outcome": outcome, "output": output, "failure": _failure(failure)})
 
 
 def broken(recording: Recording) -> Iterable[int]:
-    """Yield the numbers of the steps whose hash does not match their content: those that were tampered with."""
+    """Yield the numbers of the steps whose hash does not match their content: those that were changed afterwards."""
     previous = start_hash(recording.agent, recording.input, recording.seed, recording.state)
     for step in recording.steps:
         for fork in recording.parted:

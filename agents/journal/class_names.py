@@ -1,7 +1,7 @@
-"""Classes by name in recordings: `shop.orders:Order`. A name finds a class that is loaded, and never loads one.
+"""Names of classes in recordings: `shop.orders:Order`. A name finds a class that is loaded, and never loads one.
 
-The module of a script has the name of its file, such as `agent` for `python agent.py` and for `refold run replay
---agent agent.py:agent`, so that a class has one name in all of them.
+The module of a script is named after its file: it is `agent` both for `python agent.py` and for `refold run replay
+--agent agent.py:agent`. So a class has one name in all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def class_name(kind: type) -> str:
 
 
 def loaded_class(name: str) -> type | None:
-    """Return the class of that name in a module that is loaded here; None if there is none."""
+    """Return the class of that name in a module that this process has loaded; None if there is none."""
     place, _, path = name.partition(":")
     for module in _modules(place):
         kind = class_in(module, path.split("."))
@@ -36,7 +36,7 @@ def loaded_class(name: str) -> type | None:
 
 
 def _modules(place: str) -> Iterator[ModuleType]:
-    """The loaded modules of that name, scripts first."""
+    """Yield the loaded modules of that name, scripts first."""
     for name in (_MAIN, *reversed(loaded_names)):
         module = sys.modules.get(name)
         if module is not None and _name_of(module, name) == place:
@@ -46,7 +46,7 @@ def _modules(place: str) -> Iterator[ModuleType]:
 
 
 def _name_of(module: ModuleType, name: str) -> str:
-    """Return a module's name in a record."""
+    """Return the name of a module in a record."""
     if name != _MAIN and not name.startswith(LOADED):
         return name
     spec = getattr(module, "__spec__", None)  # of `python -m shop.agent`

@@ -1,4 +1,4 @@
-"""The edits between two states: what a step stores instead of the state.
+"""The edits between two states. A step stores them instead of the state.
 
 A state is a JSON tree. An edit names a path of keys and indexes from the root:
 
@@ -6,7 +6,7 @@ A state is a JSON tree. An edit names a path of keys and indexes from the root:
     ["remove", path]                           the member of an object is gone
     ["splice", path, index, removed, items]    in the list at path, `removed` elements at index became `items`
 
-Lists are compared by their common head and tail, which appending, dropping and replacing preserve: for a list that
+Lists are compared by their common head and tail, which appending, dropping and replacing preserve. So for a list that
 grows, an edit costs as much as the growth. Law: apply(before, edits(before, after)) == after, and neither tree is
 changed.
 """
@@ -24,21 +24,26 @@ Path = list[str | int]
 
 
 def edits(before: Plain, after: Plain) -> tuple[Edit, ...]:
-    """The edits that make `after` of `before`; none where they are equal. They share values with `after`."""
+    """Return the edits that turn `before` into `after`; none if they are equal. They share values with `after`."""
     found: list[Edit] = []
     _compare(before, after, [], found)
     return tuple(found)
 
 
 def applied(state: Plain, changes: Sequence[Edit]) -> Plain:
-    """Return a copy of the state with the edits made; `state` does not change."""
+    """Return a copy of the state with the edits applied; `state` does not change.
+
+    Raises:
+        InputError: As `following`.
+    """
     return copy.deepcopy(following(state, changes))
 
 
 def following(state: Plain, changes: Sequence[Edit]) -> Plain:
-    """As `applied`, for readers: unchanged parts are shared with `state`, and new values with the edits.
+    """Apply edits like `applied`, for readers: unchanged parts are shared with `state`, and new values with the edits.
 
-    InputError if the state lacks what an edit changes, or if an edit is invalid.
+    Raises:
+        InputError: The state lacks what an edit changes, or an edit is invalid.
     """
     try:
         for kind, path, *rest in changes:
@@ -49,7 +54,7 @@ def following(state: Plain, changes: Sequence[Edit]) -> Plain:
 
 
 def is_same(a: Plain, b: Plain) -> bool:
-    """Equality of JSON trees, where true is no 1."""
+    """Tell whether two JSON trees are equal. true does not equal 1."""
     if type(a) is not type(b):
         numbers = (int, float)
         return type(a) in numbers and type(b) in numbers and a == b
@@ -90,7 +95,7 @@ def _compare_lists(before: list[Plain], after: list[Plain], path: Path, found: l
 
 
 def _made(inside: Plain, path: Path, kind: str, rest: list[Any]) -> Plain:
-    """Return the tree with one edit made below it; only the nodes on the path are copied."""
+    """Return the tree with one edit applied below it; only the nodes on the path are copied."""
     if kind == "set" and not path:
         return rest[0]
     if kind == "splice" and not path:

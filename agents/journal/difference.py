@@ -1,4 +1,4 @@
-"""The differences between two JSON trees, place by place, for people.
+"""The differences between two JSON trees, path by path, for people.
 
 Lists are compared by their common head and tail, as in a delta: an inserted element is one difference, and not one for
 each element after it. Elements between are compared one by one.
@@ -22,32 +22,44 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""Marks a place where one of the trees has no value; null is a value."""
+"""Marks a path at which one of the trees has no value; null is a value."""
 
 SHOWN_MAX = 100
 
 
 class Difference(NamedTuple):
-    """One place where trees differ. path: `kwargs.order.items[2]`, or "" for the whole. left, right: the values, ABSENT
-    for a missing one."""
+    """One path at which two trees differ.
+
+    path: such as `kwargs.order.items[2]`; "" for the whole tree. left, right: the values; ABSENT if there is none.
+    """
 
     path: str
     left: Plain
     right: Plain
 
     def line(self, left: str, right: str) -> str:
-        """One line for people, with what each side is called: `kwargs.id: 18 asked, 17 recorded`."""
+        """Return one line for people, such as `kwargs.id: 18 asked, 17 recorded`.
+
+        Args:
+            left: The name of the left side.
+            right: The name of the right side.
+        """
         a, b = shown_apart(self.left, self.right)
         return f"{self.path}: {a} {left}, {b} {right}" if self.path else f"{a} {left}, {b} {right}"
 
 
 def differences(left: Plain, right: Plain) -> list[Difference]:
-    """All places where they differ, in the order of the left tree; empty where they are the same."""
+    """Return all differences, in the order of the left tree; empty if the trees are equal."""
     return list(_differences(left, right, ""))
 
 
 def shown(value: Plain, length_max: int = SHOWN_MAX) -> str:
-    """A value as JSON on one line, without marks (objects.py), cut in the middle where it is long."""
+    """Return a value as JSON on one line, without marks (objects.py). A long text is shortened in the middle.
+
+    Args:
+        value: The value.
+        length_max: The length from which it is shortened, in characters.
+    """
     if isinstance(value, _Absent):
         return repr(value)
     text = msgspec.json.encode(bare(value)).decode()
@@ -89,8 +101,9 @@ def _elements(left: list[Plain], right: list[Plain], path: str) -> Iterator[Diff
 
 
 def shown_apart(left: Plain, right: Plain) -> tuple[str, str]:
-    """Return both values; long texts from the point where they differ, because cut elsewhere they could look alike. If
-    only the types differ, with marks.
+    """Return both values as text. If only their types differ, the texts include the marks (objects.py).
+
+    Long texts begin where they differ, because cut elsewhere they could look alike.
     """
     if bare(left) == bare(right):
         return tuple(msgspec.json.encode(each).decode() for each in (left, right))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Whether two calls ask the same: their requests are compared without the volatile parts (journal/volatile.py).
+"""Decide whether two calls make the same request. Volatile parts (journal/volatile.py) are not compared.
 
 Reports list the calls that were not compared by their whole request.
 """
@@ -15,8 +15,10 @@ from refold.agents.journal.volatile import without
 
 
 def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
-    """Return the values by which two calls of one kind and name are compared: their keys if both have one, else their
-    requests without the parts that either ignores."""
+    """Return the values by which two calls of one kind and name are compared.
+
+    They are the calls' keys if both have one, else the requests without the parts that either ignores.
+    """
     if a.found_by is not None and b.found_by is not None:
         return a.found_by, b.found_by
     ignored = (*a.ignored, *b.ignored)
@@ -24,7 +26,7 @@ def compared(a: RecordedRequest, b: RecordedRequest) -> tuple[Plain, Plain]:
 
 
 def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
-    """Whether the answer of one of them answers the other."""
+    """Tell whether the answer of one call answers the other."""
     if a.kind != b.kind or a.name != b.name:
         return False
     one, other = compared(a, b)
@@ -32,17 +34,20 @@ def asks_same(a: RecordedRequest, b: RecordedRequest) -> bool:
 
 
 def matchings(asked: Iterable[RecordedRequest]) -> list[str]:
-    """`tool find: matched without request_id`, each once."""
+    """Describe the calls that are not compared by their whole request, such as `tool find: matched without request_id`.
+
+    Each description occurs once.
+    """
     return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
 
 
 def asked_of(*runs: Recording) -> Iterator[RecordedRequest]:
-    """The calls of the attempts that count."""
+    """Yield the requests of the last attempt of each step, which is the one that counts."""
     return (call.asked for run in runs for step in run.steps for call in step.calls)
 
 
 def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
-    """Yield the calls in a step's stored journal that are not found by their whole request."""
+    """Yield the requests in a step's stored journal that are not compared by their whole request."""
     if isinstance(tree, list):
         for each in tree:
             yield from asked_in(each)
@@ -50,7 +55,7 @@ def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
         if "kind" in tree and ("ignored" in tree or "found_by" in tree):
             try:
                 yield msgspec.convert(tree, RecordedRequest)
-            except msgspec.ValidationError:  # an argument of the agent that looks like one
+            except msgspec.ValidationError:  # an argument of the agent that only looks like a request
                 pass
             else:
                 return

@@ -15,9 +15,9 @@
     a dict with such key  {"refold.plain": dict}
     any of these          {"refold.answer": value}, if the named type is not that of the answer (recorder/plain.py)
 
-Law: loaded(dumped(value)) equals the value, in value and in type, or `dumped` refuses it and names where it is.
+Law: loaded(dumped(value)) equals the value, in value and in type; or `dumped` refuses the value and names its path.
 
-A class is searched among those that are loaded (class_names.py): data never loads code. An object is made from its
+A class is searched among those that are loaded (class_names.py): data never loads code. An object is created from its
 fields without its constructor (pydantic: `model_construct`), and only if its class has exactly these fields. An object
 whose class is not loaded, or was changed, is restored as a StandIn. A value whose text a redactor changed is restored
 as that text.
@@ -48,7 +48,7 @@ from refold.avro.canonical import INTEGER_END, INTEGER_MIN
 from refold.avro.errors import InputError
 
 MARK = b'"refold.'
-"""In the JSON of every value that is not all JSON."""
+"""Occurs in the JSON of every value that is not plain JSON."""
 
 ANSWER = "refold.answer"
 _CLASS, _MEMBER, _VALUE = "refold.class", "refold.member", "refold.value"
@@ -59,7 +59,7 @@ _ADVICE = "use its parts: JSON values, a dataclass, a pydantic model"
 
 
 class _Unkept(Exception):
-    """A value cannot be recorded. path: where it is, from the innermost out."""
+    """A value cannot be recorded. path: its position, from the innermost part outwards."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,9 +68,9 @@ class _Unkept(Exception):
 
 
 class StandIn:
-    """Replaces an object whose class is not loaded, or has other fields than it had.
+    """Replaces an object whose class is not loaded, or no longer has the same fields.
 
-    The fields are its attributes; of a member of an enumeration, `name` or `value`. It is recorded as the object was.
+    The fields are its attributes; for a member of an enumeration, `name` or `value`. It is recorded as the object was.
     """
 
     def __init__(self, tree: Mapping[str, Plain]) -> None:
@@ -103,11 +103,11 @@ def dumped(value: object, what: str) -> Plain:
     """Return a value as JSON.
 
     Args:
-        value: any value.
-        what: its name in an error, such as `run.state`.
+        value: Any value.
+        what: Its name in an error, such as `run.state`.
 
     Raises:
-        InputError: it holds something that cannot be recorded. The message has its path, and what to do.
+        InputError: The value contains something that cannot be recorded. The message has its path, and what to do.
     """
     try:
         return _dumped(value)
@@ -129,19 +129,19 @@ def loaded(tree: Plain) -> Any:
         if key in tree:
             try:
                 return load(tree)
-            except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):  # a redactor was here
+            except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):  # a redactor changed the text
                 return loaded(tree[key])
     return {key: loaded(value) for key, value in tree.items()}
 
 
 def loaded_json(data: bytes) -> Any:
-    """Return the value of the JSON of `dumped`."""
+    """Return the value of the JSON text of `dumped`."""
     tree = msgspec.json.decode(data)
     return loaded(tree) if MARK in data else tree
 
 
 def bare(tree: Plain) -> Plain:
-    """The same without marks, for people to read: objects are their fields, tuples and sets are lists."""
+    """Return the tree without marks, for people to read: objects are their fields, tuples and sets are lists."""
     if isinstance(tree, list):
         return [bare(each) for each in tree]
     if not isinstance(tree, dict):
@@ -161,7 +161,7 @@ def bare(tree: Plain) -> Plain:
 
 
 def is_mark(key: str | int) -> bool:
-    """Whether a key in such a tree is one of the marks, and not a key of the value itself."""
+    """Tell whether a key in such a tree is one of the marks, as opposed to a key of the value itself."""
     return key in _LOAD
 
 
@@ -198,7 +198,7 @@ def _at(place: str, value: object) -> Plain:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields that an object is made from; None for an object that is not made from its fields."""
+    """Return the fields from which an object can be created; None for an object that is not defined by its fields."""
     kind = type(value)
     names = getattr(kind, "_fields", None)
     if isinstance(value, tuple) and isinstance(names, tuple):
@@ -224,7 +224,7 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _is_model(value: object) -> bool:
-    """Whether it is a model of pydantic's, which is not imported for it."""
+    """Tell whether a value is a pydantic model, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(value, getattr(pydantic, "BaseModel", ()))
 
@@ -240,7 +240,7 @@ def _named(kind: type) -> str:
 
 
 def _reason(value: object) -> str:
-    """Why a value cannot be recorded, and what to do."""
+    """Return why a value cannot be recorded, and what to do."""
     kind = type(value)
     if isinstance(value, _FUNCTIONS):
         return "a function cannot be recorded; use its name, and look it up by that"
@@ -257,7 +257,7 @@ def _reason(value: object) -> str:
 
 
 def _a(kind: type) -> str:
-    """`a Thing`, `an Engine`"""
+    """Return a class's name with its article: `a Thing`, `an Engine`."""
     name = kind.__qualname__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
@@ -374,7 +374,7 @@ _DUMP: dict[type, Callable[[Any], Plain]] = {
 def _datetime_loaded(tree: Mapping[str, Plain]) -> dt.datetime:
     found = dt.datetime.fromisoformat(tree["refold.datetime"])
     zone = tree.get("zone")
-    if zone in _zones():  # given only a name, ZoneInfo would search files and packages
+    if zone in _zones():  # for an unknown name, ZoneInfo would search files and packages
         found = found.replace(tzinfo=zoneinfo.ZoneInfo(zone))
     return found.replace(fold=1 if tree.get("fold") else 0)
 
@@ -401,13 +401,13 @@ def _path_loaded(tree: Mapping[str, Plain]) -> PurePath:
 def _instance(tree: Mapping[str, Plain]) -> Any:
     try:
         found = _made(tree)
-    except Exception:  # a class may replace its construction with any code
+    except Exception:  # a class may run any code when it is created
         found = None
     return StandIn(tree) if found is None else found
 
 
 def _made(tree: Mapping[str, Plain]) -> Any:
-    """The object, or None where its class does not fit."""
+    """Return the object; None if its class is not loaded or does not match."""
     kind: Any = loaded_class(tree[_CLASS])
     if kind is None:
         return None

@@ -8,7 +8,7 @@
 A call's `kind` names the request:
 
     tool     request {"args": [...], "kwargs": {...}}; answer what the tool returned
-    model    the same around a model client
+    model    the same for a model client
     read     name is the entity; answer {"version", "state_hash", "observations" (ids), "cut"}, no values: they are
              found by the ids (`knew`), so that erasing an observation's content erases what was read of it. A
              self-contained recording (a golden trace) also has `fields`.
@@ -16,9 +16,9 @@ A call's `kind` names the request:
     now      answer microseconds since 1970; random: a float in [0, 1); uuid: text
     decide   request {"choice", "why", "options"}; no answer: the code itself computes it
     run      name is the agent of a nested run (recorder/children.py); request {"input", "state", "seed"};
-             answer {"run" (its id), "outcome", "hash"}. Before it has ended, only the id is there.
+             answer {"run" (its id), "outcome", "hash"}. Before it has ended, the answer has only the id.
 
-All values are JSON trees, exact to the type of each number (journal/json_fidelity.py). Times are microseconds since
+All values are JSON trees, with the exact type of each number (journal/json_fidelity.py). Times are microseconds since
 1970-01-01.
 """
 
@@ -50,14 +50,14 @@ _PART = re.compile(r"(?:^|/)step (.*?)#\d+(?=/|$)")
 
 
 class _Struct(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Immutable; defaults are left out where it is written."""
+    """Immutable; fields with default values are left out when it is written."""
 
 
 class RecordedRequest(_Struct, frozen=True):
-    """A request. `hash` names it: equal requests have equal hashes.
+    """A request. `hash` identifies it: equal requests have equal hashes.
 
-    ignored: paths in the request that do not count in comparisons (journal/volatile.py). found_by: the value that is
-    compared instead of the request.
+    ignored: paths in the request that are not compared (journal/volatile.py). found_by: the value that is compared
+    instead of the request.
     """
 
     kind: Kind
@@ -69,29 +69,30 @@ class RecordedRequest(_Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the request counts."""
+        """Whether the whole request is compared."""
         return not self.ignored and self.found_by is None
 
     @property
     def counted(self) -> Plain:
-        """Return the parts of the request that count."""
+        """The parts of the request that are compared."""
         return without(self.request, self.ignored) if self.found_by is None else {"refold.key": self.found_by}
 
     @property
     def matching(self) -> str:
-        """For people: what it is found by, if that is not the whole request."""
+        """For people: how the request is compared, if it is not compared as a whole."""
         return "matched by its key" if self.found_by is not None else f"matched without {', '.join(self.ignored)}"
 
     @property
     def hash(self) -> str:
-        """Return the lower-case hex SHA-256 of kind, name and the parts of the request that count."""
+        """The lower-case hex SHA-256 of kind, name and the compared parts of the request."""
         return hashlib.sha256(encode(json_tree([self.kind, self.name, self.counted], "request"))).hexdigest()
 
 
 class Failure(_Struct, frozen=True):
     """How something failed. exception: the class by its qualified name (`builtins.TimeoutError`).
 
-    details: what else the exception held (recorder/exception_details.py); no part of the chain of hashes.
+    at: when, microseconds. tool, input, output: of the tool that failed, if one did. retryable: None if it is not
+    known. details: what else the exception held (recorder/exception_details.py); the chain of hashes does not cover it.
     """
 
     exception: str
@@ -106,7 +107,7 @@ class Failure(_Struct, frozen=True):
 
 
 class Retry(_Struct, frozen=True):
-    """An attempt at a call that failed, counted from 1, and the wait after it."""
+    """A failed attempt at a call, counted from 1, and the wait after it."""
 
     attempt: int
     failure: Failure
@@ -114,10 +115,10 @@ class Retry(_Struct, frozen=True):
 
 
 class Call(_Struct, frozen=True):
-    """One call. key: the idempotency key, if it had a write effect. source: whether it was really made.
+    """One call. key: the idempotency key, if it had a write effect. source: `live` if it was really made.
 
     branch: the thread or task that made it, by where it was started (recorder/context.py); "" for the step's own code.
-    It distinguishes equal concurrent requests, and is not in the chain of hashes.
+    It distinguishes equal concurrent requests. The chain of hashes does not cover it.
     """
 
     asked: RecordedRequest
@@ -132,15 +133,15 @@ class Call(_Struct, frozen=True):
 
     @property
     def part(self) -> str:
-        """The step that a thread or task opened for it in a step `parallel`; "" without one."""
+        """The step that a thread or task opened for the call in a step `parallel`; "" if there is none."""
         found = _PART.findall(self.branch)
         return found[-1] if found else ""
 
 
 class Attempt(_Struct, frozen=True):
-    """One try of a step, counted from 1. backoff_ms: the wait after it, where it failed and another followed.
+    """One try of a step, counted from 1. backoff_ms: the wait after it, if it failed and another try followed.
 
-    life: how often the run had been begun by then: 1, and 1 more for each time that it was resumed.
+    life: how often the run had been begun by then: 1, plus 1 for each time that it was resumed.
     """
 
     number: int = 1
@@ -186,7 +187,7 @@ class Step(_Struct, frozen=True):
 
     @property
     def is_committed(self) -> bool:
-        """Whether it ended with a result that counts: it is not run again."""
+        """Whether the step ended with a result that counts, so that it is not run again."""
         return self.outcome not in ("", "unknown")
 
 
@@ -209,7 +210,7 @@ class Recording(_Struct, frozen=True):
     run it was forked from, the number of the parent's step after which it diverges (0: before the first), and the
     changes; `steps` then start with the parent's. forks: for a parent that is a fork itself, where it and its ancestors
     diverge from their parents, oldest first. redacted: it was recorded through a redactor. hash: of the whole run
-    (journal/chain.py). has_code: whether today's code can be run against it; an imported conversation has only its
+    (journal/chain.py). has_code: whether code can be replayed against it; an imported conversation has only its
     messages. caller, caller_step: for a nested run, the outer run and its step. children: by id, the recordings of its
     nested runs, as far as they exist. synthetic_time: whether its source left out times; then a time of 0 was never
     known.
@@ -252,7 +253,7 @@ class Recording(_Struct, frozen=True):
 
     @property
     def family(self) -> Iterator[Recording]:
-        """This run and all within it."""
+        """This run and all its nested runs, at any depth."""
         yield self
         for child in self.children.values():
             yield from child.family
@@ -264,7 +265,7 @@ class Recording(_Struct, frozen=True):
 
     @property
     def given(self) -> Plain:
-        """The input of the run's code: the recorded input, or the one of the last fork."""
+        """The input of the run's code: the recorded input, or the input that the last fork changed."""
         patches = [each.patch for each in self.parted if isinstance(each.patch, dict) and "input" in each.patch]
         return patches[-1]["input"] if patches else self.input
 
@@ -279,11 +280,11 @@ def child_of(call: Call) -> str:
 
 
 def children_of(steps: Iterable[Step]) -> Iterator[str]:
-    """The ids of the runs that began in some steps, in their order."""
+    """Yield the ids of the nested runs that began in some steps, in order, each once."""
     found = (child_of(call) for step in steps for attempt in step.attempts for call in attempt.calls)
     yield from dict.fromkeys(each for each in found if each)
 
 
 def to_tree(part: msgspec.Struct) -> Plain:
-    """The JSON tree of any of these."""
+    """Return any of these structures as a JSON tree."""
     return msgspec.to_builtins(part)

@@ -10,10 +10,10 @@ characters. The joined parts are the body, to the byte. Recordings have whole bo
 not depend on this.
 
 1. A writer remembers the bodies of the last REMEMBERED calls whose steps ended. A process that resumes a run remembers
-   none, so its first body is whole.
+   none, so its first body is stored whole.
 2. A body is compared with each of them, block by block from both ends. The one with most in common is used.
 3. The rest between is cut where one JSON object follows another. A piece that the earlier body also has, in any
-   position, becomes a reference; adjacent references become one. So cache marks that move, and a system prompt with a
+   position, becomes a reference; adjacent references are merged. So cache marks that move, and a system prompt with a
    date, cost only their own piece.
 4. If that saves less than half, the body is stored whole. So is a short body.
 5. A reader reads a run's steps in order, and restores each body from those before it.
@@ -39,7 +39,7 @@ _Part = str | list[int]
 
 
 class BodyWriter:
-    """Shortens the bodies of one run's calls. For one thread."""
+    """Shortens the bodies of one run's calls. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int], str] = OrderedDict()
@@ -60,7 +60,7 @@ class BodyWriter:
         return replace(call, asked=replace(call.asked, request=stored))
 
     def ended(self, step: Step) -> None:
-        """A step ended: its bodies can be referred to."""
+        """Remember the bodies of a step that ended, so that later bodies can refer to them."""
         for place, body in _bodies(step):
             self._known[place] = body
             if len(self._known) > REMEMBERED:
@@ -68,23 +68,27 @@ class BodyWriter:
 
 
 class BodyReader:
-    """Makes the bodies of one run whole, step by step in their order."""
+    """Restores the bodies of one run. The steps must be read in order."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str] = {}
 
     def whole(self, entity: str, attempt: Attempt) -> Attempt:
-        """An attempt with its bodies.
+        """Return an attempt with whole bodies.
+
+        Args:
+            entity: The step's entity, for the error.
+            attempt: The attempt as it is stored.
 
         Raises:
-            CorruptionError: the body that one refers to is not there.
+            CorruptionError: A body refers to an earlier one that is missing.
         """
         if not any(map(_is_short, attempt.calls)):
             return attempt
         return replace(attempt, calls=tuple(self._whole(entity, each) for each in attempt.calls))
 
     def ended(self, step: Step) -> None:
-        """The step is read; later ones may refer to it."""
+        """Remember the bodies of a step that was read, because later ones may refer to them."""
         self._known.update(_bodies(step))
 
     def _whole(self, entity: str, call: Call) -> Call:
@@ -118,7 +122,7 @@ def _bodies(step: Step) -> Iterator[tuple[tuple[int, int], str]]:
 
 
 def _body_of(call: Call) -> str | None:
-    """A body that is long enough to be worth it; of an exchange."""
+    """Return the body of an exchange, if it is long enough to be shortened."""
     request: Plain = call.asked.request
     if not isinstance(request, dict) or "exchange" not in request:
         return None
@@ -127,7 +131,7 @@ def _body_of(call: Call) -> str | None:
 
 
 def _common(base: str, body: str) -> tuple[int, int]:
-    """How much both begin with, and how much of the rest both end with; in characters."""
+    """Return the length of the common prefix, and that of the common suffix of the rest; in characters."""
     most = min(len(base), len(body))
     begin = _equal(most, lambda at, until: base[at:until] == body[at:until])
     a, b = len(base), len(body)
@@ -136,7 +140,7 @@ def _common(base: str, body: str) -> tuple[int, int]:
 
 
 def _equal(most: int, are_equal: Callable[[int, int], bool]) -> int:
-    """How much is equal from 0 on; are_equal: whether all between two places is."""
+    """Return how much is equal, starting at 0. are_equal: tells whether everything between two positions is equal."""
     at = 0
     while at < most and are_equal(at, min(at + _BLOCK, most)):
         at = min(at + _BLOCK, most)
@@ -151,7 +155,14 @@ def _equal(most: int, are_equal: Callable[[int, int], bool]) -> int:
 
 
 def _parts(base: str, body: str, begin: int, end: int) -> Iterator[_Part]:
-    """The body by the base, with what both begin and end with; neighbours are one."""
+    """Yield the parts of the body: references to the base and texts. Adjacent parts of one kind are merged.
+
+    Args:
+        base: The earlier body.
+        body: The body.
+        begin: The length of their common prefix.
+        end: The length of their common suffix.
+    """
     so_far: _Part = [0, begin]
     for part in (*_between(base, body, begin, end), [len(base) - end, len(base)]):
         if isinstance(part, str) and isinstance(so_far, str):

@@ -1,6 +1,6 @@
 """Step through a recording without code: its states, and the hashes computed from its content.
 
-This is the replay of a run without code: a recording is intact if `chained` computes the hashes that it has.
+This is the replay of a run without code. A recording is intact if `chained` computes the hashes that it has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from refold.avro.errors import InputError
 
 
 class ChainCheck(NamedTuple):
-    """The result of checking a run's hashes. steps: how many have a hash. broken: the numbers of those whose hash does
-    not match the stored content. is_end_whole: whether the run's own hash matches, if it has one."""
+    """The result of checking a run's hashes.
+
+    steps: how many have a hash. broken: the numbers of the steps whose hash does not match the stored content.
+    is_end_whole: whether the run's own hash matches, if it has one.
+    """
 
     steps: int
     broken: list[int]
@@ -32,14 +35,14 @@ class ChainCheck(NamedTuple):
 
 
 def checked_chain(recording: Recording) -> ChainCheck:
-    """Compute every hash of a run again, and compare."""
+    """Compute every hash of a run again, and compare it with the recorded one."""
     wrong = list(broken(recording))
     is_end_whole = bool(wrong) or not recording.hash or chained(recording).hash == recording.hash
     return ChainCheck(sum(step.is_committed for step in recording.steps), wrong, is_end_whole)
 
 
 def states(recording: Recording) -> Iterator[Plain]:
-    """Yield the state before the first step, and after each one. Read only: they share common parts."""
+    """Yield the state before the first step, and after each step. They share parts and must not be changed."""
     state = recording.state
     yield state
     for step in recording.steps:
@@ -48,8 +51,13 @@ def states(recording: Recording) -> Iterator[Plain]:
 
 
 def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
-    """Return the state at the begin of a step: the one that the step before left, with the changes of a fork
-    between."""
+    """Return the state at the start of a step: the state after the step before, with the changes of a fork between.
+
+    Args:
+        recording: The run.
+        number: The number of the step.
+        state: The state after the step before.
+    """
     for fork in recording.parted:
         if fork.at == number - 1:
             state = following(state, fork.changes)
@@ -57,7 +65,11 @@ def begun_with(recording: Recording, number: int, state: Plain) -> Plain:
 
 
 def state_at(recording: Recording, number: int) -> Plain:
-    """Return the state after a step, 0: before the first. InputError if that step did not end."""
+    """Return the state after a step; 0 means before the first.
+
+    Raises:
+        InputError: That step does not exist or did not end.
+    """
     ended = 0
     for step in recording.steps:
         ended = step.number if step.is_committed else ended
@@ -94,7 +106,7 @@ def chained(recording: Recording) -> Recording:
 
 
 def unchained(recording: Recording) -> Recording:
-    """The recording without what `chained` computes."""
+    """Return the recording without the hashes that `chained` computes."""
     recording = _with_children(recording, {run: unchained(each) for run, each in recording.children.items()})
     steps = tuple(
         msgspec.structs.replace(step, state_before="", state_after="", previous="", hash="") for step in recording.steps
@@ -103,7 +115,7 @@ def unchained(recording: Recording) -> Recording:
 
 
 def _with_children(recording: Recording, children: dict[str, Recording]) -> Recording:
-    """Return the recording with other nested runs, and their hashes in the calls that began them."""
+    """Return the recording with other nested runs, and with their hashes in the calls that began them."""
     if not children:
         return recording
 

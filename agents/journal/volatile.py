@@ -1,4 +1,5 @@
-"""Parts of a request that do not count when it is searched: ids, timestamps, a prompt that was changed on purpose.
+"""Parts of a request that are not compared when a recorded call is searched: ids, timestamps, a prompt that was changed
+on purpose.
 
     request_id                  an argument, by its name
     options.timestamp           a member
@@ -59,7 +60,11 @@ def parts_of(path: str) -> tuple[Part, ...]:
 
 
 def without(request: Any, paths: Iterable[str]) -> Any:
-    """Return the request without the values at these paths; the request itself if there are none."""
+    """Return the request without the values at these paths; the request itself if there are none.
+
+    Raises:
+        InputError: A path is invalid.
+    """
     ways = [parts_of(path) for path in paths]
     if not ways or not isinstance(request, dict):
         return request
@@ -73,8 +78,10 @@ def without(request: Any, paths: Iterable[str]) -> Any:
 
 
 def arguments_of(request: Any) -> Any:
-    """Return the tree that paths lead into, and that a key is made from: arguments by name, `args` for those without;
-    for an exchange the JSON of its body."""
+    """Return the tree that paths lead into, and that a key function receives.
+
+    It has the arguments by name, and `args` for those without a name; for an exchange it is the JSON of its body.
+    """
     if not isinstance(request, dict):
         return request
     if "exchange" in request:
@@ -120,7 +127,7 @@ def _taken(tree: Any, way: tuple[Part, ...]) -> Any:
 
 
 class Asking(NamedTuple):
-    """A request as it is about to be recorded, with what of it is volatile."""
+    """A request that is about to be recorded, with its volatile parts."""
 
     request: Any
     ignored: tuple[str, ...] = ()
@@ -128,10 +135,14 @@ class Asking(NamedTuple):
 
 
 class Volatile:
-    """The parts of a callable's requests that do not count."""
+    """The parts of a callable's requests that are not compared."""
 
     def __init__(self, ignore: Iterable[str] = (), key: Callable[[Any], Any] | None = None) -> None:
-        """ignore: paths. key: maps a request's arguments to the value that is compared instead.
+        """Define the parts that are not compared.
+
+        Args:
+            ignore: Paths of parts to ignore.
+            key: Maps a request's arguments to the value that is compared instead.
 
         Raises:
             InputError: A path is invalid, or both are given.

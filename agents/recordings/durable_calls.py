@@ -1,14 +1,15 @@
-"""Calls that ended in an attempt that continues: each is durable by itself, and a resume is answered with it.
+"""Calls of an attempt that continues. Each call that ended is durable by itself, and a resumed run is answered with it.
 
 1. A call that ends in an open step is passed to the run's writer. If its step has not ended when the writer makes its
    data durable, some milliseconds later, the call becomes part of the step's field `answered`, under ATTEMPT/PLACE.
    PLACE is its position among the calls of its attempt: numbers with dots between them (recorder/context.py).
 2. The end of the attempt writes the whole attempt into `journal`, and clears `answered`: each call is stored once.
-3. If the process was killed in between, the field holds the calls that had ended. A resume begins the next attempt, and
-   a call in it with an equal request is answered from the record, each recorded call once. Any further request is sent
-   to the world. If the resumed process is killed too, its own calls are stored along with those of the attempts before
-   it, and the next resume is answered with all of them.
-4. Nothing is left here of an attempt that failed, and of those before it: the next attempt sends its requests again.
+3. If the process was killed in between, the field holds the calls that had ended. A resumed run begins the next
+   attempt. A call in it with an equal request is answered from the record, each recorded call once. Any further request
+   is really made. If the resumed process is killed too, its own calls are stored along with those of the attempts
+   before it, and the next resumed run is answered with all of them.
+4. A failed attempt leaves nothing in `answered`, neither of itself nor of the attempts before it: the next attempt
+   sends its requests again.
 """
 
 from __future__ import annotations
@@ -23,17 +24,26 @@ from refold.avro.errors import CorruptionError
 
 
 def answered_key(made: Made) -> str:
-    """Return the key of a call in `answered`."""
+    """Return the key of a call in `answered`.
+
+    Raises:
+        ValueError: The call is part of another call.
+    """
     if made.place is None:
         raise ValueError("a call that is part of another has no position in a step")
     return f"{made.place[1]}/{'.'.join(map(str, made.order))}"
 
 
 def answered_calls(entity: str, answered: Mapping[str, Plain], attempt: int) -> tuple[Call, ...]:
-    """The calls of one attempt, in order.
+    """Return the calls of one attempt, in order.
+
+    Args:
+        entity: The step's entity, for the error.
+        answered: The field `answered`.
+        attempt: The number of the attempt.
 
     Raises:
-        CorruptionError: the field was not written by a run.
+        CorruptionError: The field was not written by a run.
     """
     found: list[tuple[list[int], Call]] = []
     try:

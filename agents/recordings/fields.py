@@ -1,5 +1,4 @@
-"""The fields of a run's entities, with their content opened, whether it is stored in clear, in a blob or under a
-key."""
+"""The fields of a run's entities, with their content decrypted: stored in clear, in a blob or sealed with a key."""
 
 from __future__ import annotations
 
@@ -17,18 +16,18 @@ from refold.avro.nodes import allows
 from refold.streams.view import EntityView
 
 Look: TypeAlias = Callable[[Iterable[str]], Mapping[str, EntityView]]
-"""Looks up entities by name; returns those that exist at a point."""
+"""Looks up entities by name. Returns those that exist at a point."""
 
 
 class PartMissing(NotAnswerable):
-    """A run has ended, or diverged from its parent, and a part of its earlier record is missing at this point."""
+    """A run has ended, or is a fork, and a part of its earlier record is missing at this point."""
 
 
 FAILURE = Failure.__struct_fields__
 
 
 class Fields:
-    """One entity's fields. field: of the entity, by first name; None for a field without a value."""
+    """The fields of one entity. Methods take a field's first name, and return None for a field without a value."""
 
     def __init__(self, view: EntityView, vault: ValueCipher) -> None:
         self.entity = view.entity
@@ -39,30 +38,38 @@ class Fields:
 
     @property
     def payloads(self) -> list[str]:
-        """The fields with a value that may be sealed: those with content."""
+        """The fields that have a value and may be sealed, because they hold content."""
         named = self._definition.by_first_name
         return [name for name in self._fields if allows(named[name].element, "refold.Sealed")]
 
     def plain(self, field: str, default: Any = None) -> Any:
-        """Return a value that can be read without any key: an id, a name, a number, a time."""
+        """Return a value that can be read without a key: an id, a name, a number, a time."""
         return self._fields.get(field, default)
 
     def opened(self, field: str) -> Plain:
-        """A field's content."""
+        """Return a field's content, decrypted.
+
+        Raises:
+            NotAnswerable: The content is gone, or no key here opens it.
+        """
         stored = self._fields.get(field)
         return None if stored is None else self._vault.open(self.entity, field, stored)
 
     def exact(self, field: str) -> Plain:
-        """A field's content, to the type of each number (journal/json_fidelity.py)."""
+        """Return a field's content with the exact type of each number (journal/json_fidelity.py)."""
         return read(self.opened(field))
 
     def exact_map(self, field: str) -> dict[str, Plain]:
-        """The content of each element of a map, likewise."""
+        """Return the exact content of each element of a map."""
         stored: Mapping[str, Any] = self._fields.get(field, {})
         return {key: read(self._vault.open(self.entity, field, value)) for key, value in stored.items()}
 
     def metadata(self) -> dict[str, Plain]:
-        """A run's metadata: sealed as one value under ALL_METADATA, or value by value under clear names."""
+        """Return a run's metadata. It is sealed as one value under ALL_METADATA, or value by value under clear names.
+
+        Raises:
+            NotAnswerable: The content is gone, or no key here opens it.
+        """
         found = self.exact_map("metadata")
         whole = found.get(ALL_METADATA)
         if len(found) == 1 and isinstance(whole, dict) and is_sealed(self._fields["metadata"][ALL_METADATA]):
@@ -70,7 +77,7 @@ class Fields:
         return found
 
     def every(self, field: str) -> list[Plain]:
-        """All elements of an append field in their order, also those before the newest that it keeps."""
+        """Return all elements of an append field in order, including those that are no longer in its limited state."""
         definition = self._view.definition.definition.by_first_name[field]
         kept = self._fields.get(field, [])
         if len(kept) >= definition.limit:

@@ -1,12 +1,12 @@
 """Find runs: first by fields in clear, then by content.
 
-1. Every run is taken from one rebuild of their type; runs that ended before `since` are not even read.
-2. Those that match in agent, outcome, user, flag, tag, parent and time are sorted, the newest first.
-3. For a tool, an error or a text the steps of a few runs at a time are read, newest first, until there are enough:
-   names of tools are in clear; errors and texts are in contents, which are opened.
+1. All runs come from one rebuild of their type; runs that ended before `since` are not even read.
+2. Those that match by agent, outcome, user, flag, tag, parent and time are sorted, newest first.
+3. For a tool, an error or a text, the steps of a few runs at a time are read, newest first, until there are enough
+   matches. Names of tools are stored in clear; errors and texts are in contents, which are decrypted.
 
-A run matches by its own steps: those that a fork took over from its parent are the parent's. A run with a content that
-is gone, or sealed with no key here, cannot be searched, and is counted in `unread`.
+A run matches by its own steps; the steps that a fork shares with its parent are the parent's. A run cannot be searched
+if a content is gone, or is sealed and no key here opens it. Such runs are listed in `unread`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which runs; all that is given has to hold. Times in microseconds, of a run's beginning.
+    """Which runs to find; all given conditions must hold. since, until: bounds of a run's start, microseconds.
 
-    outcome: as a run's, or "running". error: a part of an exception's name or of its message; text: of anything that
-    the run was given, said, called, got or returned. model: a part of the name of one that was asked. All in any case
-    of letters. usage: whether rows have what model calls took.
+    outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
+    text that the run was given, said, called, received or returned. model: a part of the name of a model that it
+    called. All of these ignore case. usage: whether rows report what model calls used.
     """
 
     since: int | None = None
@@ -62,11 +62,11 @@ class Wanted:
 
     @property
     def is_in_steps(self) -> bool:
-        """Whether steps have to be read for it."""
+        """Whether the search must read steps."""
         return bool(self.tool or self.error or self.text or self.model)
 
     def clear(self, run: Fields) -> bool:
-        """Whether a run matches in its fields in clear."""
+        """Tell whether a run matches by its fields in clear."""
         plain, started = run.plain, run.plain("started_at", 0)
         equal = {"agent": self.agent, "user": self.user, "parent_run": self.parent}
         return (
@@ -81,13 +81,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in a list. Times in microseconds, None if there is none yet; outcome "running" without one; parent "".
+    """A run in a list.
 
-    synthetic_time: whether its source left out times; then a time that is None was never known.
-    caller, caller_step: for a run within another, that run and its step. steps: how many it has taken, with those
-    before a fork. title: "" where it has none, None where it cannot be read.
-    input_tokens, output_tokens: None where no model call recorded any. usage: what the model calls of its own steps
-    took; None where they say nothing, or it was not asked for.
+    started_at, ended_at: microseconds, None if there is none yet. outcome: "running" if it has not ended. parent: "" if
+    it is not a fork. synthetic_time: whether its source left out times; then a time that is None was never known.
+    caller, caller_step: for a nested run, the outer run and its step. steps: how many it has taken, including those
+    before a fork. title: "" if it has none, None if it cannot be read.
+    input_tokens, output_tokens: None if no model call recorded any. usage: what the model calls of its own steps used;
+    None if they do not say, or it was not requested.
     """
 
     run: str
@@ -109,7 +110,7 @@ class RunRow:
 
     @property
     def started(self) -> dt.datetime | None:
-        """When it began, UTC."""
+        """When it began, UTC; None if that is not known."""
         return _moment(self.started_at)
 
     @property
@@ -120,10 +121,11 @@ class RunRow:
 
 @dataclass(slots=True)
 class RunList(Sequence[RunRow]):
-    """The runs, newest first; a sequence of them.
+    """The matching runs, newest first.
 
-    unread: ids of those that may match, but have a content that cannot be read. damaged: by run, the damage of its
-    content or its key. older: how many match in clear and were left out by the limit; their steps were not searched.
+    unread: ids of runs that may match, but have a content that cannot be read. damaged: by run, the damage of its
+    content or its key. older: how many more match by their fields in clear and were left out by the limit; their steps
+    were not searched.
     """
 
     cut: Cut
@@ -146,7 +148,15 @@ class RunList(Sequence[RunRow]):
 
 
 def time_of(given: dt.datetime | str | None, name: str) -> int | None:
-    """Return microseconds since 1970 of an aware datetime or an RFC 3339 text. InputError shows the value."""
+    """Convert an aware datetime or an RFC 3339 text to microseconds since 1970.
+
+    Args:
+        given: The time; None is returned unchanged.
+        name: The name of the parameter, for the error.
+
+    Raises:
+        InputError: The value is not a time, or has no time zone. The message shows the value.
+    """
     if not isinstance(given, dt.datetime):
         return None if given is None else parse_time(given, name)
     if given.tzinfo is None:
@@ -159,7 +169,18 @@ def _moment(micros: int | None) -> dt.datetime | None:
 
 
 def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None, at: When = None) -> RunList:
-    """Return the matching runs, at most `limit`, as they were at a point. InputError if the limit is negative."""
+    """Find the matching runs as they were at a point.
+
+    Args:
+        log: The log.
+        vault: Decrypts contents.
+        wanted: The conditions.
+        limit: At most so many runs.
+        at: The point; None is now.
+
+    Raises:
+        InputError: The limit is negative.
+    """
     if limit is not None and limit < 0:
         raise InputError(f"limit: 0 or more, given {limit}")
     cut = log.point(at).cut
@@ -183,7 +204,7 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
             except NotAnswerable:
                 found.unread.append(id_of(run))
                 continue
-            except CorruptionError as error:  # of this run alone; the others are searched
+            except CorruptionError as error:  # it affects only this run; the others are searched
                 found.damaged[id_of(run)] = str(error)
                 continue
             row = _row(run, own, found.damaged)
@@ -192,12 +213,12 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
 
 
 def id_of(run: Fields) -> str:
-    """The id of a run's entity."""
+    """Return the id of a run's entity."""
     return run.entity.removeprefix("run/")
 
 
 def outcome_of(run: Fields) -> str:
-    """How a run ended, or that it did not."""
+    """Return how a run ended, or "running" if it has not."""
     outcome: str = run.plain("outcome", "unknown") if has_ended(run) else RUNNING
     return outcome
 
@@ -234,12 +255,12 @@ def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:
 
 
 def _any_open(runs: Iterable[Fields]) -> bool:
-    """Whether a run is among them that does not say how many steps it has."""
+    """Tell whether a run that does not record its number of steps is among them."""
     return any(step_count(run) is None for run in runs)
 
 
 def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> dict[str, list[Fields]]:
-    """The own steps of some runs, by the runs' entities: read together."""
+    """Return the own steps of some runs, by the runs' entities. They are read together."""
     places = {run.entity: (id_of(run), run.plain("forked_at_step", 0), step_count(run)) for run in runs}
     views = own_steps(lambda names: log.states(names, cut), places.values())
     return {entity: [Fields(each, vault) for each in views[place[0]]] for entity, place in places.items()}
@@ -257,7 +278,7 @@ def _matches(log: Log, vault: ValueCipher, wanted: Wanted, run: Fields, steps: S
 
 
 def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
-    """Exceptions and messages, of the run, its steps and the attempts that failed."""
+    """Yield exceptions and messages of the run, its steps and the failed attempts."""
     for failure in (run.failure("error"), *(step.failure("failure") for step in steps)):
         if failure is not None:
             yield f"{failure.exception}: {failure.message}"
@@ -268,7 +289,7 @@ def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
 
 
 def _said(log: Log, vault: ValueCipher, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
-    """Every word in the contents of a run, of its steps, and of the session it works in, which has the messages."""
+    """Yield every word in the contents of a run, its steps, and its session, which has the messages."""
     for entity in (run, *steps):
         yield from _contents(entity)
     session = f"agent_session/{run.plain('session', '')}"
@@ -282,7 +303,7 @@ def _contents(entity: Fields) -> Iterator[str]:
 
 
 def words(tree: Plain) -> Iterator[str]:
-    """The texts and numbers in a JSON tree, without the names of its members."""
+    """Yield the texts and numbers in a JSON tree, without the names of its members."""
     if isinstance(tree, dict):
         for each in tree.values():
             yield from words(each)

@@ -1,10 +1,10 @@
 """Find the run and step of a hash: of the chain after a step, of a whole run, or of a state.
 
-1. Steps and runs are searched for a hash that begins with the given text. An imported conversation has no hashes in the
-   log: they are computed if nothing else is found.
-2. A hash of the chain after a step takes precedence over that of a run's end, and that over the hash of a state.
+1. Steps and runs are searched for a hash that begins with the given text. The log has no hashes of imported
+   conversations; they are computed if nothing else is found.
+2. A hash of the chain after a step takes precedence over the hash of a run, and that over the hash of a state.
 
-Runs with the same content have the same hashes: any of them is right, and the newest is used.
+Runs with the same content have the same hashes. Any of them is right, and the newest is returned.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OF_STEPS: tuple[tuple[What, str], ...] = (("step", "turn_hash"), ("state", "stat
 
 
 class StateAfterStep(NamedTuple):
-    """A run after one of its steps (0: before the first), and which of its hashes matched.
+    """A run after one of its steps (0: before the first). what: which of its hashes matched.
 
-    others: how many other places have the same hash.
+    others: how many other runs and steps have the same hash.
     """
 
     run: str
@@ -49,8 +49,18 @@ class _Place(NamedTuple):
 
 
 def at_hash(log: Log, vault: ValueCipher, given: str, at: When = None) -> StateAfterStep:
-    """Return the place whose hash begins with the text. UnknownEntity if there is none, InputError for several
-    hashes."""
+    """Find the run and step whose hash begins with a text.
+
+    Args:
+        log: The log.
+        vault: Decrypts contents.
+        given: At least 6 hexadecimal digits (`DIGITS_MIN`), in any case.
+        at: The point; None is now.
+
+    Raises:
+        UnknownEntity: No hash begins with the text.
+        InputError: The text is not a hash, or different hashes begin with it.
+    """
     text = given.lower()
     if not HEX.match(text) or len(text) < DIGITS_MIN:
         raise InputError(f"{given!r} is not a hash: give at least {DIGITS_MIN} of its hexadecimal digits")

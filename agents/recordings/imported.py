@@ -1,4 +1,4 @@
-"""An imported conversation (agents/importers) as a recording, made from its log's entities, step by step.
+"""Convert an imported conversation (agents/importers) to a recording, step by step from its log's entities.
 
     step     one assistant message, n from 1. Its state is {"messages": [...]}: before the first step the messages
              before the first reply, after step n all messages before step n+1's reply; a delta appends
@@ -7,9 +7,9 @@
              Then `decide`: the message's outcome, and its reason if it has one
     result   the text of the message
 
-It has no code (has_code is False): it can be stepped through, compared and shown. Hashes are computed here, by the
-rules of journal/chain.py, because a conversation has none. A step with unanswered calls is not committed, and has no
-hash.
+The recording has no code (has_code is False): it can be stepped through, compared and shown. A conversation has no
+hashes, so they are computed here, by the rules of journal/chain.py. A step with unanswered calls is not committed, and
+has no hash.
 """
 
 from __future__ import annotations
@@ -28,12 +28,22 @@ OF_MESSAGE = ("content_type", "name", "tool_call_id", "tool_calls", "extra")
 
 
 def is_imported(run: Fields) -> bool:
-    """Whether a run's entity was made by an importer."""
+    """Tell whether an importer made a run's entity."""
     return bool(run.plain("imported_from"))
 
 
 def imported(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Recording:
-    """Return the recording of the run's entity. PartMissing if a part of it is missing at this point."""
+    """Return the recording of an imported run.
+
+    Args:
+        look: Looks up entities.
+        run: The run's fields.
+        run_id: The run's id.
+        vault: Decrypts contents.
+
+    Raises:
+        PartMissing: A part of the conversation is missing at this point.
+    """
     session = _one(look, f"agent_session/{run.plain('session', run_id)}", vault)
     said = sorted(session.every("messages"), key=lambda each: int(each["index"]))
     messages = [_message(each) for each in said]
@@ -87,7 +97,7 @@ def _appended(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
 
 
 def action_names(step: Fields) -> list[str]:
-    """The entities of a step's tool calls."""
+    """Return the entities of a step's tool calls."""
     return [f"action/{each['action']}" for each in step.opened("calls") or () if each.get("action")]
 
 
@@ -106,7 +116,7 @@ def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
 
 
 def action_call(action: Fields, *, synthetic: bool) -> Call:
-    """Return a tool call from its entity; synthetic: its times are made up."""
+    """Return a tool call from its entity. synthetic: whether its times are synthetic; then it has no duration."""
     tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
     effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""
     started_at, ended_at, status = action.plain("started_at", 0), action.plain("ended_at", 0), action.plain("status")
@@ -123,7 +133,7 @@ def action_call(action: Fields, *, synthetic: bool) -> Call:
 
 
 def arguments_of(inputs: Plain) -> Plain:
-    """Return arguments by name. A value that is not an object, such as text that was not JSON, is the one argument."""
+    """Return arguments by name. A value that is not an object, such as text that is not JSON, is the only argument."""
     if isinstance(inputs, Mapping):
         return {"args": [], "kwargs": dict(inputs)}
     return {"args": [] if inputs is None else [inputs], "kwargs": {}}

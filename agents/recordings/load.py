@@ -1,15 +1,14 @@
-"""Load a run from the log: its entities `run/<id>` and `step/<id>#<n>`, read back to a Recording.
+"""Load a run from the log: its entities `run/<id>` and `step/<id>#<n>` become a Recording.
 
 1. Read the run; for an imported run, its conversation (imported.py).
-2. For a fork, first read the parent, in the same way, and keep its steps up to the fork. Fields that the child does not
-   have are its parent's: agent, input, seed, state. Nested runs that it does not hold are read likewise, as far as they
-   exist.
+2. For a fork, first read the parent in the same way, and keep its steps up to the fork. Fields that the child does not
+   have are its parent's: agent, input, seed, state. Nested runs are read in the same way, as far as they exist.
 3. Read the steps that follow, many at a time, until one is missing: a run that has not ended does not record how many
-   it has. For a run that ended, all must be there.
+   it has. For a run that has ended, all must exist.
 4. A step's attempts are those in its journal, by number. An attempt that has not ended, because it continues or its
    process is gone, has no outcome; only its number is known.
 
-Steps are looked up by name: on a log with indexes this reads only the run's own records.
+Steps are looked up by name. On a log with indexes, this reads only the run's own records.
 """
 
 from __future__ import annotations
@@ -44,7 +43,17 @@ NEAR_SHOWN = 3
 def load(log: Log, run: str, vault: ValueCipher, at: When = None) -> Recording:
     """Load a run by its id, as it was at a point.
 
-    UnknownEntity names runs with similar ids; Expired if its content is gone, and says what is still known of it.
+    Args:
+        log: The log.
+        run: The run's id.
+        vault: Decrypts contents.
+        at: The point; None is now.
+
+    Raises:
+        UnknownEntity: There is no such run; the message names runs with similar ids.
+        Expired: The run's content is gone; the message says what is still known of it.
+        PartMissing: A part of the run is missing at this point.
+        CorruptionError: The stored run is invalid.
     """
     cut = log.point(at).cut
     try:
@@ -54,9 +63,16 @@ def load(log: Log, run: str, vault: ValueCipher, at: When = None) -> Recording:
 
 
 def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: When = None) -> Iterator[Recording]:
-    """Load many runs by their ids, or all (None) in the order of their ids, with one rebuild.
+    """Load many runs with one rebuild.
 
-    Errors as in `load`, raised when a run is reached.
+    Args:
+        log: The log.
+        runs: The runs' ids; None is all, in the order of their ids.
+        vault: Decrypts contents.
+        at: The point; None is now.
+
+    Returns:
+        The recordings. Errors as in `load` are raised when the iteration reaches the run.
     """
     view = rebuilt(log, READ_TYPES, at)
     if runs is None:
@@ -69,9 +85,16 @@ def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: Whe
 
 
 def rebuilt(log: Log, types: Iterable[str], at: When = None, since: int | None = None) -> StateView | None:
-    """Return every entity of some types at a point; None if nothing of these types was ever recorded.
+    """Return every entity of some types at a point.
 
-    since: leave out those closed before then, in microseconds.
+    Args:
+        log: The log.
+        types: The entity types.
+        at: The point; None is now.
+        since: Leave out entities that were closed before this time, microseconds.
+
+    Returns:
+        The entities; None if nothing of these types was ever recorded.
     """
     cut = log.point(at).cut
     known = {version.definition.name for version in log.port.registry}
@@ -80,7 +103,16 @@ def rebuilt(log: Log, types: Iterable[str], at: When = None, since: int | None =
 
 
 def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
-    """A run read by `look`."""
+    """Return the recording of a run.
+
+    Args:
+        look: Looks up entities.
+        run: The run's id.
+        vault: Decrypts contents.
+
+    Raises:
+        As `load`.
+    """
     fields = _run(look, run, vault)
     try:
         return _recording(look, fields, run, vault, ())
@@ -89,13 +121,13 @@ def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
 
 
 def has_ended(run: Fields) -> bool:
-    """Whether a run has ended and was not resumed since. A resumed run continues, or was cut short."""
+    """Tell whether a run has ended and was not resumed since. A resumed run continues, or its process died."""
     status = run.plain("status", "ended" if run.plain("ended_at") else "")
     return bool(status == "ended" and (run.plain("ended_at") or run.plain("imported_from")))
 
 
 def step_count(run: Fields) -> int | None:
-    """Return how many steps it took, including those before a fork; None for a run that has not ended."""
+    """Return how many steps a run took, including those before a fork; None if it has not ended."""
     count: int | None = run.plain("step_count") if has_ended(run) else None
     return count
 
@@ -111,7 +143,7 @@ def still_known(fields: Fields) -> str:
 
 
 def near(log: Log, run: str) -> str:
-    """Runs with ids like this one, for an error."""
+    """Describe runs with ids like this one, for an error message."""
     known = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
     close = [each for each in known if each.startswith(run)] or difflib.get_close_matches(run, known, NEAR_SHOWN, 0.6)
     if close:
@@ -137,7 +169,7 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
     before = () if parent is None else parent.steps[: plain("forked_at_step", 0)]
     own = tuple(_steps(look, fields, run, vault, before))
     steps = (*before, *own)
-    is_ended = has_ended(fields)  # else what an end before a resume said is no longer so
+    is_ended = has_ended(fields)  # if it was resumed, the fields of its earlier end no longer hold
     return Recording(
         run=run,
         agent=plain("agent", "" if parent is None else parent.agent),
@@ -176,7 +208,7 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
 
 
 def _sub_agents(look: Look, fields: Fields, run: str, steps: Iterable[Step]) -> list[str]:
-    """The ids of the runs that tool calls of a captured run began, by the links of the calls' actions."""
+    """Return the ids of the runs that tool calls of a captured run began, by the links of the calls' actions."""
     if fields.plain("kind") != CAPTURED:
         return []
     names = [
@@ -189,12 +221,12 @@ def _sub_agents(look: Look, fields: Fields, run: str, steps: Iterable[Step]) -> 
 
 
 def _of_parent(parent: Recording | None, at: int) -> dict[str, Recording]:
-    """The runs within a parent that began up to where its child parts from it."""
+    """Return the nested runs of a parent that began before its child diverges from it."""
     return {} if parent is None else {run: each for run, each in parent.children.items() if each.caller_step <= at}
 
 
 def _within(look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[str, ...]) -> dict[str, Recording]:
-    """These runs, as far as they are there and can be read."""
+    """Return these runs, except those that do not exist or cannot be read."""
     found: dict[str, Recording] = {}
     for run in runs:
         if run in callers:
@@ -205,7 +237,7 @@ def _within(look: Look, runs: Iterable[str], vault: ValueCipher, callers: tuple[
 
 
 def _parent(look: Look, fields: Fields, run: str, vault: ValueCipher, children: tuple[str, ...]) -> Recording | None:
-    """The run that this one is a fork of, if it is one."""
+    """Return the run that this one is a fork of, if it is a fork."""
     parent, at = fields.plain("parent_run"), fields.plain("forked_at_step")
     if parent is None or at is None:
         return None
@@ -220,12 +252,12 @@ def _parent(look: Look, fields: Fields, run: str, vault: ValueCipher, children: 
 
 
 def _forks(parent: Recording | None, at: int) -> tuple[Fork, ...]:
-    """Where a parent, and those before it, part from theirs, up to the step after which its child parts from it."""
+    """Return where a parent and its ancestors diverge from theirs, up to the step after which the child diverges."""
     return () if parent is None else tuple(each for each in parent.parted if each.at <= at)
 
 
 def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Sequence[Step]) -> Iterator[Step]:
-    """The run's own steps: those after `before`, its parent's."""
+    """Yield the run's own steps: those after `before`, its parent's."""
     count = step_count(fields)
     views = own_steps(look, [(run, len(before), count)])[run]
     if count is not None and len(before) + len(views) < count:
@@ -236,9 +268,15 @@ def _steps(look: Look, fields: Fields, run: str, vault: ValueCipher, before: Seq
 
 
 def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[str, list[EntityView]]:
-    """Return the steps of some runs in order, up to the first that is missing; many are looked up together.
+    """Look up the steps of some runs, many at a time.
 
-    runs: id, the number after which its own steps begin, and how many steps it has, if that is known.
+    Args:
+        look: Looks up entities.
+        runs: For each run, its id, the number after which its own steps begin, and how many steps it has, None if that
+            is not known.
+
+    Returns:
+        By run, its steps in order, up to the first that is missing.
     """
     found: dict[str, list[EntityView]] = {}
     waiting = {run: (before, count) for run, before, count in runs}
@@ -262,13 +300,20 @@ def own_steps(look: Look, runs: Iterable[tuple[str, int, int | None]]) -> dict[s
 def step_of(number: int, fields: Fields, before: Step | None, bodies: BodyReader) -> Step:
     """Return one step from its entity.
 
-    before: the step before it, whose hashes it does not repeat. bodies: the reader of the steps before it.
+    Args:
+        number: The step's number.
+        fields: The fields of its entity.
+        before: The step before it. An entity does not repeat the hashes of that step.
+        bodies: Has read the steps before it.
+
+    Raises:
+        CorruptionError: The entity's journal was not written by a run.
     """
     plain = fields.plain
     known = ("", "") if before is None else (before.state_after, before.hash)
     parts = {int(key): part for key, part in fields.exact_map("journal").items()}
     last = parts[max(parts)] if parts else {}
-    is_committed = plain("status") == "committed"  # else it was begun again, and its earlier end no longer holds
+    is_committed = plain("status") == "committed"  # if it was begun again, its earlier end no longer holds
     step = Step(
         number=number,
         name=plain("name", ""),
@@ -288,8 +333,8 @@ def step_of(number: int, fields: Fields, before: Step | None, bodies: BodyReader
 
 
 def _attempts(fields: Fields, parts: Mapping[int, Plain], *, is_committed: bool) -> Iterator[Attempt]:
-    """Yield all attempts that were begun. One that a crash cut short has its number, and its calls while its step
-    continues."""
+    """Yield all attempts that were begun. If a crash cut an attempt short, its number is known, and its calls are known
+    while its step continues."""
     for number in range(1, max(fields.plain("attempts", 0), *parts, 0) + 1):
         try:
             if number in parts:

@@ -1,4 +1,4 @@
-"""A recording with the values that were read in it, so that it can be replayed without its log."""
+"""A recording that contains the values that the run read, so that it can be replayed without its log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ import msgspec
 from refold.agents.journal.record import Attempt, Call, Plain, Recording, Step
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
-"""The values of a recorded read: (entity, the record of the read) -> its fields."""
+"""Looks up the values of a recorded read: (entity, the record of the read) -> its fields."""
 
 
 def with_values(run: Recording, fields: Fields) -> Recording:
-    """Return a self-contained recording, with its nested runs. Errors of `fields` for missing content are raised."""
+    """Return a self-contained copy of a recording, with its nested runs.
+
+    Args:
+        run: The recording.
+        fields: Looks up the values of a recorded read.
+
+    Raises:
+        NotAnswerable: From `fields`, for a value whose content is gone.
+    """
 
     def call(each: Call) -> Call:
         answer = each.answer

@@ -1,9 +1,9 @@
-"""The tokens and the cost of steps and runs, call by call, from what the models' answers say.
+"""The tokens and the cost of steps and runs, call by call, from the usage that the models' answers report.
 
-1. A call counts where it was really made: one that was answered from a recording cost nothing.
-2. Attempts that failed count too: their calls were paid.
-3. A fork's steps before it parts are its parent's, and so is what they cost. Runs within a run have their own.
-4. A model without a price has tokens and no cost. It is named in `unpriced`, and the sum is then of the others.
+1. A call counts if it was really made: a call that was answered from a recording cost nothing.
+2. Failed attempts count too, because their calls were paid.
+3. A fork's steps before it diverges are its parent's, and so is their cost. Nested runs have their own.
+4. A model without a price has tokens and no cost. It is listed in `unpriced`, and the sum covers the other models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CACHE_APART = ("anthropic", "aws.bedrock")
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
-    """Of one call: the model, and its tokens."""
+    """The model and the tokens of one call."""
 
     model: str
     tokens: TokenUsage
@@ -35,7 +35,11 @@ class ModelUsage:
 
 @dataclass(slots=True)
 class UsageSum:
-    """Of several calls. cost_usd: None where no model of them has a price. unpriced: the models without one."""
+    """The usage of several calls.
+
+    cost_usd: None if none of their models has a price. unpriced: the models without a price. by_model: the same for
+    each model.
+    """
 
     tokens: TokenUsage = field(default_factory=TokenUsage)
     cost_usd: float | None = None
@@ -44,7 +48,11 @@ class UsageSum:
 
 
 def usage_of_call(call: Call) -> ModelUsage | None:
-    """Of one call; None where it is none of a model, was answered from a recording, or does not say."""
+    """Return the usage of one call.
+
+    Returns:
+        None if it is not a model call, was answered from a recording, or does not report its usage.
+    """
     if call.asked.kind != "model" or call.source != "live":
         return None
     asked, answered = said_in_call(call)
@@ -53,20 +61,23 @@ def usage_of_call(call: Call) -> ModelUsage | None:
 
 
 def usage_of_step(step: Step) -> Iterator[ModelUsage]:
-    """Of the calls of a step, of every attempt."""
+    """Yield the usage of each call of a step, in every attempt."""
     found = (usage_of_call(call) for attempt in step.attempts for call in attempt.calls)
     yield from (each for each in found if each is not None)
 
 
 def usage_of_run(run: Recording) -> Iterator[ModelUsage]:
-    """Of a run's own calls."""
+    """Yield the usage of each of a run's own calls, without those that a fork shares with its parent."""
     before = run.forked_at if run.parent else 0
     for step in run.steps[before:]:
         yield from usage_of_step(step)
 
 
 def usage_of_fields(step: Fields) -> list[ModelUsage]:
-    """Of the calls of a stored step. Where its content cannot be read, of what stands in clear of them."""
+    """Return the usage of each call of a stored step.
+
+    If the step's content cannot be read, the usage comes from the fields that are stored in clear.
+    """
     clear = list(step.plain("model_calls") or ())
     try:
         parts = step.exact_map("journal")
@@ -74,7 +85,7 @@ def usage_of_fields(step: Fields) -> list[ModelUsage]:
     except (NotAnswerable, CorruptionError, msgspec.ValidationError, KeyError, TypeError, ValueError):
         return [each for each in map(_clear_usage, clear) if each is not None]
     calls = [call for attempt in attempts for call in attempt.calls if call.asked.kind == "model"]
-    # The model asked for is in the request, of which this step may hold no more than a difference.
+    # The requested model is in the request, of which this step may store only a difference.
     names = [each.get("response_model") or each.get("model") or "" for each in clear]
     names = names if len(names) == len(calls) else [""] * len(calls)
     found = []
@@ -86,7 +97,15 @@ def usage_of_fields(step: Fields) -> list[ModelUsage]:
 
 
 def summed(usages: Iterable[ModelUsage], table: Prices | None = None) -> UsageSum | None:
-    """All of them, and by model; None where there are none. Each call is priced by itself."""
+    """Sum the usage of calls, in total and by model. Each call is priced by itself.
+
+    Args:
+        usages: The usage of each call.
+        table: The prices; by default the configured ones.
+
+    Returns:
+        The sum; None if there are no calls.
+    """
     table = table or prices()
     every = list(usages)
     if not every:

@@ -1,4 +1,4 @@
-"""What tokens cost, by a table that people can edit: prices.toml, and before it the file that REFOLD_PRICES names."""
+"""The cost of tokens, from an editable table: prices.toml, overridden by the file that REFOLD_PRICES names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MILLION = 1_000_000
 _NUMBER_MAX = 1e12
 _KINDS = frozenset({"input", "output", "cached", "written", "written_hour"})
 _LONG = frozenset({*_KINDS, "above"})
-# us.anthropic.NAME of Bedrock, models/NAME of Gemini, openai/NAME of those who pass on.
+# us.anthropic.NAME is Bedrock's form, models/NAME is Gemini's, openai/NAME is that of gateways.
 _PREFIX = re.compile(
     r"^(?:.*/)?(?:(?:us|eu|apac|jp|au|global)\.)?(?:(?:anthropic|amazon|meta|mistral|cohere|openai)\.)?"
 )
@@ -28,7 +28,11 @@ _SUFFIX = re.compile(r"(?:-latest|-v\d+(?::\d+)?|[-@]\d{8}|-\d{4}-\d{2}-\d{2}|-p
 
 
 class Prices:
-    """A price table. models: prices by name. source, checked: whence the shipped part is, and for which day."""
+    """A price table.
+
+    models: the prices of each model. source, checked: where the shipped prices come from, and the day they were
+    checked.
+    """
 
     def __init__(self, models: Mapping[str, Mapping[str, Any]], source: str = "", checked: str = "") -> None:
         self.models = models
@@ -36,7 +40,7 @@ class Prices:
         self.checked = checked
 
     def cost(self, model: str, usage: TokenUsage) -> float | None:
-        """US dollars of one call; None for a model that is not in the table."""
+        """Return the cost of one call in US dollars; None if the model is not in the table."""
         price = self._price(model)
         if price is None:
             return None
@@ -64,7 +68,14 @@ class Prices:
 
 
 def prices(environment: Mapping[str, str] | None = None) -> Prices:
-    """The table in force. InputError where REFOLD_PRICES names none."""
+    """Return the price table in force.
+
+    Args:
+        environment: The environment variables; by default those of this process.
+
+    Raises:
+        InputError: The file that REFOLD_PRICES names is not a price table.
+    """
     return _prices((os.environ if environment is None else environment).get(PRICES_ENVIRONMENT, ""))
 
 
@@ -81,7 +92,7 @@ def _prices(own: str) -> Prices:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_bounded(path).decode())
-    except (OSError, ValueError, RecursionError) as error:  # the last one where it is nested too deeply
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise InputError(f"{PRICES_ENVIRONMENT}: {path} is no table of prices: {error}") from None
 
 

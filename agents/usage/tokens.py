@@ -1,4 +1,4 @@
-"""Tokens that a model read and wrote, by the usage that its provider's answer has.
+"""The tokens that a model read and wrote, from the usage in its provider's answer.
 
     OpenAI      usage: prompt_tokens or input_tokens, which include cached ones; completion_tokens or output_tokens
     Anthropic   usage: input_tokens, and apart cache_read_input_tokens, cache_creation_input_tokens; output_tokens
@@ -23,8 +23,8 @@ _NONE: Mapping[str, Any] = {}
 class TokenUsage:
     """Counts of tokens.
 
-    input: read anew. cached: read from the provider's cache. written: read, and put into that cache; written_hour:
-    those of them that are kept there for an hour. output: written by the model, with its thoughts.
+    input: read, not from a cache. cached: read from the provider's cache. written: read, and stored in that cache.
+    written_hour: those of `written` that the cache keeps for an hour. output: written by the model, including thoughts.
     """
 
     input: int = 0
@@ -35,7 +35,7 @@ class TokenUsage:
 
     @property
     def read(self) -> int:
-        """All that the model read."""
+        """All tokens that the model read."""
         return self.input + self.cached + self.written
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
@@ -46,7 +46,14 @@ class TokenUsage:
 
 
 def usage_in(answered: Mapping[str, Any]) -> TokenUsage | None:
-    """What an answer says it took; None where it does not say. answered: as answers.said_in gives it."""
+    """Return the tokens that an answer reports.
+
+    Args:
+        answered: The answer as JSON, as `said_in` (capture/answers.py) returns it.
+
+    Returns:
+        None if the answer reports no usage.
+    """
     if (found := _part(answered, "usageMetadata")) and _first(found, "promptTokenCount") is not None:
         prompt = _count(found, "promptTokenCount", "toolUsePromptTokenCount")
         return _inclusive(
@@ -77,12 +84,12 @@ def usage_in(answered: Mapping[str, Any]) -> TokenUsage | None:
 
 
 def total(usages: Iterable[TokenUsage]) -> TokenUsage:
-    """All of them together."""
+    """Return the sum of all of them."""
     return sum(usages, TokenUsage())
 
 
 def _inclusive(read: int, cached: int, written: int, output: int) -> TokenUsage:
-    """Where the cache's tokens are among those that were read."""
+    """Build the counts for providers that include the cache's tokens in those that were read."""
     cached, written = min(cached, read), min(written, max(0, read - cached))
     return TokenUsage(read - cached - written, output, cached, written)
 
@@ -97,7 +104,7 @@ def _first(tree: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _count(tree: Mapping[str, Any], *names: str) -> int:
-    """The sum of what stands under these names."""
+    """Return the sum of the counts under these names."""
     return sum(tree[name] for name in names if _is_count(tree.get(name)))
 
 
