@@ -1,6 +1,6 @@
-//! Avro's binary encoding, as avro/reading.py reads it and avro/binary.py writes it.
+//! Avro's binary encoding, the same as avro/reading.py reads and avro/binary.py writes.
 
-/// Reads one datum after another. `None` means: not the usual form, so Python decides.
+/// Reads consecutive datums. `None` means that the form is unusual, so Python decides.
 pub struct Reader<'a> {
     data: &'a [u8],
     at: usize,
@@ -28,7 +28,7 @@ impl<'a> Reader<'a> {
         Some(found)
     }
 
-    /// An int or long: at most 64 bits of zigzag.
+    /// Reads an int or long: at most 64 bits of zigzag.
     pub fn long(&mut self) -> Option<i64> {
         let mut zigzag = 0u64;
         for shift in (0..64).step_by(7) {
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A length or an index.
+    /// Reads a length or an index.
     pub fn count(&mut self) -> Option<usize> {
         usize::try_from(self.long()?).ok()
     }
@@ -60,14 +60,14 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The items of an array or a map, each read by a function.
+    /// Reads the items of an array or a map, each with a function.
     pub fn blocks(&mut self, mut read: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             let count = self.count()?;
             if count == 0 {
                 return Some(());
             }
-            // Nearly every item has a byte: more of them than bytes are left to Python, and not waited for.
+            // Nearly every item takes at least a byte, so a count above the number of bytes left is left to Python.
             if count > self.data.len() - self.at {
                 return None;
             }
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An array of items of `size` bytes each.
+    /// Reads an array of items of `size` bytes each.
     pub fn fixed_items(&mut self, size: usize) -> Option<Vec<&'a [u8]>> {
         let mut items = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Deterministic CBOR (RFC 8949 4.2.1), as avro/canonical.py writes it.
+//! Deterministic CBOR (RFC 8949 4.2.1), the same as avro/canonical.py writes.
 
 use crate::value::Value;
 
@@ -68,12 +68,12 @@ pub fn value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// What a text is sorted by where it is a key: as its encoding.
+/// Returns the sort key of a text that is a map key: the order is that of its encoding.
 pub fn key_order(key: &str) -> (usize, &str) {
     (key.len(), key)
 }
 
-/// An integer in [-2^63, 2^64).
+/// Writes an integer in [-2^63, 2^64).
 pub fn integer(out: &mut Vec<u8>, number: i128) {
     if number >= 0 {
         head(out, 0, number as u64);
@@ -82,7 +82,7 @@ pub fn integer(out: &mut Vec<u8>, number: i128) {
     }
 }
 
-/// The shortest form that keeps the value. Zero and other integral values are integers and never come here.
+/// Writes the shortest form with the same value. Zero and other integral values are integers, and are not passed here.
 fn float(out: &mut Vec<u8>, number: f64) {
     let single = number as f32;
     if f64::from(single) != number {
@@ -97,7 +97,7 @@ fn float(out: &mut Vec<u8>, number: f64) {
     }
 }
 
-/// The bits of a half float that equals a single one, if there is one.
+/// Returns the bits of the half-precision float that equals a single-precision one, if there is one.
 fn half(single: f32) -> Option<u16> {
     let bits = single.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;
@@ -120,7 +120,7 @@ fn half(single: f32) -> Option<u16> {
 mod tests {
     use super::half;
 
-    /// What a half float says, by its definition.
+    /// Returns the value of a half-precision float, by its definition.
     fn said(bits: u16) -> f64 {
         let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
         let exponent = i32::from(bits >> 10 & 0x1f);

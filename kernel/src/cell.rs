@@ -1,4 +1,4 @@
-//! What a field of a state holds, and how each reducer folds an assertion into it (reducers/scalar.py, arithmetic.py,
+//! The cell of a field, and how each reducer folds an assertion into it (reducers/scalar.py, arithmetic.py,
 //! collection.py).
 
 use std::borrow::Cow;
@@ -18,16 +18,16 @@ pub type Q<'a> = &'a [u8];
 
 #[derive(Clone, Debug)]
 pub enum Cell<'a> {
-    /// The winner of latest, first, min and max.
+    /// The winner, for latest, first, min and max.
     Won { value: Value<'a>, priority: i64, q: Q<'a> },
-    /// The numerator as Python stores it.
+    /// `numerator`: in Python's stored form.
     Sum { numerator: Cow<'a, [u8]>, shift: i64, count: i64, greatest: Q<'a> },
     Count { count: i64, greatest: Q<'a> },
-    /// By the CBOR of each element.
+    /// Elements by their CBOR.
     Union(BTreeMap<Cow<'a, [u8]>, (Value<'a>, Q<'a>)>),
-    /// In the order of their order keys; each with its place in the list that asserted it.
+    /// Elements by order key; each with its index in the list that asserted it.
     Append(Vec<(Value<'a>, Q<'a>, i64)>),
-    /// A key that was taken out stays, with Null.
+    /// A removed key stays, with Null.
     Map(BTreeMap<&'a str, (Value<'a>, i64, Q<'a>)>),
 }
 
@@ -46,10 +46,10 @@ pub enum Key<'a> {
     Place(Q<'a>, i64),
 }
 
-/// What an observation changed in one field: it holds the field now, or ended its value.
+/// An observation's change of one field: the observation holds the field now, or ended its value.
 #[derive(Debug)]
 pub struct Mutation<'a> {
-    /// The field's place in the layout.
+    /// The field's index in the layout.
     pub place: usize,
     pub op: Op,
     pub key: Key<'a>,
@@ -65,7 +65,7 @@ pub struct Asserted<'o, 'a> {
     pub q: Q<'a>,
 }
 
-/// Folds an assertion into a cell; what that changed is added to `out`. None where Python has to.
+/// Folds an assertion into a cell, and appends the mutations to `out`. None if Python must fold it.
 pub fn fold<'a>(
     reducer: Reducer,
     cell: Option<Cell<'a>>,
@@ -185,7 +185,7 @@ pub fn fold<'a>(
     }
 }
 
-/// Whether an assertion takes a field from its winner.
+/// Returns whether an assertion wins over a field's winner.
 fn beats(reducer: Reducer, said: &Asserted, held: &Value, held_priority: i64, holder: Q) -> Option<bool> {
     let (value, q) = (said.value, said.q);
     let by_priority = said.priority.cmp(&held_priority);
@@ -213,7 +213,7 @@ fn exact(numerator: &[u8], shift: i64) -> Option<Exact> {
     Some(Exact { numerator: from_signed_bytes(numerator)?, shift: u32::try_from(shift).ok()? })
 }
 
-/// What differs between two cells of a field that was cleared and may have been asserted again by the same observation.
+/// Returns the differences between two cells of a field that one observation cleared and may have asserted again.
 pub fn difference<'a>(
     place: usize,
     before: Option<&Cell<'a>>,
@@ -242,7 +242,7 @@ pub fn difference<'a>(
     Some(())
 }
 
-/// What tells a cell's elements apart: a union's by their CBOR, which mutations do not show.
+/// Identifies an element of a cell. A union's elements are identified by their CBOR, which mutations do not contain.
 #[derive(PartialEq)]
 enum ElementKey<'a> {
     Shown(Key<'a>),
@@ -279,7 +279,7 @@ fn elements<'a>(cell: Option<&Cell<'a>>) -> Option<Vec<(ElementKey<'a>, Value<'a
 }
 
 impl<'a> Cell<'a> {
-    /// Whether the field stands in the state.
+    /// Returns whether the field is in the state.
     pub fn is_present(&self) -> bool {
         match self {
             Cell::Union(held) => !held.is_empty(),
@@ -289,7 +289,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The field's value; None where Python has to find it.
+    /// Returns the field's value; None if Python must compute it.
     pub fn value(&self) -> Option<Value<'a>> {
         Some(match self {
             Cell::Won { value, .. } => value.clone(),
@@ -315,7 +315,7 @@ impl<'a> Cell<'a> {
         Some(())
     }
 
-    /// Writes the CBOR of who holds it: an id, one for each element, or a count.
+    /// Writes the CBOR of the field's holders: an id, one id for each element, or a count.
     pub fn hash_holders(&self, out: &mut Vec<u8>) {
         match self {
             Cell::Won { q, .. } => cbor::bytes(out, id_of(q)),
@@ -393,7 +393,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// The cell of a field in its stored form; None where it is no such cell.
+    /// Reads a field's cell in its stored form; None if it is not such a cell.
     pub fn read(field: &Field, reader: &mut msgpack::Reader<'a>) -> Option<Self> {
         let folded = field.folded()?;
         let element = |reader: &mut msgpack::Reader<'a>| reader.value().filter(|value| folded.element.holds(value));

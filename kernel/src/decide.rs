@@ -1,4 +1,4 @@
-//! Deciding fetched records: what streams/worker/verdicts.py does with those that are plain observations.
+//! Decides fetched records, as streams/worker/verdicts.py does, if they are plain observations.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -7,13 +7,13 @@ use crate::layout::{Layout, FRAME_BYTES};
 use crate::observation::Observation;
 use crate::place;
 
-/// The header that says a record's id.
+/// The header with a record's id.
 const ID: &str = "refold-id";
 
 /// A record as Python's `Raw`: offset, timestamp, key, value, headers.
 pub type GivenRaw = (i64, i64, PyBackedBytes, PyBackedBytes, Vec<(PyBackedStr, PyBackedBytes)>);
 
-/// The records up to the first that is of another form than Python's `Raw` of a usual record.
+/// Returns the records before the first whose `Raw` has an unusual form.
 pub fn usual(raws: &Bound<PyAny>) -> PyResult<Vec<GivenRaw>> {
     let mut found = Vec::new();
     for raw in raws.try_iter()? {
@@ -25,10 +25,10 @@ pub fn usual(raws: &Bound<PyAny>) -> PyResult<Vec<GivenRaw>> {
     Ok(found)
 }
 
-/// The id of the observation in a record of a partition; None where Python decides what the record is.
+/// Returns the id of the observation in a record of a partition; None if Python must decide the record.
 ///
-/// All of it is checked: that the bytes are an observation, that the key is its entity's, that the entity belongs in the
-/// partition, and that the header, where there is one, is the id.
+/// Everything is checked: the bytes are an observation, the key is its entity's, the entity belongs in the partition,
+/// and the header, if there is one, is the id.
 pub fn decide(layouts: &[&Layout], partition: u32, partitions: u32, raw: &GivenRaw) -> Option<[u8; 32]> {
     let (_, _, key, value, headers) = raw;
     let frame = value.get(..FRAME_BYTES)?;

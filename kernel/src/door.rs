@@ -1,7 +1,7 @@
-//! Observations on their way in: which patches are canonical as they are (avro/values.py), and their bytes.
+//! New observations: whether a patch is canonical as it is given (avro/values.py), and an observation's bytes.
 //!
-//! As canonical only values that need no owner are taken: texts, bytes, numbers and booleans of exactly these types. What
-//! Python has checked may be of any kind, lists and objects too, and is written.
+//! Only values that are borrowed from Python are recognised as canonical: texts, bytes, numbers and booleans of exactly
+//! these types. Values that Python has checked may have any kind, also lists and objects, and are encoded.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -13,15 +13,15 @@ use crate::node::{Kind, Node};
 use crate::observation::{self, Observation, Source};
 use crate::value::Value;
 
-/// A text's CBOR has at most so many bytes more than its UTF-8.
+/// A text's CBOR is longer than its UTF-8 by at most this many bytes.
 const HEAD_BYTES_MAX: usize = 9;
-/// Integers up to these are doubles, and floats, without loss.
+/// Integers up to this absolute value are exact as doubles.
 const DOUBLE_EXACT: i128 = 1 << 53;
 const FLOAT_EXACT: i128 = 1 << 24;
-/// Values that are nested deeper are Python's.
+/// Values that are nested deeper are left to Python.
 const DEPTH_MAX: usize = 64;
 
-/// Whether every value of a patch is canonical as it is given, and of a field's own kind. False where Python has to look.
+/// Returns whether every value of a patch is canonical as given, and has its field's kind. False if Python must check.
 pub fn is_canonical(layout: &Layout, patch: &Bound<PyDict>) -> PyResult<bool> {
     for (name, given) in patch.iter() {
         let Ok(name) = name.cast_exact::<PyString>() else { return Ok(false) };
@@ -53,7 +53,7 @@ fn is_canonical_in(kind: &Kind, value: &Value, inline_bytes: usize) -> bool {
     }
 }
 
-/// A value that needs no owner; None for any other.
+/// Converts a value that can be borrowed; None for any other.
 fn plain_value<'a>(given: &'a Bound<PyAny>) -> PyResult<Option<Value<'a>>> {
     Ok(if let Ok(text) = given.cast_exact::<PyString>() {
         text.to_str().ok().map(Value::Text)
@@ -68,14 +68,14 @@ fn plain_value<'a>(given: &'a Bound<PyAny>) -> PyResult<Option<Value<'a>>> {
     })
 }
 
-/// What a value is made of, in order: a list or an object comes before its parts, and owns none of them.
+/// A part of a value, in a flat sequence: a list or an object comes before its parts, and does not own them.
 enum Part<'py> {
     List(usize),
     Object(usize),
     One(Bound<'py, PyAny>),
 }
 
-/// Add a value's parts; None where it is nested too deep.
+/// Appends a value's parts; None if it is nested too deeply.
 fn take_apart<'py>(given: &Bound<'py, PyAny>, depth: usize, parts: &mut Vec<Part<'py>>) -> Option<()> {
     if depth > DEPTH_MAX {
         return None;
@@ -97,7 +97,7 @@ fn take_apart<'py>(given: &Bound<'py, PyAny>, depth: usize, parts: &mut Vec<Part
     Some(())
 }
 
-/// The value that the next parts make; None where Python has to look.
+/// Builds a value from the next parts; None if Python must check it.
 fn put_together<'a>(parts: &mut std::slice::Iter<'a, Part>) -> PyResult<Option<Value<'a>>> {
     Ok(match parts.next() {
         None => None,
@@ -139,7 +139,7 @@ pub type GivenObservation<'py> = (
     PyBackedStr,
 );
 
-/// The framed bytes of an assert of fields that Python has checked, and its id; None where Python writes it.
+/// Returns the framed bytes and the id of an assert whose fields Python has checked; None if Python must write it.
 pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
     let (entity, observed_at, kind, priority, source, causes, patch, cleared, retracts, link, subject) = given;
     if &**kind != "assert" || !cleared.is_empty() || !retracts.is_empty() || link.is_some() {

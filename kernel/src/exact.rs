@@ -1,8 +1,8 @@
-//! Exact sums (reducers/arithmetic.py): numerator / 2^shift. What needs more than 128 bits is left to Python.
+//! Exact sums (reducers/arithmetic.py): numerator / 2^shift. A sum that needs more than 128 bits is left to Python.
 
 use crate::value::Value;
 
-/// Below this a numerator over 2^shift is a normal double, so that dividing loses nothing.
+/// Below this, numerator / 2^shift is a normal double, so the division is exact.
 const SHIFT_MAX: u32 = 900;
 const FRACTION_BITS: u32 = 52;
 const EXPONENT_BIAS: i32 = 1075;
@@ -16,7 +16,7 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// A canonical number.
+    /// Converts a canonical number.
     pub fn of(value: &Value) -> Option<Self> {
         match *value {
             Value::Integer(number) => Some(Exact { numerator: number, shift: 0 }),
@@ -39,7 +39,7 @@ impl Exact {
         }
     }
 
-    /// The sum, with the least shift.
+    /// Returns the sum, with the least shift.
     pub fn add(self, other: Self) -> Option<Self> {
         let shift = self.shift.max(other.shift);
         let scaled = |each: Self| {
@@ -54,7 +54,7 @@ impl Exact {
         Exact { numerator: if self.numerator == 0 { 0 } else { self.numerator >> spare }, shift: self.shift - spare }
     }
 
-    /// The nearest canonical number.
+    /// Returns the nearest canonical number.
     pub fn rounded<'a>(self) -> Option<Value<'a>> {
         if self.shift == 0 && (INTEGER_MIN..INTEGER_END).contains(&self.numerator) {
             return Some(Value::Integer(self.numerator));

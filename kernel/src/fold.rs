@@ -1,12 +1,13 @@
-//! Folding one entity's records onto its stored state: what streams/table/batch.py does with each entity of a batch.
+//! Folds one entity's records into its stored state, as streams/table/batch.py does with each entity of a batch.
 //!
-//! 1. Read the state and every record; whatever is not of the direct kind makes the whole entity Python's.
-//! 2. Take the records in log order; pass over those that are known.
-//! 3. Fold each new one onto the cells, and note what it changed, the rows of the indexes, and checkpoints that are due.
+//! 1. Decode the state and every record; if any of them cannot be folded directly, leave the whole entity to Python.
+//! 2. Take the records in log order; skip those that are known.
+//! 3. Fold each new record into the cells, and note its mutations, the rows of the indexes, and due checkpoints.
 //! 4. Hash and pack the state, and write the change.
 //!
-//! Nothing is read here. So a record that only the timeline tells from known ones leaves the entity unfolded: the caller is
-//! told which records those are, looks for them in the timeline, and gives the entity again with what it found.
+//! This code does not read the database. So if only the timeline can tell whether a record is new, the entity is not
+//! folded: the caller gets the list of these records, looks them up in the timeline, and passes the entity again with
+//! the results.
 
 use std::collections::HashMap;
 
@@ -35,7 +36,7 @@ pub struct Record<'a> {
     pub data: &'a [u8],
 }
 
-/// The rows that a fold puts into the indexes, as keys and values in turn; `ids` has keys alone.
+/// The rows that a fold puts into the indexes, as alternating keys and values; `ids` has only keys.
 #[derive(Default)]
 pub struct Rows {
     pub timeline: Vec<(Vec<u8>, Vec<u8>)>,
@@ -44,7 +45,7 @@ pub struct Rows {
     pub checkpoints: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What became of an entity. `state` and `change` only where it has a new version.
+/// The result of folding an entity. `state` and `change` are set only if it has a new version.
 pub struct Folding {
     pub changed: Option<Changed>,
     pub rows: Rows,
@@ -58,38 +59,39 @@ pub struct Changed {
     pub late: usize,
 }
 
-/// What came of an entity's records.
+/// The outcome for an entity's records.
 pub enum Outcome {
     Folded(Folding),
-    /// Nothing is folded: these records, by their places, are to be looked for in the timeline, under these keys.
+    /// Nothing was folded: these records, by index, must be looked up in the timeline, under these keys.
     Doubtful(Vec<(usize, Vec<u8>)>),
 }
 
-/// Whether the timeline holds records that were looked for, by their places.
+/// Whether the timeline has each record that was looked up, by the record's index.
 pub type Told = HashMap<usize, bool>;
 
-/// What became of an entity's state.
+/// The result of replaying records into an entity's state.
 pub struct Replayed {
     pub state: Option<Vec<u8>>,
     pub steps: usize,
 }
 
-/// A record, and what is in it.
+/// A record, its decoded observation, and its order key.
 struct Read<'a> {
     record: &'a Record<'a>,
     observation: Observation<'a>,
     q: Vec<u8>,
 }
 
-/// What one observation changed: fields by their places in ascending order, and a link.
+/// The mutations by one observation: of fields, by ascending index, and of a link.
 #[derive(Default)]
 struct Mutations<'a> {
     fields: Vec<Mutation<'a>>,
     link: Option<LinkMutation<'a>>,
 }
 
-/// Folds the records of one entity onto its stored state; None where Python has to. through: the next offset of the batch.
-/// told: empty where the timeline was not asked.
+/// Folds the records of one entity into its stored state; None if Python must fold it.
+///
+/// `through`: the batch's next offset. `told`: results of the timeline; empty if it was not asked.
 pub fn fold(
     layout: &Layout,
     definition: &Definition,
@@ -152,9 +154,9 @@ pub fn fold(
     Some(Outcome::Folded(Folding { changed: Some(changed), rows }))
 }
 
-/// Folds the records of one entity onto its stored state, for the state alone; None where Python has to.
+/// Folds the records of one entity into its stored state, and computes only the state; None if Python must fold it.
 ///
-/// The new state and how many of the records were new; no state where none was.
+/// Returns the new state and the number of new records; no state if none was new.
 pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[Record]) -> Option<Replayed> {
     let read = read_all(layout, entity, records)?;
     let mut state = State::read_or_empty(layout, packed)?;
@@ -170,7 +172,7 @@ pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[R
     Some(Replayed { state, steps })
 }
 
-/// The records' observations and order keys.
+/// Decodes the records' observations and order keys.
 fn read_all<'a>(layout: &'a Layout, entity: &str, records: &'a [Record<'a>]) -> Option<Vec<Read<'a>>> {
     #[cfg(feature = "wrong")]
     let records = crate::wrong::spoiled(records);
@@ -185,7 +187,7 @@ fn read_all<'a>(layout: &'a Layout, entity: &str, records: &'a [Record<'a>]) -> 
     records.iter().map(read).collect()
 }
 
-/// Whether the record at a place was folded before; None where only the timeline can tell.
+/// Returns whether the record at an index was folded before; None if only the timeline can tell.
 fn is_known(state: &State, read: &[Read], place: usize) -> Option<bool> {
     let Read { record, q, .. } = &read[place];
     if state.is_certainly_new(q) {
@@ -195,9 +197,10 @@ fn is_known(state: &State, read: &[Read], place: usize) -> Option<bool> {
     is_known.then_some(true)
 }
 
-/// The records from a place on that the timeline is to be asked about, as if each of them were new.
+/// Returns the records from an index on that must be looked up in the timeline, on the assumption that each is new.
 ///
-/// One that turns out to be known may leave another in doubt that is not among these, which is rare: then Python folds.
+/// If one turns out to be known, another record that is not in the result may be in doubt. This is rare: then Python
+/// folds the entity.
 fn doubtful<'a>(state: &mut State<'a>, entity: &str, read: &'a [Read], from: usize) -> Vec<(usize, Vec<u8>)> {
     let mut found = Vec::new();
     for (place, Read { record, q, .. }) in read.iter().enumerate().skip(from) {
@@ -211,7 +214,7 @@ fn doubtful<'a>(state: &mut State<'a>, entity: &str, read: &'a [Read], from: usi
     found
 }
 
-/// Folds an observation onto the state (`Fold.directly` of reducers/fold.py); None where the entity is to be reopened.
+/// Folds an observation into the state (`Fold.directly` of reducers/fold.py); None if the entity must be reopened.
 fn apply<'a>(
     layout: &Layout,
     state: &mut State<'a>,
@@ -263,7 +266,7 @@ fn apply<'a>(
     Some(out)
 }
 
-/// One step of a change (streams/change_codec.py).
+/// Writes one step of a change (streams/change_codec.py).
 fn step(
     layout: &Layout,
     out: &mut Vec<u8>,
@@ -314,7 +317,7 @@ fn step(
     Some(())
 }
 
-/// The key of a mutation, which those of a map and of append have.
+/// Writes the key of a mutation; only mutations of map and append have one.
 fn write_key(out: &mut Vec<u8>, key: Key, reducer: Option<Reducer>) -> Option<()> {
     match (key, reducer?) {
         (Key::Text(key), Reducer::Map) => write_text(out, key),
@@ -338,7 +341,7 @@ fn write_key(out: &mut Vec<u8>, key: Key, reducer: Option<Reducer>) -> Option<()
 }
 
 impl Op {
-    /// Its place in the enum of a change.
+    /// Its index in the enum of a change's schema.
     pub fn byte(self) -> u8 {
         (self as u8) << 1
     }
@@ -355,7 +358,7 @@ fn is_checkpoint_due(version: i64, size: usize) -> bool {
     version % step == 0 || version & (version - 1) == 0
 }
 
-/// What the keys of an entity's rows begin with (streams/table/keys.py).
+/// Returns the prefix of the keys of an entity's rows (streams/table/keys.py).
 fn key_of(entity: &str, rest: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(entity.len() + 1 + rest);
     key.extend_from_slice(entity.as_bytes());
@@ -377,7 +380,7 @@ fn checkpoint_key(definition: &Definition, entity: &str, offset: i64) -> Vec<u8>
 }
 
 impl Rows {
-    /// The entries of a first occurrence.
+    /// Adds the index entries of a record that is the first with its id.
     fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
         let (offset, recorded_at) = (record.offset.to_be_bytes(), record.recorded_at.to_be_bytes());
         self.timeline.push((timeline_key(entity, q), [&offset, &recorded_at, record.data].concat()));

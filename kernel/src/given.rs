@@ -1,4 +1,4 @@
-//! Layouts as Python gives them (avro/kernel_layouts.py): nested tuples, each with the name of a kind first.
+//! Layouts as passed from Python (avro/kernel_layouts.py): nested tuples, each starting with the name of a kind.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -8,8 +8,8 @@ use crate::cbor;
 use crate::layout::{Field, Layout, Reducer, FRAME_BYTES};
 use crate::node::{Kind, Member, Node};
 
-/// A field: its first name, its reducer, the limit of append, how large a value may be, and what patches and mutations
-/// have of it.
+/// A field: its first name, its reducer, the limit of append, the maximum size of a value, and the nodes of its values
+/// in patches and in mutations.
 pub type GivenField<'py> = (String, String, usize, usize, Bound<'py, PyTuple>, Bound<'py, PyTuple>);
 
 pub fn layout_of(type_name: &str, frame: [u8; FRAME_BYTES], fields: Vec<GivenField>) -> PyResult<Layout> {

@@ -1,10 +1,10 @@
-//! One version of an entity type: how its observations, states and changes lie, and how its fields fold.
+//! One version of an entity type: the layout of its observations, states and changes, and the reducers of its fields.
 
 use std::collections::HashMap;
 
 use crate::node::Node;
 
-/// How a field folds. What is not here is folded by Python.
+/// A field's reducer. Other reducers are left to Python.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reducer {
     Latest,
@@ -19,7 +19,7 @@ pub enum Reducer {
 }
 
 impl Reducer {
-    /// limit: of append.
+    /// Returns the reducer with a name; `limit` is append's.
     pub fn named(name: &str, limit: usize) -> Option<Self> {
         Some(match name {
             "latest" => Reducer::Latest,
@@ -41,17 +41,17 @@ pub struct Field {
     pub name: String,
     /// The CBOR of the name.
     pub key: Vec<u8>,
-    /// What a patch has of the field, or null.
+    /// The field's type in a patch, or null.
     pub patch: Node,
-    /// What a mutation has of it, or null: an element of a collection, else its value.
+    /// The type of a mutation's values, or null: an element of a collection, else the field's value.
     pub element: Node,
-    /// None where Python folds it: an entity that has the field is Python's.
+    /// None if only Python can fold the field: an entity that has the field is left to Python.
     pub reducer: Option<Reducer>,
-    /// How many bytes a value may have before it has to be a Blob.
+    /// The maximum size of a value in bytes; a larger one must be a Blob.
     pub inline_bytes: usize,
 }
 
-/// A field that is folded here.
+/// A field that the kernel folds.
 pub struct Folded<'a> {
     pub element: &'a Node,
     pub reducer: Reducer,
@@ -63,25 +63,25 @@ impl Field {
     }
 }
 
-/// How a type version's observations and states lie. `fields` in the order of its definition.
+/// The layout of a type version's observations and states. `fields`: in the order of its definition.
 #[derive(Debug)]
 pub struct Layout {
-    /// What its entities' names begin with: the type and a slash.
+    /// The prefix of its entities' names: the type and a slash.
     pub prefix: String,
-    /// What framed observations begin with.
+    /// The frame at the start of framed observations.
     pub frame: [u8; FRAME_BYTES],
     pub fields: Vec<Field>,
     pub places: HashMap<String, usize>,
-    /// The fields in the order of their names, and of their names' CBOR.
+    /// The fields' indexes by name, and by their names' CBOR.
     pub by_name: Vec<usize>,
     pub by_key: Vec<usize>,
 }
 
-/// What a fold writes besides: of the type's definition, and of its changes.
+/// The parts of the type's definition and its changes that a fold also writes.
 #[derive(Debug)]
 pub struct Definition {
     pub fingerprint: [u8; 32],
-    /// What framed changes begin with.
+    /// The frame at the start of framed changes.
     pub change_frame: [u8; FRAME_BYTES],
     /// Its offset in `.schemas`.
     pub offset: u64,

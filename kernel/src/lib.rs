@@ -1,8 +1,8 @@
-//! The native kernel of refold: it reads observations and folds them. Its interface is refold's own, told apart by FORMAT:
-//! avro/kernel.py has its types, and docs/reference/kernel.md says what crosses.
+//! The native kernel of refold: it decodes observations and folds them. Its interface is internal to refold; FORMAT is
+//! its version. avro/kernel.py has its types, and docs/reference/kernel.md describes the arguments and results.
 //!
-//! Every function here gives the bytes that Python gives, or leaves the work to Python. It has no unsafe code, and a panic
-//! leaves an entity to Python as well.
+//! Every function returns the same bytes as Python, or leaves the work to Python. There is no unsafe code. A panic also
+//! leaves the entity to Python.
 
 mod avro;
 mod cbor;
@@ -37,20 +37,20 @@ use crate::layout::{Definition, Layout};
 use crate::observation::{Observation, Source};
 use crate::value::Value;
 
-/// Changes with whatever crosses the boundary, and with the stored forms that the kernel writes.
+/// Must change whenever arguments, results or the stored forms that the kernel writes change.
 const FORMAT: u32 = 4;
 
-/// A record as Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
+/// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
-/// An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and which of
-/// these the timeline holds, where it was asked.
+/// An entity's name, its stored state, the next offset of its partition's batch, its records in log order, and whether
+/// the timeline has these, if it was asked.
 type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>, Told);
 /// An entity's name, its stored state, and its records in log order.
 type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
 /// agent, run, step, tool and seq.
 type GivenSource<'a> = (&'a str, &'a str, &'a str, &'a str, i64);
 
-/// Reads the observations of one type version.
+/// Decodes and encodes the observations of one type version.
 #[pyclass(frozen, module = "refold_kernel")]
 struct ObservationReader {
     layout: Layout,
@@ -71,9 +71,9 @@ impl ObservationReader {
         Ok(ObservationReader { layout, names })
     }
 
-    /// The observation in framed bytes: entity, observed_at, priority, source, causes, patch, subject and id.
+    /// Decodes the observation in framed bytes: entity, observed_at, priority, source, causes, patch, subject and id.
     ///
-    /// None where it is not an assert of fields alone, or not sound, or has values that Python checks.
+    /// Returns None if it is not an assert of fields only, is invalid, or has values that Python must check.
     fn read<'py>(&self, py: Python<'py>, data: &[u8]) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let plain = || Observation::read(&self.layout, data, false).filter(Observation::is_plain);
         let Some(read) = unless_panicked(plain) else {
@@ -95,12 +95,13 @@ impl ObservationReader {
         (entity, observed_at, priority, source, causes, patch, subject, id).into_pyobject(py).map(Some)
     }
 
-    /// Whether each value of a patch is canonical as it is given, by its field's first name. False where Python looks.
+    /// Returns whether each value of a patch, by its field's first name, is canonical as given. False if Python must
+    /// check.
     fn is_canonical(&self, patch: &Bound<PyDict>) -> PyResult<bool> {
         unless_panicked(|| Some(door::is_canonical(&self.layout, patch))).unwrap_or(Ok(false))
     }
 
-    /// The framed bytes of an observation that is checked, and its id; None where Python writes it.
+    /// Returns the framed bytes of a checked observation, and its id; None if Python must write it.
     fn encode<'py>(
         &self,
         py: Python<'py>,
@@ -110,14 +111,14 @@ impl ObservationReader {
         Ok(written.map(|(data, id)| (PyBytes::new(py, &data), PyBytes::new(py, &id))))
     }
 
-    /// The id of the observation in framed bytes that this process made itself; None where Python finds it.
+    /// Returns the id of an observation whose framed bytes this process wrote; None if Python must compute it.
     fn id_of<'py>(&self, py: Python<'py>, data: &[u8]) -> Option<Bound<'py, PyBytes>> {
         let id = unless_panicked(|| Some(Observation::read(&self.layout, data, true)?.id(&self.layout)))?;
         Some(PyBytes::new(py, &id))
     }
 }
 
-/// Decides the records of one partition, by the readers of the type versions whose records it may take.
+/// Decides the records of one partition, with the readers of the type versions whose records it may accept.
 #[pyclass(frozen, module = "refold_kernel")]
 struct RecordDecider {
     readers: Vec<Py<ObservationReader>>,
@@ -132,10 +133,11 @@ impl RecordDecider {
         RecordDecider { readers, partition, partitions }
     }
 
-    /// What each record is, up to the first that is of an unusual form; the GIL is released meanwhile.
+    /// Decides the records before the first that has an unusual form, with the GIL released.
     ///
-    /// A plain observation is (partition, offset, recorded_at, entity, id, framed bytes); None is left to Python. Then how
-    /// many framed bytes there are in all. recorded_at: the running maximum of the records' times before these.
+    /// Returns (partition, offset, recorded_at, entity, id, framed bytes) for each plain observation, and None for each
+    /// record that is left to Python; then the total number of framed bytes. recorded_at: the running maximum of the
+    /// times of earlier records.
     fn decide<'py>(
         &self,
         py: Python<'py>,
@@ -162,7 +164,7 @@ impl RecordDecider {
     }
 }
 
-/// What an entity's state is stored under, of each of some entities.
+/// Returns the storage key of each entity's state.
 #[pyfunction]
 fn placed<'py>(py: Python<'py>, entities: Vec<PyBackedStr>) -> Vec<Bound<'py, PyBytes>> {
     entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity))).collect()
@@ -198,7 +200,7 @@ fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAn
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// What a function gives; None where it panics, which it does only for a defect. Nothing that is shared changes in it.
+/// Returns a function's result; None if it panics, which only a defect causes. It must not change shared data.
 fn unless_panicked<T>(function: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(function)).unwrap_or_else(|_| {
         PANICS.fetch_add(1, Ordering::Relaxed);
@@ -206,7 +208,7 @@ fn unless_panicked<T>(function: impl FnOnce() -> Option<T>) -> Option<T> {
     })
 }
 
-/// How often the kernel panicked in this process, each time leaving the work to Python. Any is a defect.
+/// Returns how often the kernel panicked in this process and left the work to Python. Any panic is a defect.
 #[pyfunction]
 fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
@@ -234,7 +236,7 @@ impl TypeFolder {
         Ok(TypeFolder { layout, definition: Definition { fingerprint, change_frame, offset } })
     }
 
-    /// How many of the type's fields are folded here.
+    /// The number of the type's fields that the kernel folds.
     #[getter]
     fn fields_folded(&self) -> usize {
         self.layout.fields.iter().filter(|field| field.folded().is_some()).count()
@@ -242,10 +244,11 @@ impl TypeFolder {
 
     /// Folds the records of some entities, with the GIL released.
     ///
-    /// Returns, for each entity in its order, None where it is left to Python, else (state, change, version before, steps,
-    /// late) where it changed and () where all its records were known. After that the rows of the timeline, the arrivals,
-    /// the ids and the checkpoints of all of them: lists of keys and values in turn, and of keys alone for the ids,
-    /// in the order of the keys. Last, of each entity that is left because the timeline is to be asked, its place, and the places and keys of the records.
+    /// Returns a tuple. First, for each entity in the given order: None if it is left to Python, (state, change,
+    /// version before, steps, late) if it changed, and () if all its records were known. Then the rows of the timeline,
+    /// the arrivals, the ids and the checkpoints of all entities, sorted by key: lists of alternating keys and values;
+    /// for the ids, of keys only. Last, for each entity that was not folded because the timeline must be asked: its
+    /// index, and the indexes and keys of the records.
     fn fold<'py>(&self, py: Python<'py>, entities: Vec<GivenEntity>) -> PyResult<Bound<'py, PyTuple>> {
         let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, _, records, _)| records_of(records)).collect();
         let given: Vec<_> = entities
@@ -265,10 +268,10 @@ impl TypeFolder {
         given_back(py, &folded)
     }
 
-    /// Folds the records of some entities onto their states alone, with the GIL released.
+    /// Folds the records of some entities into their states only, with the GIL released.
     ///
-    /// Returns, for each entity in its order, None where it is left to Python, else its state and how many of its records
-    /// were new; no state where none was.
+    /// Returns, for each entity in the given order, None if it is left to Python, else its state and the number of new
+    /// records; no state if none was new.
     fn replay<'py>(&self, py: Python<'py>, entities: Vec<GivenStored>) -> PyResult<Bound<'py, PyList>> {
         let records: Vec<Vec<Record>> = entities.iter().map(|(_, _, records)| records_of(records)).collect();
         let given: Vec<_> = entities
@@ -339,7 +342,7 @@ fn given_back<'py>(py: Python<'py>, folded: &[Option<Outcome>]) -> PyResult<Boun
     (entities, timeline, arrivals, ids, checkpoints, doubtful).into_pyobject(py)
 }
 
-/// Rows by their keys, as keys and values in turn: RocksDB takes them sooner so.
+/// Returns rows sorted by key, as alternating keys and values: RocksDB writes sorted rows faster.
 fn in_order<'py>(py: Python<'py>, mut rows: Vec<&(Vec<u8>, Vec<u8>)>) -> Vec<Bound<'py, PyBytes>> {
     rows.sort_unstable_by(|one, other| one.0.cmp(&other.0));
     rows.into_iter().flat_map(|(key, value)| [PyBytes::new(py, key), PyBytes::new(py, value)]).collect()

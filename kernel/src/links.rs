@@ -1,4 +1,4 @@
-//! Links of an entity, each folded by its own key (reducers/links.py).
+//! Links of an entity, each folded under its own key (reducers/links.py).
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::msgpack;
 use crate::observation::Link;
 use crate::state::{id_of, order_key};
 
-/// Microseconds since 1970, where they are given.
+/// Microseconds since 1970; None if not given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Validity {
     pub from: Option<i64>,
     pub to: Option<i64>,
 }
 
-/// The greatest (priority, q) of a relation to a target; an unlink stays, and is not linked.
+/// The greatest (priority, q) of a relation to a target. An unlink stays, as not linked.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkCell<'a> {
     is_linked: bool,
@@ -25,10 +25,10 @@ pub struct LinkCell<'a> {
     q: Q<'a>,
 }
 
-/// By relation and target.
+/// Cells by relation and target.
 pub type Links<'a> = BTreeMap<(&'a str, &'a str), LinkCell<'a>>;
 
-/// What an observation changed in one link.
+/// An observation's change of one link.
 pub struct LinkMutation<'a> {
     op: Op,
     key: (&'a str, &'a str),
@@ -36,7 +36,7 @@ pub struct LinkMutation<'a> {
     new: Option<Validity>,
 }
 
-/// Takes up a link or unlink; what it changed, if anything.
+/// Folds a link or unlink; returns the mutation, if it changed anything.
 pub fn fold<'a>(
     links: &mut Links<'a>,
     link: &Link<'a>,
@@ -62,7 +62,7 @@ pub fn fold<'a>(
     Some(LinkMutation { op, key, old, new })
 }
 
-/// The links of a stored state.
+/// Reads the links of a stored state.
 pub fn read<'a>(reader: &mut msgpack::Reader<'a>) -> Option<Links<'a>> {
     let mut links = Links::new();
     for _ in 0..reader.array()? {
@@ -104,7 +104,7 @@ pub fn pack(links: &Links, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes what the state hash has of the links: the live ones, in the order of the CBOR of relation and target.
+/// Writes the links' part of the state hash: the live ones, in the order of the CBOR of relation and target.
 pub fn hash(links: &Links, out: &mut Vec<u8>) {
     let mut live: Vec<_> = links.iter().filter(|(_, cell)| cell.is_linked).collect();
     live.sort_unstable_by_key(|((relation, target), _)| (cbor::key_order(relation), cbor::key_order(target)));
@@ -122,7 +122,7 @@ pub fn hash(links: &Links, out: &mut Vec<u8>) {
     }
 }
 
-/// The members of a map that validity gives, which come last.
+/// Writes validity's members of a map, which come last.
 pub fn hash_validity(validity: Validity, out: &mut Vec<u8>) {
     for (name, time) in [("valid_to", validity.to), ("valid_from", validity.from)] {
         if let Some(time) = time {
@@ -133,7 +133,7 @@ pub fn hash_validity(validity: Validity, out: &mut Vec<u8>) {
 }
 
 impl LinkMutation<'_> {
-    /// Its bytes in a change.
+    /// Writes its bytes in a change.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.push(self.op.byte());
         write_text(out, self.key.0);

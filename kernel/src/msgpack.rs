@@ -3,10 +3,10 @@
 use crate::node::are_distinct;
 use crate::value::Value;
 
-/// How deep values may lie: a schema has fewer levels.
+/// The maximum depth of values: a schema has fewer levels.
 const DEPTH_MAX: usize = 64;
 
-/// Reads the parts of a stored state. `None` means: not of the form that refold writes, so Python decides.
+/// Reads the parts of a stored state. `None` means that refold does not write this form, so Python decides.
 pub struct Reader<'a> {
     data: &'a [u8],
     at: usize,
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         Some(found)
     }
 
-    /// A big-endian number of up to 8 bytes.
+    /// Reads a big-endian number of up to 8 bytes.
     fn big_endian(&mut self, size: usize) -> Option<u64> {
         Some(self.take(size)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         usize::try_from(self.big_endian(size)?).ok()
     }
 
-    /// Any integer that MessagePack can hold.
+    /// Reads any MessagePack integer.
     pub fn integer(&mut self) -> Option<i128> {
         let head = self.byte()?;
         self.integer_after(head)
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A number that counts something: from 0, below 2^63.
+    /// Reads a count: at least 0, below 2^63.
     pub fn count(&mut self) -> Option<i64> {
         i64::try_from(self.integer()?).ok().filter(|number| *number >= 0)
     }
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.take(size)?).ok()
     }
 
-    /// Takes a nil, if there is one.
+    /// Consumes a nil, if the next item is one.
     pub fn is_nil(&mut self) -> bool {
         let is_nil = self.data.get(self.at) == Some(&0xc0);
         self.at += usize::from(is_nil);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A value of a cell; its field says which of them it may be.
+    /// Reads a value of a cell; the caller checks that it fits the field.
     pub fn value(&mut self) -> Option<Value<'a>> {
         self.value_within(DEPTH_MAX)
     }
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An integer in [-2^63, 2^64).
+/// Writes an integer in [-2^63, 2^64).
 pub fn integer(out: &mut Vec<u8>, number: i128) {
     if number >= 0 {
         let number = number as u64;
@@ -195,7 +195,7 @@ pub fn integer(out: &mut Vec<u8>, number: i128) {
     }
 }
 
-/// A length after one of the three heads for lengths of 1, 2 and 4 bytes, of which the first is `head`.
+/// Writes a length with one of the three headers for lengths of 1, 2 and 4 bytes; `head` is the first of them.
 fn sized(out: &mut Vec<u8>, head: u8, size: usize) {
     if let Ok(size) = u8::try_from(size) {
         out.extend_from_slice(&[head, size]);
@@ -222,7 +222,7 @@ pub fn text(out: &mut Vec<u8>, value: &str) {
     out.extend_from_slice(value.as_bytes());
 }
 
-/// The head of an array or a map: `short` with up to 15 members in it, else `long` and two bytes.
+/// Writes the header of an array or a map: `short` plus the count up to 15, else `long` and two bytes.
 fn members(out: &mut Vec<u8>, short: u8, long: u8, count: usize) {
     if count < 16 {
         out.push(short | count as u8);

@@ -1,4 +1,4 @@
-//! What may stand at one place of a type's schema, and how it is read, checked and written as Avro.
+//! A node of a type's schema: the allowed values, and how they are read, checked and written as Avro.
 
 use crate::avro::{write_bytes, write_long, write_text, Reader};
 use crate::value::{is_integer, Value};
@@ -14,7 +14,7 @@ pub enum Node {
 pub enum Kind {
     Null,
     Text,
-    /// Text in a form that Python checks when a record comes in: JSON and UUIDs.
+    /// Text in a form that Python checks when a record is received: JSON and UUIDs.
     CheckedText,
     Bytes,
     Fixed {
@@ -31,7 +31,7 @@ pub enum Kind {
     },
     Float,
     Double,
-    /// At most 18 digits, `scale` of them after the point.
+    /// At most 18 digits, `scale` of them after the decimal point.
     Decimal {
         precision: u32,
         scale: u32,
@@ -43,7 +43,7 @@ pub enum Kind {
     Sealed,
 }
 
-/// A record's field. `name`: its first one. Where null is allowed, a null is left out of the value.
+/// A record's field. `name`: its first name. If null is allowed, a null is left out of the value.
 #[derive(Debug)]
 pub struct Member {
     pub name: String,
@@ -51,7 +51,7 @@ pub struct Member {
 }
 
 impl Node {
-    /// The value that comes next. is_checked: whether Python has checked the record.
+    /// Reads the next value. is_checked: whether Python has checked the record.
     pub fn read<'a>(&'a self, reader: &mut Reader<'a>, is_checked: bool) -> Option<Value<'a>> {
         match self {
             Node::One(kind) => kind.read(reader, is_checked),
@@ -59,12 +59,12 @@ impl Node {
         }
     }
 
-    /// Whether a stored value is one that `read` gives, and `write` can write.
+    /// Returns whether a stored value is one that `read` returns and `write` can write.
     pub fn holds(&self, value: &Value) -> bool {
         self.kind_of(value).is_some_and(|(_, kind)| kind.holds(value))
     }
 
-    /// The Avro bytes of a value that the node holds.
+    /// Writes the Avro bytes of a value for which `holds` is true.
     pub fn write(&self, out: &mut Vec<u8>, value: &Value) -> Option<()> {
         let (branch, kind) = self.kind_of(value)?;
         if matches!(self, Node::Union(_)) {
@@ -80,7 +80,8 @@ impl Node {
         }
     }
 
-    /// The kind of a value, and its branch: Blob and Sealed are told by their members, and no other record has these.
+    /// Returns the kind of a value, and its branch. Blob and Sealed are recognised by their members, which no other
+    /// record has.
     fn kind_of(&self, value: &Value) -> Option<(usize, &Kind)> {
         let kinds = match self {
             Node::One(kind) => return Some((0, kind)),
@@ -91,7 +92,7 @@ impl Node {
             Kind::Null => matches!(value, Value::Null),
             Kind::Blob => is_blob(value),
             Kind::Sealed => is_sealed(value),
-            // A sum is a long where it is one, else a double.
+            // A sum is a long if it fits, else a double.
             Kind::Integer { .. } => kind.holds(value),
             _ => false,
         };
@@ -168,7 +169,7 @@ impl Kind {
             (Kind::Fixed { size }, Value::Bytes(bytes)) => bytes.len() == *size,
             (Kind::Enum { symbols }, Value::Text(text)) => symbols.iter().any(|symbol| symbol == text),
             (Kind::Integer { .. }, Value::Integer(number)) => i64::try_from(*number).is_ok(),
-            // An integer here is the canonical form of a double, or float, that equals it.
+            // An integer is the canonical form of the double, or float, that equals it.
             (Kind::Float, Value::Integer(number)) => (*number as f32) as i128 == *number,
             (Kind::Double, Value::Integer(number)) => (*number as f64) as i128 == *number,
             (Kind::Float, Value::Float(number)) => {
@@ -248,7 +249,7 @@ impl Kind {
     }
 }
 
-/// An array or a map begins with how many it has, and ends with none.
+/// Writes the start of an array or a map: the number of its items. Its end is a 0.
 fn write_head(out: &mut Vec<u8>, count: usize) -> Option<()> {
     write_long(out, i64::try_from(count).ok()?);
     Some(())
@@ -280,7 +281,7 @@ fn is_sealed(value: &Value) -> bool {
         && value.member("ciphertext").is_some_and(|bytes| matches!(bytes, Value::Bytes(_)))
 }
 
-/// The canonical decimal of two's-complement bytes: its scale as small as it can be.
+/// Returns the canonical decimal of two's-complement bytes: with the smallest possible scale.
 fn decimal<'a>(bytes: &[u8], precision: u32, scale: u32) -> Option<Value<'a>> {
     let mut unscaled = from_signed_bytes(bytes)?;
     let end = 10i128.checked_pow(precision)?;
@@ -294,7 +295,7 @@ fn decimal<'a>(bytes: &[u8], precision: u32, scale: u32) -> Option<Value<'a>> {
     Some(Value::Map(vec![("unscaled", Value::Integer(unscaled)), ("scale", Value::Integer(places))]))
 }
 
-/// A canonical decimal at the scale of its schema; None where the value is none.
+/// Returns a canonical decimal as an integer at its schema's scale; None if the value is not a decimal.
 fn unscaled(value: &Value, scale: u32) -> Option<i128> {
     match (value.members()?, value.member("unscaled")?, value.member("scale")?) {
         (2, Value::Integer(unscaled), Value::Integer(places)) => {
@@ -306,7 +307,7 @@ fn unscaled(value: &Value, scale: u32) -> Option<i128> {
     }
 }
 
-/// A number in big-endian two's complement; None where it has more than 128 bits.
+/// Reads a number in big-endian two's complement; None if it has more than 128 bits.
 pub fn from_signed_bytes(bytes: &[u8]) -> Option<i128> {
     let sign = if bytes.first().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
     let mut padded = [sign; 16];
@@ -315,7 +316,7 @@ pub fn from_signed_bytes(bytes: &[u8]) -> Option<i128> {
     Some(i128::from_be_bytes(padded))
 }
 
-/// As few bytes as hold the number and its sign, by Python's `bit_length() // 8 + 1`.
+/// Returns the fewest bytes that hold the number and its sign, by Python's `bit_length() // 8 + 1`.
 pub fn signed_bytes(number: i128) -> Vec<u8> {
     let bits = 128 - number.unsigned_abs().leading_zeros() as usize;
     let bytes = number.to_be_bytes();

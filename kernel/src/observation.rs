@@ -1,4 +1,4 @@
-//! Reading an observation: the envelope as avro/derive.py lays it out, by the rules of avro/envelope.py.
+//! Decodes an observation: the envelope with the layout of avro/derive.py, by the rules of avro/envelope.py.
 
 use sha2::{Digest, Sha256};
 
@@ -38,7 +38,7 @@ pub struct Link<'a> {
     pub validity: Validity,
 }
 
-/// `patch`: fields by their places in the layout, and their values.
+/// `patch`: fields, by index in the layout, and their values.
 pub struct Observation<'a> {
     pub entity: &'a str,
     pub kind: Kind,
@@ -48,7 +48,7 @@ pub struct Observation<'a> {
     /// Ids, sorted, without repeats.
     pub causes: Vec<&'a [u8]>,
     pub patch: Vec<(usize, Value<'a>)>,
-    /// Places of fields, by the order of their names.
+    /// Indexes of fields, in the order of the fields' names.
     pub cleared: Vec<usize>,
     /// Ids, sorted, without repeats.
     pub retracts: Vec<&'a [u8]>,
@@ -57,7 +57,7 @@ pub struct Observation<'a> {
 }
 
 impl<'a> Observation<'a> {
-    /// The observation in framed bytes; None where Python decides. is_checked: whether Python has checked the record.
+    /// Decodes framed bytes; None if Python must decide. is_checked: whether Python has checked the record.
     pub fn read(layout: &'a Layout, data: &'a [u8], is_checked: bool) -> Option<Self> {
         if data.get(..FRAME_BYTES)? != layout.frame {
             return None;
@@ -90,7 +90,7 @@ impl<'a> Observation<'a> {
         Some(Observation { entity, kind, observed_at, priority, source, causes, patch, cleared, retracts, link, subject })
     }
 
-    /// Whether it says nothing but fields.
+    /// Returns whether it only asserts fields.
     pub fn is_plain(&self) -> bool {
         self.link.is_none() && self.cleared.is_empty() && self.retracts.is_empty()
     }
@@ -122,7 +122,7 @@ impl<'a> Observation<'a> {
         Some(patch)
     }
 
-    /// Its id (avro/ids.py): the SHA-256 of its deterministic CBOR, with what has its default left out.
+    /// Returns its id (avro/ids.py): the SHA-256 of its deterministic CBOR, without members that have their default.
     pub fn id(&self, layout: &Layout) -> [u8; ID_BYTES] {
         let mut out = Vec::with_capacity(256 + self.entity.len());
         let source = &self.source;
@@ -208,7 +208,7 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// Its order key (reducers/order.py).
+    /// Returns its order key (reducers/order.py).
     pub fn order_key(&self, id: &[u8]) -> Vec<u8> {
         let (agent, run) = (self.source.agent.as_bytes(), self.source.run.as_bytes());
         let mut key = Vec::with_capacity(18 + agent.len() + run.len() + id.len());
@@ -249,7 +249,7 @@ fn time(micros: i64) -> Option<i64> {
     (TIME_MIN..=TIME_MAX).contains(&micros).then_some(micros)
 }
 
-/// A sorted list of ids, without repeats.
+/// Reads a sorted list of ids, without repeats.
 fn ids<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
     let ids = reader.fixed_items(ID_BYTES)?;
     ids.windows(2).all(|pair| pair[0] < pair[1]).then_some(ids)
@@ -263,14 +263,14 @@ fn write_ids(out: &mut Vec<u8>, key: &str, ids: &[&[u8]]) {
     }
 }
 
-/// Whether a name is that of an entity: its type, a slash and an id.
+/// Returns whether a name is an entity's: a type, a slash and an id.
 fn is_entity(name: &str) -> bool {
     let Some((kind, id)) = name.split_once('/') else { return false };
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     !id.is_empty() && kind.bytes().all(is_word) && kind.bytes().next().is_some_and(|byte| !byte.is_ascii_digit())
 }
 
-/// A short text without control characters.
+/// Checks a name: a short text without control characters.
 fn name(given: &str, may_be_empty: bool) -> Option<&str> {
     let is_name = (may_be_empty || !given.is_empty())
         && given.len() <= NAME_BYTES_MAX

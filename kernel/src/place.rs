@@ -1,4 +1,4 @@
-//! Where an entity stands: streams/partition.py.
+//! An entity's partition and storage key: streams/partition.py.
 
 use sha2::{Digest, Sha256};
 
@@ -27,12 +27,12 @@ fn slot(key: &[u8]) -> u32 {
     (murmur2(key) & 0x7FFF_FFFF) % SLOTS
 }
 
-/// The partition of an entity in a log of so many partitions.
+/// Returns the partition of an entity in a log with this number of partitions.
 pub fn partition(entity: &str, partitions: u32) -> Option<u32> {
     slot(entity.as_bytes()).checked_rem(partitions)
 }
 
-/// The key of an entity behind its place: it sorts by place, then by key.
+/// Returns an entity's key, prefixed with its slot and bucket, by which it sorts first.
 pub fn placed(entity: &str) -> Vec<u8> {
     let key = entity.as_bytes();
     let [.., high, low] = slot(key).to_be_bytes();

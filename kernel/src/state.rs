@@ -1,5 +1,5 @@
-//! An entity's state while it is folded: how it is stored (reducers/entity.py), hashed (reducers/state.py), and how new
-//! observations are told from known ones (reducers/residue.py).
+//! An entity's state while it is folded: its stored form (reducers/entity.py), its hash (reducers/state.py), and how
+//! new observations are told from known ones (reducers/dedup_state.py).
 
 use std::borrow::Cow;
 
@@ -16,12 +16,12 @@ const PARTS: usize = 14;
 const SOURCES_HELD: usize = 4;
 const IDS_HELD: usize = 4;
 const ID_BYTES: usize = 32;
-/// What stands around agent and run in an order key: observed_at before them, seq and id after them.
+/// The length of an order key without agent and run: observed_at before them, seq and id after them.
 const AROUND_BYTES: usize = 48;
 const TAIL_BYTES: usize = 40;
 const ORDER_KEY_BYTES_MIN: usize = AROUND_BYTES + 2;
 
-/// The state of an entity. `cells` and `clears` by the fields' places; a field's clear is the greatest one.
+/// The state of an entity. `cells` and `clears`: by the fields' indexes; a field's clear is the greatest one.
 pub struct State<'a> {
     pub version: i64,
     pub hash: Option<&'a [u8]>,
@@ -32,14 +32,14 @@ pub struct State<'a> {
     sources: Vec<(&'a [u8], [u8; AROUND_BYTES])>,
     floor: Cow<'a, [u8]>,
     last_ids: Vec<&'a [u8]>,
-    /// Ids that are retracted and not seen yet, sorted.
+    /// Ids that are retracted but not yet seen, sorted.
     pending: Vec<&'a [u8]>,
     lowest_offset: Option<i64>,
     highest_offset: i64,
 }
 
 impl<'a> State<'a> {
-    /// The state of an entity of which nothing is known.
+    /// Returns the state of an entity without observations.
     pub fn empty(layout: &Layout) -> Self {
         State {
             version: 0,
@@ -57,12 +57,12 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The stored state, or that of an entity of which nothing is known; None where Python decides.
+    /// Reads a stored state, or returns that of an entity without observations; None if Python must decide.
     pub fn read_or_empty(layout: &Layout, packed: Option<&'a [u8]>) -> Option<Self> {
         packed.map_or_else(|| Some(State::empty(layout)), |packed| State::read(layout, packed))
     }
 
-    /// The state in its stored form; None where Python decides what it is, or folds it.
+    /// Reads a state in its stored form; None if Python must read or fold it.
     pub fn read(layout: &Layout, packed: &'a [u8]) -> Option<Self> {
         let mut reader = msgpack::Reader::new(packed);
         let mut state = State::empty(layout);
@@ -117,7 +117,8 @@ impl<'a> State<'a> {
         self.cells[place].replace(cell).is_none().then_some(())
     }
 
-    /// Whether the observation was retracted before it came, which it is counted for and no more.
+    /// Returns whether an observation was retracted before it arrived, and removes its id from `pending`. Such an
+    /// observation only counts as a version.
     pub fn take_pending(&mut self, id: &[u8]) -> bool {
         let place = self.pending.iter().position(|each| *each == id);
         place.map(|place| self.pending.remove(place)).is_some()
@@ -127,7 +128,7 @@ impl<'a> State<'a> {
         self.sources.iter().position(|(held, _)| *held == source)
     }
 
-    /// Whether no observation with this order key can have been folded.
+    /// Returns whether no observation with this order key can have been folded yet.
     pub fn is_certainly_new(&self, q: &[u8]) -> bool {
         if q > self.greatest {
             return true;
@@ -141,12 +142,12 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether an id is among the last ones folded.
+    /// Returns whether an id is among the last ones that were folded.
     pub fn is_among_last(&self, id: &[u8]) -> bool {
         self.last_ids.contains(&id)
     }
 
-    /// Takes up one more distinct observation, in log order.
+    /// Adds the next distinct observation, in log order.
     pub fn note(&mut self, q: &'a [u8], offset: i64) {
         self.version += 1;
         self.greatest = self.greatest.max(q);
@@ -169,7 +170,7 @@ impl<'a> State<'a> {
         self.highest_offset = offset;
     }
 
-    /// SHA-256 of the canonical state; None where Python has to find it.
+    /// Returns the SHA-256 of the canonical state; None if Python must compute it.
     pub fn hash_now(&self, layout: &Layout, entity: &str) -> Option<[u8; 32]> {
         let present = || {
             let cells = layout.by_key.iter().map(|place| (&layout.fields[*place], self.cells[*place].as_ref()));
@@ -201,7 +202,7 @@ impl<'a> State<'a> {
         Some(Sha256::digest(&out).into())
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn pack(&self, layout: &Layout, hash: &[u8; 32]) -> Vec<u8> {
         let mut out = self.pack_until_sources(layout, hash);
         msgpack::array(&mut out, self.sources.len());
@@ -221,7 +222,7 @@ impl<'a> State<'a> {
         out
     }
 
-    /// What a checkpoint holds: no hash, and of the deduplication only what folding directly asks for.
+    /// Returns the content of a checkpoint: no hash, and only the deduplication data that direct folding needs.
     pub fn checkpoint(&self, layout: &Layout) -> Vec<u8> {
         let mut out = self.pack_until_sources(layout, &[]);
         msgpack::array(&mut out, 0);
@@ -267,12 +268,12 @@ impl<'a> State<'a> {
     }
 }
 
-/// The id at the end of an order key.
+/// Returns the id at the end of an order key.
 pub fn id_of(q: &[u8]) -> &[u8] {
     &q[q.len() - ID_BYTES..]
 }
 
-/// An order key, if it is as long as one.
+/// Returns the bytes if they are long enough for an order key.
 pub fn order_key(q: &[u8]) -> Option<&[u8]> {
     (q.len() >= ORDER_KEY_BYTES_MIN).then_some(q)
 }

@@ -1,12 +1,12 @@
-//! Canonical values (avro/canonical.py), equal and ordered as Python's are.
+//! Canonical values (avro/canonical.py), with Python's equality and order.
 
 use std::cmp::Ordering;
 
 const INTEGER_MIN: f64 = -9_223_372_036_854_775_808.0;
 const INTEGER_END: f64 = 18_446_744_073_709_551_616.0;
 
-/// A canonical value. A Float is finite and is no integer in [-2^63, 2^64). A Map's keys are distinct, in the order in
-/// which they were given.
+/// A canonical value. A Float is finite, and is not an integer in [-2^63, 2^64). A Map's keys are distinct, in their
+/// given order.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
     Null,
@@ -20,7 +20,7 @@ pub enum Value<'a> {
 }
 
 impl PartialEq for Value<'_> {
-    /// The order of a map's keys does not count.
+    /// Ignores the order of a map's keys.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,
@@ -40,7 +40,7 @@ impl PartialEq for Value<'_> {
 }
 
 impl<'a> Value<'a> {
-    /// A number under the number rules; None for NaN and infinity.
+    /// Converts a number by the number rules; None for NaN and infinity.
     pub fn number(given: f64) -> Option<Self> {
         if !given.is_finite() {
             None
@@ -51,7 +51,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A map's value at a key.
+    /// Returns a map's value at a key.
     pub fn member(&self, key: &str) -> Option<&Value<'a>> {
         match self {
             Value::Map(members) => members.iter().find(|(name, _)| *name == key).map(|(_, value)| value),
@@ -59,7 +59,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How many members a map has.
+    /// Returns the number of a map's members.
     pub fn members(&self) -> Option<usize> {
         match self {
             Value::Map(members) => Some(members.len()),
@@ -67,7 +67,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How two values of one field compare; None where their kinds are not ordered.
+    /// Compares two values of one field; None if their kinds are not ordered.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Value::Text(one), Value::Text(two)) => Some(one.cmp(two)),

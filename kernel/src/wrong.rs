@@ -1,10 +1,10 @@
-//! A kernel that is wrong on purpose, for the tests that have to find it. No build but theirs has the feature.
+//! A kernel that is wrong on purpose, for the tests that must detect it. Only the tests' build has this feature.
 
 use std::env;
 
 use crate::fold::Record;
 
-/// The records as this kernel takes them: REFOLD_KERNEL_WRONG says what is wrong, and nothing is where it is not set.
+/// Returns the records as this kernel folds them: REFOLD_KERNEL_WRONG selects the error; without it there is none.
 pub fn spoiled<'a>(records: &'a [Record<'a>]) -> &'a [Record<'a>] {
     match env::var("REFOLD_KERNEL_WRONG").as_deref() {
         Ok("loses") if records.len() > 1 => &records[..records.len() - 1],
