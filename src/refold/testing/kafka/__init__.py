@@ -1,4 +1,4 @@
-"""Apache Kafka for tests and trials, from Maven Central under Java 17 or newer, started in seconds.
+"""Apache Kafka for tests and trials: downloaded from Maven Central, runs on Java 17 or newer, starts in seconds.
 
 from refold.testing.kafka import start_kafka
 

@@ -60,7 +60,7 @@ def main(nodes: str, secure: bool, port: int, data: Path | None) -> None:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are how one ends it: everything is closed on the way out, and the status is 0."""
+    """Make Ctrl-C and SIGTERM end the block normally: everything is closed, and the exit status is 0."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -59,7 +59,7 @@ _JVM = (
 
 
 class Node:
-    """A broker that is also a controller. `number` counts from 1; `ports`, where it listens."""
+    """A broker that is also a controller. `number`: from 1; `ports`: where it listens."""
 
     def __init__(
         self, number: int, folder: Path, ports: Ports, *,
@@ -85,7 +85,7 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has a process; a paused one has."""
+        """Whether it has a process; true for a paused node."""
         return self._process.is_running
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
@@ -104,23 +104,23 @@ class Node:
             raise ServerFailed(f"Kafka's node {self.number} could not make its data folder:\n{said}")
 
     def launch(self) -> None:
-        """Start its process. It is not ready before `await_ready` returns."""
+        """Start its process. The node is ready once `await_ready` has returned."""
         self._process.launch(self._java("kafka.Kafka", str(self._settings)))
 
     def await_ready(self) -> None:
-        """Returns when it serves. Raises ServerFailed when it ended instead, or took too long."""
+        """Return once it serves. Raises ServerFailed if it ends instead, or takes too long."""
         self._process.await_ready(lambda: _READY in self._process.output(), _READY_S)
 
     def send(self, name: str) -> None:
-        """Send it the signal of that name; returns when it has taken effect. Nothing happens where it has ended."""
+        """Send it a signal by name, and return once the signal has taken effect. Does nothing if it has ended."""
         self._process.send(name)
 
     def kill(self) -> None:
-        """Send SIGKILL. Returns when it is gone."""
+        """Send SIGKILL. Returns when the process is gone."""
         self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM, its own orderly end; SIGKILL when that takes too long."""
+        """Send SIGTERM, an orderly shutdown; SIGKILL if that takes too long."""
         self._process.stop()
 
     def tail(self) -> str:
@@ -132,8 +132,8 @@ class Node:
 
 
 def new_cluster_id() -> str:
-    """22 characters, as Kafka makes them: 16 bytes in its base 64."""
-    # Start with a zero byte, so that it never starts with a dash, as an option does.
+    """Return a cluster id in Kafka's format: 16 bytes as 22 characters of URL-safe base 64."""
+    # The first byte is zero, so that the id never starts with a dash, which would make it an option.
     return base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")
 
 
@@ -141,7 +141,7 @@ CONTROLLER = "controller"
 
 
 class ClusterRecord(NamedTuple):
-    """`passwords` by user, empty where it is not secured."""
+    """The kind of a kept Kafka. `passwords`: by user; empty if it is not secured."""
 
     cluster_id: str
     nodes: int
@@ -181,7 +181,7 @@ def classes_option() -> list[str]:
         with locked(archive.with_suffix(".lock")):
             if not archive.exists():
                 _make(archive)
-    # An empty one stands for "it cannot be made here".
+    # An empty file means that it cannot be made on this machine.
     return [f"-XX:SharedArchiveFile={archive}"] if archive.stat().st_size else []
 
 
@@ -213,11 +213,18 @@ _POLL_S = 0.1
 def start_kafka(
     nodes: int = 1, *, secure: bool = False, port: int | None = None, data: str | Path | None = None
 ) -> Kafka:
-    """Start Kafka and return when all of its nodes serve. Fetches Kafka first where it was never fetched.
+    """Start Kafka, and return once all of its nodes serve. Downloads Kafka first if necessary.
 
-    nodes: 1 or 3. secure: TLS, SCRAM-SHA-512 and access lists (see Kafka.create_user). port: the first of the clients'
-    ports; without it free ones. data: a folder to keep, and to start from again.
-    Raises ServerMissing (says what to install), ServerFailed (shows the log's end), InputError.
+    Args:
+        nodes: 1 or 3.
+        secure: use TLS, SCRAM-SHA-512 and access lists (see Kafka.create_user).
+        port: the first of the clients' ports; by default free ports are used.
+        data: a folder to keep the data in, and to start from again.
+
+    Raises:
+        ServerMissing: says what to install.
+        ServerFailed: shows the end of the log.
+        InputError: an argument is invalid.
     """
     if nodes not in (1, 3):
         raise InputError(f"nodes: 1 or 3, given {nodes}")
@@ -227,7 +234,7 @@ def start_kafka(
         try:
             return Kafka(asked or free_ports(nodes), secure, data, options)
         except ServerFailed as error:
-            # Another process may have taken the port between our check and the broker's start.
+            # Another process may have taken the port between the check and the broker's start.
             was_taken = "Address already in use" in str(error)
             if asked or not was_taken or attempt == _ATTEMPTS:
                 raise
@@ -243,10 +250,10 @@ def _asked_for(port: int, nodes: int) -> list[Ports]:
 
 
 class Kafka:
-    """A started Kafka. `nodes` are counted from 1. `bootstrap` is the address for clients."""
+    """A started Kafka. `nodes` are numbered from 1. `bootstrap` is the address for clients."""
 
     def __init__(self, ports: Sequence[Ports], secure: bool, data: str | Path | None, options: Sequence[str]) -> None:
-        """Starts it; see start_kafka."""
+        """Start it; see start_kafka."""
         self.is_kept = data is not None
         self.folder = Path(data or tempfile.mkdtemp(prefix="refold-kafka-")).absolute()
         self.bootstrap = ",".join(f"{HOST}:{each.client}" for each in ports)
@@ -313,7 +320,7 @@ class Kafka:
         self._node(node).stop()
 
     def restart(self, node: int) -> None:
-        """Start it again, after an orderly stop if it runs; returns when it serves."""
+        """Start it again, after an orderly stop if it runs; returns once it serves."""
         each = self._node(node)
         each.stop()
         each.launch()
@@ -324,21 +331,21 @@ class Kafka:
         self._node(node).send("SIGSTOP")
 
     def resume(self, node: int) -> None:
-        """SIGCONT, after `pause`."""
+        """Send SIGCONT, after `pause`."""
         self._node(node).send("SIGCONT")
 
     def is_running(self, node: int) -> bool:
-        """Whether it has a process; a paused one has."""
+        """Return whether it has a process; true for a paused node."""
         return self._node(node).is_running
 
     def pid(self, node: int) -> int | None:
-        """The process id it was last started with; None before the first start."""
+        """Return the process id of its last start; None before the first start."""
         return self._node(node).pid
 
     def leader_of(self, topic: str, partition: int = 0, *, other_than: int | None = None) -> int:
-        """The node that leads the partition; waits until there is one, and until it is another than `other_than`.
+        """Return the node that leads the partition; waits until there is one that is not `other_than`.
 
-        Right after a kill that is still the killed one: name it in `other_than`.
+        Right after a kill, the killed node is still the leader: pass it as `other_than`.
         """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
@@ -355,7 +362,7 @@ class Kafka:
         raise ServerFailed(f"{topic}/{partition} has no leader after {_LEADER_S:.0f} s")
 
     def tail(self, node: int) -> str:
-        """The end of the node's log, since it was last started."""
+        """Return the end of the node's log since its last start."""
         return self._node(node).tail()
 
     def close(self) -> None:

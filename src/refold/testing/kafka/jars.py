@@ -58,7 +58,7 @@ def find_java() -> Java:
 
 
 def fetch_jars() -> Path:
-    """The folder of Kafka's jars, fetched if it is not there. Raises ServerMissing when it cannot be."""
+    """Return the folder of Kafka's jars; downloads it if necessary. Raises ServerMissing if that fails."""
     return fetched(_folder(), _fetch)
 
 

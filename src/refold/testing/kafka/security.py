@@ -37,7 +37,7 @@ subjectAltName = IP:{HOST}, DNS:localhost
 
 
 class Certificates(NamedTuple):
-    """PEM files: whom clients are to trust, and a node's key with its certificates."""
+    """PEM files: the authority that clients trust, and a node's key with its certificates."""
 
     authority: Path
     server: Path

@@ -1,6 +1,6 @@
-"""The settings of a broker that is small, starts fast, notices a lost one soon, and keeps Kafka's meaning.
+"""The settings of a broker that is small, starts fast, detects a lost broker soon, and otherwise behaves like Kafka.
 
-Left as Kafka has them: log cleaning and retention (topics bring their own) and transaction timeouts (up to 15 minutes).
+These keep Kafka's defaults: log cleaning and retention (set per topic) and transaction timeouts (up to 15 minutes).
 
 The ports of a cluster's nodes.
 """
@@ -18,14 +18,14 @@ CONTROLLER = "CONTROLLER"
 
 
 class Ports(NamedTuple):
-    """Where one node listens."""
+    """The ports on which one node listens."""
 
     client: int
     controller: int
 
 
 def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str = "PLAINTEXT") -> dict[str, str]:
-    """The server.properties of node `number` (from 1) of as many nodes as there are ports."""
+    """Return the server.properties of node `number` (from 1); the cluster has a node for each item of `ports`."""
     own = ports[number - 1]
     voters = ",".join(f"{index}@{HOST}:{each.controller}" for index, each in enumerate(ports, 1))
     copies, in_sync_min = str(len(ports)), str(len(ports) // 2 + 1)
@@ -38,7 +38,7 @@ def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str
         "inter.broker.listener.name": protocol,
         "controller.listener.names": CONTROLLER,
         "controller.quorum.voters": voters,
-        # A wrong name never creates a topic.
+        # A misspelt name must not create a topic.
         "auto.create.topics.enable": "false",
         "default.replication.factor": copies,
         "min.insync.replicas": in_sync_min,
@@ -50,29 +50,29 @@ def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": in_sync_min,
-        # A transaction that ran out of time ends within a second of it, not of ten.
+        # A transaction that timed out is aborted within one second, not ten.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
-        # A killed broker's partitions have other leaders after some seconds.
+        # A killed broker's partitions get other leaders after some seconds.
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
         "controller.quorum.fetch.timeout.ms": "2000",
         "replica.lag.time.max.ms": "5000",
-        # Small: the cleaner's table alone would be 128 MB of heap.
+        # By default the cleaner's table alone would take 128 MB of heap.
         "log.cleaner.dedupe.buffer.size": str(8 << 20),
         "num.network.threads": "2",
         "num.io.threads": "4",
         "background.threads": "2",
-        # Files of deleted topics: a run of tests makes thousands.
+        # Remove files of deleted topics soon: a test run creates thousands.
         "log.segment.delete.delay.ms": "5000",
     }
 
 
 def as_properties(settings: Mapping[str, str]) -> str:
-    """A Java properties file."""
+    """Return settings as a Java properties file."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -81,11 +81,11 @@ def _escaped(value: str) -> str:
 
 
 def free_ports(nodes: int) -> list[Ports]:
-    """A pair for each node, free a moment ago."""
+    """Return a pair of ports for each node; they were free a moment ago."""
     found = processes.free_ports(2 * nodes)
     return [Ports(*found[2 * index : 2 * index + 2]) for index in range(nodes)]
 
 
 def ports_from(first: int, nodes: int) -> list[Ports]:
-    """Return clients' ports from `first` on, followed by the controllers'."""
+    """Return the clients' ports from `first` on, followed by the controllers' ports."""
     return [Ports(first + index, first + nodes + index) for index in range(nodes)]
