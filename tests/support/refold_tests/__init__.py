@@ -1,1 +1,1 @@
-"""What tests share. pyproject.toml says why it stands here and how it is found."""
+"""Helpers that tests share. pyproject.toml explains why the package is in this folder and how it is found."""

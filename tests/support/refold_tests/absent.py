@@ -1,4 +1,4 @@
-"""What to do about a test whose needs this machine does not meet: skip it, but never in CI."""
+"""What happens to a test whose requirements this machine does not meet: it is skipped, but in CI it fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def without(reason: str) -> NoReturn:
-    """End the running test: skipped, for this reason; in CI failed."""
+    """End the running test: it is skipped for this reason, and in CI it fails."""
     if os.environ.get("CI", "").lower() in ("", "0", "false"):
         pytest.skip(reason)
     pytest.fail(f"{reason} (CI is set, so this test may not be skipped)", pytrace=False)

@@ -1,4 +1,4 @@
-"""A log whose snapshots are of different ages."""
+"""A log with snapshots of different ages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from refold_tests.sample_types import A, said
 
 
 def old_log(path: Path, epochs: int = 4) -> FileClock:
-    """A log with an epoch of A's partition every two hours, two records each, all bases; its clock, at the last."""
+    """Create a log with an epoch of A's partition every two hours, each with two records, all of them bases.
+
+    Returns:
+        The log's clock, set to the time of the last epoch.
+    """
     clock = FileClock(path / "clock")
     with open_log(path) as log:
         for number in range(epochs):

@@ -1,4 +1,4 @@
-"""Logs as archives, archives as logs, and archives made up of whatever items."""
+"""Logs as archives, archives as logs, and archives with arbitrary items."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LATER = tuple(
 
 
 def archived(log: Log, path: Path) -> Path:
-    """The log at this moment, as a file."""
+    """Write the log's current state to an archive."""
     now_ms = log._around.now_micros() // 1000
     with log.port.still() as port, path.open("wb") as file:
         write_archive(file, port, Points(port, now_ms).end(), now_ms)
@@ -43,7 +43,7 @@ def archived(log: Log, path: Path) -> Path:
 
 
 def restored(file: Path, folder: Path, fork_id: bytes | None = None, now_ms: int | None = None) -> Path:
-    """A folder with the log made of an archive, and a clock."""
+    """Restore an archive into a folder, together with a clock."""
     folder.mkdir()
     Archive(ExchangeFile(file)).restore(folder / "log", fork_id)
     if now_ms is not None:
@@ -52,24 +52,24 @@ def restored(file: Path, folder: Path, fork_id: bytes | None = None, now_ms: int
 
 
 def contents_of(path: Path) -> dict[str, bytes]:
-    """The large contents of the log in a folder, by name."""
+    """Return the large contents of the log in a folder, by name."""
     return {each.name: each.read_bytes() for each in (path / "log" / "blobs").rglob("*") if each.is_file()}
 
 
 def items_of(file: Path) -> list[Item]:
-    """What an archive holds, in its order."""
+    """Return the items of an archive, in order."""
     return [item for _, item in read_items(ExchangeFile(file))]
 
 
 def forged(file: Path, items: Sequence[Item]) -> Path:
-    """A file of these items with the end that belongs to them."""
+    """Write an archive with these items and the end that matches them."""
     with file.open("wb") as target:
         write_items(target, items, b"0123456789abcdef")
     return file
 
 
 def refused(file: Path, folder: Path) -> str:
-    """Why the file is refused; and then nothing is there that could be taken for a log."""
+    """Return why an archive is refused. Afterwards the folder must hold nothing that could be taken for a log."""
     with pytest.raises(InputError) as caught:
         Archive(ExchangeFile(file)).restore(folder)
     assert not is_log(folder)

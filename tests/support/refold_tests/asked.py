@@ -1,4 +1,4 @@
-"""A worker in this process, asked over its pages."""
+"""A worker in this process that is used through its pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refold_tests.folding import PATIENCE_S, Running, running
 
 @contextmanager
 def asked_worker(url: str, folder: Path, **settings: Any) -> Iterator[tuple[Running, str]]:
-    """A worker, and the URL of its pages, once it folds every partition."""
+    """Run a worker; yield it with the URL of its pages once it folds every partition."""
     with ExitStack() as ending:
         server = WebServer("127.0.0.1", 0)
         ending.callback(server.close)

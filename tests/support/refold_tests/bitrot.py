@@ -1,4 +1,6 @@
-"""Bytes of a broker's own files changed under it, as a disk loses them: what was recorded reads as something else."""
+"""Damages bytes in a broker's own files while it runs, as a failing disk does: records are then read with other
+content.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _HEADER_BYTES = 61
 
 
 def without_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have producers of this process write records whose bytes can be found on the disk."""
+    """Make producers of this process write uncompressed records, so that their bytes can be found on the disk."""
     made = Clients.producer
 
     def producer(clients: Clients, **more: Any) -> Any:
@@ -27,22 +29,23 @@ def without_compression(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rot(NamedTuple):
-    """One damaged record: where its bytes are, and what they were."""
+    """One damaged record: the position of its bytes, and the original bytes."""
 
     path: Path
     at: int
     before: bytes
 
     def heal(self) -> None:
-        """Put them back."""
+        """Restore the original bytes."""
         _write(self.path, self.at, self.before)
         _match_checksum(self.path, self.at)
 
 
 def rot(kafka: Kafka, topic: str, partition: int, value: bytes, damaged: bytes) -> Rot:
-    """Replace the one occurrence of a record's value in a partition's files by as many other bytes.
+    """Replace the only occurrence of a record's value in a partition's files by other bytes of the same length.
 
-    The checksum of its batch is made to match, as where it was damaged before it was written: one record is.
+    The checksum of the batch is updated to match, as if the damage had happened before the write. So one record is
+    damaged.
     """
     assert len(value) == len(damaged)
     found = []
@@ -59,7 +62,7 @@ def rot(kafka: Kafka, topic: str, partition: int, value: bytes, damaged: bytes) 
 
 
 class BatchRot(NamedTuple):
-    """One damaged batch: where it is, the offsets it had, and what its bytes were."""
+    """One damaged batch: its position, its offsets, and its original bytes."""
 
     path: Path
     at: int
@@ -68,14 +71,14 @@ class BatchRot(NamedTuple):
     last: int
 
     def heal(self) -> None:
-        """Put them back."""
+        """Restore the original bytes."""
         _write(self.path, self.at, self.before)
 
 
 def rot_batch(kafka: Kafka, topic: str, partition: int, offset: int, *, keeps_crc: bool = False) -> BatchRot:
-    """Damage the packed records of the batch that has an offset, so that nobody can unpack them.
+    """Damage the packed records of the batch that contains an offset, so that they cannot be unpacked.
 
-    keeps_crc: whether the batch's checksum is made to match what is there now.
+    keeps_crc: whether the batch's checksum is updated to match the damaged bytes.
     """
     batch = batch_of(kafka, topic, partition, offset)
     damaged = batch.before[:_HEADER_BYTES] + b"\xff" * (len(batch.before) - _HEADER_BYTES)
@@ -84,9 +87,9 @@ def rot_batch(kafka: Kafka, topic: str, partition: int, offset: int, *, keeps_cr
 
 
 def rot_length(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
-    """Damage the length of the last record but one of the batch that has an offset, and that is not compressed.
+    """Damage the length of the last record but one in the uncompressed batch that contains an offset.
 
-    What is returned begins at that record: those before it are sound.
+    The returned batch begins at that record: the records before it are intact.
     """
     batch = batch_of(kafka, topic, partition, offset)
     wounded = max(batch.first, batch.last - 1)
@@ -107,7 +110,7 @@ def _files(kafka: Kafka, topic: str, partition: int) -> list[Path]:
 
 
 def _batches(path: Path) -> Iterator[BatchRot]:
-    """The batches of a file, whole."""
+    """Yield the complete batches of a file."""
     data = path.read_bytes()
     at = 0
     while at + _HEADER_BYTES < len(data):
@@ -120,7 +123,7 @@ def _batches(path: Path) -> Iterator[BatchRot]:
 
 
 def batch_of(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
-    """The batch that has an offset, as it is."""
+    """Return the batch that contains an offset, unchanged."""
     for path in _files(kafka, topic, partition):
         for batch in _batches(path):
             if batch.first <= offset <= batch.last:
@@ -129,7 +132,7 @@ def batch_of(kafka: Kafka, topic: str, partition: int, offset: int) -> BatchRot:
 
 
 def _match_checksum(path: Path, at: int) -> None:
-    """Have the checksum of the batch that encloses a place match what is there."""
+    """Update the checksum of the batch that encloses a position to match its bytes."""
     (batch,) = [each for each in _batches(path) if each.at <= at < each.at + len(each.before)]
     _write(path, batch.at, _with_checksum(batch.before))
 
@@ -140,7 +143,7 @@ def _with_checksum(batch: bytes) -> bytes:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A record's length at a place, and where it ends."""
+    """Return a record's length at a position, and the position after it."""
     raw = shift = 0
     while True:
         raw |= (data[at] & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""The same batches folded by Python alone and with the kernel, each into its own table, and every byte compared."""
+"""Folds the same batches with Python alone and with the kernel, each into its own table, and compares every byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Said = tuple[object, ...]
 
 @contextmanager
 def switched(*, on: bool) -> Iterator[None]:
-    """Whatever is made in the block uses the kernel, or does not."""
+    """Choose whether everything that is created in the block uses the kernel."""
     before = os.environ.pop(SWITCH, None)
     if not on:
         os.environ[SWITCH] = "0"
@@ -40,7 +40,7 @@ def switched(*, on: bool) -> Iterator[None]:
 
 
 class _NotedWriteSet(WriteSet):
-    """A write that also keeps what is put into it."""
+    """A write set that also remembers what is put into it."""
 
     def __init__(self, batch: WriteSet) -> None:
         self.__dict__ = batch.__dict__
@@ -61,7 +61,7 @@ class _NotedWriteSet(WriteSet):
 
 @dataclass
 class _Noted:
-    """What a fold brings about, in its order."""
+    """What a fold reports, in order."""
 
     said: list[Said] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ class _Noted:
 
 
 class Databases(NamedTuple):
-    """Where each fold keeps its table."""
+    """The database of each fold's table."""
 
     python: Database
     native: Database
@@ -81,7 +81,7 @@ class Databases(NamedTuple):
 
 @contextmanager
 def open_databases(folder: Path) -> Iterator[Databases]:
-    """Two databases, made in a folder and closed at the end."""
+    """Create two databases in a folder; close them at the end."""
     python, native = folder / "python", folder / "native"
     with Database.create(python, kind="table") as first, Database.create(native, kind="table") as second:
         yield Databases(first, second)
@@ -94,20 +94,22 @@ class _Table:
             self.writer = TableWriter(database, registry, lambda partition, start, end: iter(()))
 
     def fold(self, records: Sequence[DecodedRecord]) -> Said:
-        """Fold a batch: the rows it puts, sorted, and what it says; or the error, with nothing written."""
+        """Fold a batch; return the rows it puts, sorted, and what it reports. After an error return the error;
+        nothing is written.
+        """
         write, noted = _NotedWriteSet(self.database.batch()), _Noted()
         try:
             self.writer.fold(records, write, noted)
-        except Exception as error:  # damage may end in any
+        except Exception as error:  # damage may cause any exception
             return (type(error).__name__, str(error))
         self.database.write(write, sync=False)
         return (sorted(write.rows), noted.said)
 
 
 class BothFolds:
-    """Two tables of one partition, and the records that both are given.
+    """Two tables of one partition that are given the same records.
 
-    replayed: how many entities' shares of batches the kernel folded as a rebuild has it.
+    replayed: how many entities of batches the kernel has also folded the way a rebuild does.
     """
 
     def __init__(self, databases: Databases, registry: Registry) -> None:
@@ -118,18 +120,20 @@ class BothFolds:
         self.replayed = 0
 
     def record(self, observation: Observation, observation_id: bytes, data: bytes) -> DecodedRecord:
-        """The record of an observation, at the next offset."""
+        """Create the record of an observation, at the next offset."""
         self._offset += 1
         record = Record(0, self._offset, 1_000 + self._offset // 3, observation.entity, observation_id, data)
         return DecodedRecord(record, observation)
 
     def records(self, version: TypeVersion, observations: Iterable[Observation]) -> list[DecodedRecord]:
-        """The records of observations of one type version, at the next offsets."""
+        """Create the records of observations of one type version, at the next offsets."""
         encode = version.codec.encode_observation
         return [self.record(each, identify(each), encode(each)) for each in observations]
 
     def fold(self, records: Sequence[DecodedRecord]) -> None:
-        """Fold a batch by both; each has to bring about the same, and so has what a rebuild asks the kernel for."""
+        """Fold a batch with both. Both must have the same result, and so must the kernel's replay, which rebuilds
+        use.
+        """
         grouped: dict[str, list[Record]] = {}
         for record, _ in records:
             grouped.setdefault(record.entity, []).append(record)
@@ -146,7 +150,7 @@ class BothFolds:
             self.replayed += 1
 
     def fold_in_batches(self, records: Sequence[DecodedRecord], sizes: Iterable[int]) -> None:
-        """Fold records in batches of such sizes, in order; all of them have to fit."""
+        """Fold all records, in batches of these sizes, in order."""
         start = 0
         for size in sizes:
             self.fold(records[start : start + size])
@@ -154,7 +158,7 @@ class BothFolds:
         assert start >= len(records)
 
     def put_state(self, key: bytes, packed: bytes) -> None:
-        """Put a stored state into both tables, whatever it is."""
+        """Put a stored state, valid or not, into both tables."""
         for table in (self.python, self.native):
             write = table.database.batch()
             write.put("state", key, packed)

@@ -1,4 +1,6 @@
-"""The run's Kafka (servers.py). KAFKA_BOOTSTRAP names one that runs already: then tests that share one use that."""
+"""The Kafka broker of the test run (servers.py). If KAFKA_BOOTSTRAP names a running one, tests that share a broker
+use it.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ NEEDS = "needs a Kafka broker: "
 
 
 class SharedKafka:
-    """The run's broker, as a test sees it."""
+    """The broker of the test run, as a test uses it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def client_config(self) -> dict[str, Any]:
-        """What confluent-kafka's clients need to connect; a copy of one's own."""
+        """Return the settings with which confluent-kafka's clients connect, as a new dictionary."""
         return {"bootstrap.servers": self.bootstrap}
 
     def delete_topics(self, prefix: str) -> None:
-        """Every topic whose name begins so."""
+        """Delete every topic whose name begins with `prefix`."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -38,19 +40,19 @@ class SharedKafka:
             try:
                 done.result()
             except KafkaException as error:
-                # The test itself deleted it a moment ago.
+                # The test itself has just deleted it.
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
 
 
 def start() -> Started:
-    """The run's broker, for `servers.own`."""
+    """Start the broker of the test run, for `servers.own`."""
     kafka = start_kafka()
     return Started(kafka, kafka.bootstrap)
 
 
 def started(**how: Any) -> Kafka:
-    """start_kafka for a test; without what it takes the test is skipped, in CI failed."""
+    """Call start_kafka for a test. If its requirements are missing, the test is skipped; in CI it fails."""
     try:
         return start_kafka(**how)
     except ServerMissing as error:
@@ -58,7 +60,9 @@ def started(**how: Any) -> Kafka:
 
 
 def shared(owner: Owner | None) -> SharedKafka:
-    """The run's broker, started if need be; without Java or Maven the test is skipped, in CI failed."""
+    """Return the broker of the test run, starting it if necessary. Without Java or Maven the test is skipped; in CI
+    it fails.
+    """
     if given := os.environ.get(GIVEN):
         return SharedKafka(given)
     try:
@@ -68,7 +72,7 @@ def shared(owner: Owner | None) -> SharedKafka:
 
 
 def require(item: pytest.Item) -> None:
-    """Ends a test that needs a broker where none can be had."""
+    """End a test that needs a broker if none is available."""
     names = getattr(item, "fixturenames", ())
     if GIVEN in os.environ and "kafka" in names and "kafka_cluster" not in names:
         return

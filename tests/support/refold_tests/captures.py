@@ -1,4 +1,4 @@
-"""A capture in this process, into a log of its own."""
+"""A capture in this process, into its own log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOSING_S = 120.0
 
 @dataclass
 class Captured:
-    """One capture under way. said: what it said to its user. stored: what came of it, once it is closed."""
+    """A capture in progress. said: the lines it printed for its user; stored: the result, after it was closed."""
 
     capture: Capture
     said: list[str] = field(default_factory=list)
@@ -25,11 +25,11 @@ class Captured:
 
     @property
     def url(self) -> str:
-        """Of the proxy."""
+        """The URL of the proxy."""
         return self.capture.url
 
     def close(self) -> Stored:
-        """End it; all is in the log then."""
+        """End the capture. Everything is in the log on return."""
         if self.stored is None:
             self.stored = self.capture.close(CLOSING_S)
         return self.stored
@@ -37,7 +37,7 @@ class Captured:
 
 @contextmanager
 def capturing(folder: Path, upstream: str | Mapping[str, str], **given: Any) -> Iterator[Captured]:
-    """A capture into FOLDER/log, by way of FOLDER/spool."""
+    """Capture into FOLDER/log, with the spool FOLDER/spool."""
     url = f"file:{folder / 'log'}"
     said: list[str] = []
     settings = CaptureSettings(
@@ -51,5 +51,5 @@ def capturing(folder: Path, upstream: str | Mapping[str, str], **given: Any) -> 
 
 
 def log_of(folder: Path) -> AgentLog:
-    """The log of a capture that is closed."""
+    """Open the log of a closed capture."""
     return open_log(f"file:{folder / 'log'}", read_only=True)

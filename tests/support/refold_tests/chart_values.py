@@ -1,4 +1,4 @@
-"""Sets of values that the chart is rendered with, each by what it is about."""
+"""Sets of values with which the chart is rendered, each named after its subject."""
 
 from __future__ import annotations
 

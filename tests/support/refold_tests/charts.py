@@ -1,4 +1,4 @@
-"""The chart helm/refold as a test looks at it: rendered by Helm itself, object by object."""
+"""The chart helm/refold, rendered by Helm itself and read object by object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from refold_tests.tree import ROOT
 CHART = ROOT / "helm" / "refold"
 NAMESPACE = "tests"
 RELEASE = "demo"
-# The one in C is ten times as fast, and not everywhere.
+# The C loader is ten times as fast, but not always available.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Object = dict[str, Any]
 Values = Mapping[str, Any]
@@ -30,8 +30,11 @@ _POD_AT = {"Pod": (), "Job": ("spec", "template"), "StatefulSet": ("spec", "temp
 
 
 class Helm:
-    """Helm in a process of its own. Its library gives no hooks away, so the chart is rendered from a copy in which they
-    are none: `helm.sh/hook` is `was/hook` there."""
+    """Helm in its own process.
+
+    Its library does not return hooks, so the chart is rendered from a copy in which they are ordinary objects:
+    `helm.sh/hook` is renamed to `was/hook`.
+    """
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process = process
@@ -43,18 +46,22 @@ class Helm:
             path.write_text(path.read_text(encoding="utf-8").replace("helm.sh/hook:", "was/hook:"), encoding="utf-8")
 
     def template(self, values: Values, kube: str = KUBERNETES_VERSIONS[-1]) -> str:
-        """What `helm template` prints, hooks included; ChartRefused with what it says instead."""
+        """Return what `helm template` prints, including hooks.
+
+        Raises:
+            ChartRefused: Helm refuses the values; the message is Helm's.
+        """
         key = json.dumps([values, kube])
         if key not in self._rendered:
             self._rendered[key] = self._ask("template", values, kube)
         return self._rendered[key]
 
     def notes(self, values: Values) -> str:
-        """What `helm install --dry-run` says of a release."""
+        """Return the notes that `helm install --dry-run` prints for a release."""
         return self._ask("notes", values, KUBERNETES_VERSIONS[-1], chart=CHART)
 
     def lint(self) -> str:
-        """What `helm lint --strict` says."""
+        """Return what `helm lint --strict` prints."""
         return self._said({"do": "lint", "chart": str(CHART)})
 
     def _ask(self, what: str, values: Values, kube: str, chart: Path | None = None) -> str:
@@ -75,12 +82,12 @@ class Helm:
 
 
 class ChartRefused(Exception):
-    """What Helm says of values that it does not take."""
+    """Helm refuses values, with this message."""
 
 
 @contextmanager
 def helm(folder: Path) -> Iterator[Helm]:
-    """Helm, until the end of the block; folder: a place for its own."""
+    """Run Helm until the end of the block. folder: a place for its files."""
     command = [sys.executable, "-P", "-m", "refold_tests.helm_child", str(helm_library())]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), "HOME": str(folder)}
     process = subprocess.Popen(
@@ -93,18 +100,18 @@ def helm(folder: Path) -> Iterator[Helm]:
 
 
 def objects(manifests: str) -> list[Object]:
-    """The objects in YAML documents."""
+    """Return the objects in YAML documents."""
     return [each for each in yaml.load_all(manifests, Loader=_LOADER) if each]
 
 
 def of_kind(found: Sequence[Object], kind: str, name: str = "") -> Object:
-    """The one object of a kind, with a name that ends so."""
+    """Return the only object of a kind whose name ends with `name`."""
     (one,) = (each for each in found if each["kind"] == kind and each["metadata"]["name"].endswith(name))
     return one
 
 
 def pods(found: Sequence[Object]) -> Iterator[tuple[Object, Object]]:
-    """Each object that makes pods, with its pod: metadata and spec."""
+    """Yield each object that creates pods, with its pod template (metadata and spec)."""
     for each in found:
         if each["kind"] in _POD_AT:
             pod = each
@@ -114,7 +121,7 @@ def pods(found: Sequence[Object]) -> Iterator[tuple[Object, Object]]:
 
 
 def variables(pod: Object) -> dict[str, Any]:
-    """A pod's environment by name: a value, or where it is from."""
+    """Return a pod's environment variables by name: the value, or its source."""
     (container,) = pod["spec"]["containers"]
     names = [each["name"] for each in container.get("env", [])]
     assert len(names) == len(set(names)), names
@@ -122,7 +129,7 @@ def variables(pod: Object) -> dict[str, Any]:
 
 
 def arguments(pod: Object) -> list[str]:
-    """A pod's arguments as its container sees them, with stand-ins for what Kubernetes puts in."""
+    """Return a pod's arguments as its container sees them, with placeholders for what Kubernetes inserts."""
     (container,) = pod["spec"]["containers"]
     stand_ins = {"POD_NAME": "demo-refold-worker-0", "POD_IP": "10.1.2.3"}
     known = variables(pod)

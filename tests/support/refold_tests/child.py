@@ -1,4 +1,4 @@
-"""Python processes for tests that kill and stop real ones."""
+"""Python child processes, for tests that kill and stop real processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from pathlib import Path
 import refold
 from refold_tests.processes import state_of
 
-# The package under test, and this one.
+# The package under test, and this package.
 _FOLDERS = [Path(refold.__file__).parent.parent, Path(__file__).parent.parent]
 
 
 class Child:
-    """A Python process that runs `code` with `arguments` in sys.argv[1:]; it says lines and hears lines."""
+    """A Python process that runs `code`, with `arguments` in sys.argv[1:]. It communicates by lines on its standard
+    streams.
+    """
 
     def __init__(self, code: str, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -30,17 +32,17 @@ class Child:
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, (*map(str, _FOLDERS), os.environ.get("PYTHONPATH")))),
                 "PYTHONSAFEPATH": "1",
-                "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV says where
+                "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV prints where
             },
         )
 
     def line(self) -> str:
-        """The next line it says; empty at its end."""
+        """Return the next line that the process prints; empty at the end."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def look(self) -> None:
-        """Fail if it has ended."""
+        """Fail if the process has ended."""
         assert self.process.poll() is None, f"it ended: {self.line()}"
 
     def say(self, text: str) -> None:
@@ -49,23 +51,23 @@ class Child:
         self.process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; returns from SIGSTOP when it has stopped, or ended before."""
+        """Send a signal. After SIGSTOP it returns when the process has stopped or ended."""
         self.process.send_signal(number)
         if number == signal.SIGSTOP and self.process.returncode is None:
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the kernel has it as stopped."""
+        """Whether the kernel reports the process as stopped."""
         return state_of(self.process.pid) == "T"
 
     def kill(self) -> None:
-        """Send SIGKILL. Returns when it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         self.process.kill()
         self.end()
 
     def end(self) -> int:
-        """Close its input and wait for its end; its exit status, negative for a signal."""
+        """Close the standard input and wait for the end. Return the exit status, negative for a signal."""
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.process.communicate()
         return self.process.returncode
@@ -73,7 +75,7 @@ class Child:
 
 @contextmanager
 def children() -> Iterator[Callable[..., Child]]:
-    """Gives a function that starts a Child; all are killed at the end, also stopped ones."""
+    """Yield a function that starts a Child. All of them are killed at the end, even stopped ones."""
     started: list[Child] = []
 
     def start(code: str, *arguments: object) -> Child:

@@ -1,4 +1,4 @@
-"""Calls of a tool that other processes make: importable there by name."""
+"""Tool calls that other processes make. The functions can be imported there by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pay(to: str) -> str:
 
 
 def said(to: str, how: str = "") -> str:
-    """What a call in another process comes to."""
+    """Make a call, for use in another process; return its result, or the message of the StrayCall."""
     try:
         if how == "unrecorded":
             with refold.unrecorded():

@@ -1,4 +1,4 @@
-"""A clock that tests set, also for other processes: it stands in a file."""
+"""A clock that tests set. It is stored in a file, so other processes can use it too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BEGIN_MS = 1_700_000_000_000
 
 
 class FileClock:
-    """Milliseconds since 1970, as the file says."""
+    """A clock that returns the milliseconds since 1970 in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -17,8 +17,8 @@ class FileClock:
             self.set(BEGIN_MS)
 
     def set(self, now_ms: int) -> None:
-        """From now on it is this time."""
-        # By rename: whoever reads meanwhile reads the time before or the time after.
+        """Set the time."""
+        # The file is replaced by a rename, so readers see either the old or the new time.
         other = self.path.with_suffix(f".{os.getpid()}")
         other.write_text(str(now_ms))
         other.replace(self.path)

@@ -1,4 +1,4 @@
-"""The `refold` command as a process of its own, and what a log holds, to compare before and after."""
+"""The `refold` command in its own process, and the contents of a log, for comparisons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -31,12 +31,12 @@ class Done:
 
     @property
     def json(self) -> Any:
-        """What it printed, with --json; it must have succeeded, or have said no."""
+        """The JSON that it printed with --json. Its exit status must be 0 or 1."""
         assert self.status in (0, 1), self.err
         return json.loads(self.out)
 
     def refused(self) -> str:
-        """Its one line on standard error: unusable input, status 2, and nothing else said."""
+        """Return its one line on standard error. The exit status must be 2, and it must have printed nothing else."""
         assert self.status == 2, (self.status, self.out, self.err)
         assert self.err.startswith("refold: "), self.err
         assert self.err.count("\n") == 1, self.err
@@ -46,7 +46,7 @@ class Done:
 
 
 def environment(log: str = "", more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, without the reader's own settings; the tests' reducers are registered."""
+    """Return this process's environment without the user's refold settings. The tests' reducers are registered."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
     kept["REFOLD_REDUCERS"] = REDUCERS
     return {**kept, "PYTHONPATH": SOURCE, **({"REFOLD_LOG": log} if log else {}), **(more or {})}
@@ -60,7 +60,10 @@ def refold_command(
     more: Mapping[str, str] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Done:
-    """Run a command to its end. log: REFOLD_LOG; given: its standard input; before: run in the child first."""
+    """Run a command to its end.
+
+    log: REFOLD_LOG; given: the standard input; before: a function that the child process calls first.
+    """
     words, asked = [*map(str, arguments)], environment(log, more)
     if before is None and not any(name.startswith("PYTHON") for name in more or ()):
         return _forked(words, folder or Path.cwd(), asked, given)
@@ -92,7 +95,7 @@ def _server() -> CommandServer:
 
 
 def held(path: Path) -> object:
-    """Everything a log at `path` holds, for comparison; None where there is none."""
+    """Return everything that the log at `path` contains, for comparisons; None if there is no log."""
     if not (path / "FORMAT").exists():
         return sorted(each.name for each in path.iterdir()) if path.exists() else None
     with refold.open(f"file:{path}", read_only=True) as log:

@@ -1,8 +1,8 @@
-"""Commands as processes of their own, without the half second that starting Python and importing refold costs each.
+"""Commands in their own processes, without the half second that starting Python and importing refold takes.
 
-A process that has imported the command line forks one for each command: its own folder, environment, standard streams
-and exit status, and nothing of an earlier one's. Tests of what a command imports, and whoever needs Python's own
-variables, start one from nothing (refold_tests/command.py).
+A process that has imported the command line forks a child for each command. The child has its own folder, environment,
+standard streams and exit status, and shares nothing with earlier commands. Tests of what a command imports, and tests
+that need Python's own variables, start a new interpreter instead (refold_tests/command.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STREAMS = ("given", "out", "err")
 
 
 class CommandServer:
-    """The process that forks. For one thread."""
+    """The process that forks. For use by one thread."""
 
     def __init__(self, path: list[str]) -> None:
         """path: where refold and this package are found."""
@@ -36,8 +36,10 @@ class CommandServer:
         atexit.register(self.close)
 
     def run(self, arguments: list[str], folder: Path, environment: dict[str, str], streams: Path) -> int:
-        """Run a command to its end; its exit status, negative for a signal. streams: a folder with a file `given` for
-        its standard input, where `out` and `err` will be."""
+        """Run a command to its end; return the exit status, negative for a signal.
+
+        streams: a folder with a file `given`, the standard input. The files `out` and `err` are written there.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         asked = {"arguments": arguments, "folder": str(folder), "environment": environment, "streams": str(streams)}
@@ -46,7 +48,7 @@ class CommandServer:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
 
 
@@ -62,10 +64,10 @@ def _serve(asking: TextIO, answering: TextIO) -> None:
 
 
 def _ran(asked: dict[str, Any]) -> int:
-    """As the console script, in the process that was forked."""
+    """Run a command like the console script, in the forked process."""
     from refold.explorer.cli.main import main
 
-    signal.alarm(TIMEOUT_S)  # ends it, and so whoever waits is told
+    signal.alarm(TIMEOUT_S)  # ends the process, so that the caller is notified
     for number, name in enumerate(_STREAMS):
         flags = os.O_RDONLY if name == "given" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         opened = os.open(Path(asked["streams"], name), flags, 0o600)
@@ -90,7 +92,7 @@ def _ran(asked: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    # The pipe to who asks stands elsewhere, so that no command reads of it or writes to it.
+    # The pipe to the caller is moved to other descriptors, so that no command reads from it or writes to it.
     asks, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     for folder in refold.explorer.cli.__path__:
         for module in sorted(Path(folder).rglob("*.py")):

@@ -1,15 +1,16 @@
-"""A command that may open no socket but to configured addresses, and what it tried: by the kernel, for every library.
+"""Runs a command that may open sockets only to configured addresses, and records its other attempts.
 
-1. The process installs a seccomp filter that hands each socket, connect, bind and sendto, of it and of whatever it
-   starts, to a supervisor (SECCOMP_RET_USER_NOTIF), and becomes the command. C libraries make the same calls as Python.
-   io_uring, which would go past them, is not there for it.
-2. The supervisor, a thread here, reads the address from the caller's memory. Unix and netlink sockets stay in the
-   machine, and TCP to a configured address goes on, as does TCP bound to loopback. All else is denied with EACCES, and
-   noted: also where the command swallows the error. Datagrams have no use here: their sockets are denied as such.
-3. When no process has the filter any more, the supervisor ends, and `denied` is everything there was.
+1. The process installs a seccomp filter that passes each socket, connect, bind and sendto call, of it and of its
+   children, to a supervisor (SECCOMP_RET_USER_NOTIF). Then it becomes the command. C libraries make the same calls as
+   Python. io_uring, which would bypass them, is disabled.
+2. The supervisor, a thread in this process, reads the address from the caller's memory. Unix and netlink sockets are
+   local and allowed, and so are TCP connections to a configured address and TCP sockets bound to loopback. Everything
+   else is denied with EACCES and recorded, even if the command ignores the error. Datagrams are not needed, so their
+   sockets are denied.
+3. When no process has the filter any more, the supervisor ends, and `denied` is complete.
 
-It takes Linux 5.6 or newer on x86-64 or ARM, and no privilege: it works for root and in an unprivileged container,
-unless that forbids seccomp.
+It needs Linux 5.6 or newer on x86-64 or ARM, and no privileges. It works for root and in an unprivileged container,
+unless the container forbids seccomp.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from refold_tests.absent import without
 
 Server = tuple[str, int]
 
-# Of the kernel's headers: seccomp, pidfd_getfd, socket, connect, bind, sendto, and the name of the architecture.
+# Numbers from the kernel's headers: seccomp, pidfd_getfd, socket, connect, bind, sendto, and the architecture.
 _CALLS = {
     "x86_64": (317, 438, 41, 42, 49, 44, 0xC000003E),
     "aarch64": (277, 438, 198, 203, 200, 206, 0xC00000B7),
@@ -55,7 +56,7 @@ _CHILD = (
 
 
 class Tried(NamedTuple):
-    """A call that was denied: of which process, to what."""
+    """A denied call: the process, and its target."""
 
     process: str
     call: str
@@ -63,7 +64,7 @@ class Tried(NamedTuple):
 
 
 class Confined:
-    """A running command; `denied` is whole once it has ended."""
+    """A running command. `denied` is complete once it has ended."""
 
     def __init__(self, process: subprocess.Popen[str], listener: int, allowed: Collection[Server]) -> None:
         self.process = process
@@ -74,7 +75,7 @@ class Confined:
         self._thread.start()
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for it; its exit status, and what it printed."""
+        """Wait for the command; return its exit status and its output."""
         out, err = self.process.communicate(timeout=120)
         self._thread.join(60)
         assert not self._thread.is_alive(), "something that it started still runs"
@@ -87,12 +88,12 @@ class Confined:
         while True:
             ((_, event),) = poll.poll()
             if not event & select.POLLIN:
-                os.close(self._listener)  # nobody has the filter any more
+                os.close(self._listener)  # no process has the filter any more
                 return
             try:
                 note = _NOTE.unpack(ioctl(self._listener, _RECEIVE, bytes(_NOTE.size)))
             except OSError:
-                continue  # the caller was killed meanwhile
+                continue  # the caller was killed in the meantime
             identity, pid, _, number, _, _, *arguments = note
             found = _judged(pid, calls.index(number), arguments, self._allowed)
             if found is not None:
@@ -108,7 +109,9 @@ class Confined:
 def confined(
     command: Sequence[object], allowed: Collection[Server], env: Mapping[str, str], folder: Path | None = None
 ) -> Iterator[Confined]:
-    """Run a command with TCP to `allowed` alone; it is gone behind the block. Without the kernel's help: absent."""
+    """Run a command that may connect only to `allowed`; it is ended after the block. Without kernel support: see
+    absent.py.
+    """
     calls = _calls()
     says, hears = os.pipe(), os.pipe()
     support = os.pathsep.join(each for each in sys.path if each)
@@ -143,7 +146,9 @@ def confined(
 
 
 def become(says: int, hears: int, command: list[str]) -> None:
-    """In the process to be confined: install the filter, let the other one have its listener, become the command."""
+    """Run in the process to be confined: install the filter, pass its listener to the supervisor, become the
+    command.
+    """
     libc = _libc()
     calls = _calls()
     steps = [(_LOAD, 0, 0, 4), (_IS, 1, 0, calls[6]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
@@ -175,7 +180,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _judged(pid: int, call: int, arguments: Sequence[int], allowed: frozenset[Server]) -> Tried | None:
-    """What is to be denied; None for what may go on. call: its place in _CALLS."""
+    """Return the call if it must be denied, None if it is allowed. call: its index in _CALLS."""
     if call == 2:
         family, kind = arguments[0], arguments[1] & 0xF
         if family in (socket.AF_UNIX, socket.AF_NETLINK) or (family in _INET and kind == socket.SOCK_STREAM):
@@ -183,7 +188,7 @@ def _judged(pid: int, call: int, arguments: Sequence[int], allowed: frozenset[Se
         return Tried(_name(pid), "socket", f"family {family}, type {kind}")
     place, length = (arguments[4], arguments[5]) if call == 5 else (arguments[1], arguments[2])
     if not place:
-        return None  # sendto without an address: of a connection
+        return None  # sendto without an address, on a connected socket
     family, address = _address(pid, place, min(length, 128))
     if family not in _INET:
         return None

@@ -1,4 +1,4 @@
-"""Files that another project shares, in an archive."""
+"""Test files from another project, in an archive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def members(archive: Path, folder: str) -> dict[str, bytes]:
-    """The files of a folder in an archive, by their names in it."""
+    """Return the files of a folder in an archive, by name."""
     found = {}
     with tarfile.open(archive) as opened:
         for member in opened:

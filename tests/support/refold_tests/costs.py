@@ -1,7 +1,7 @@
-"""Where a run's time goes, by file: the last lines of a run with `--durations=N`, as CI's is.
+"""The CPU time of a test run by file. It is printed at the end of a run with `--durations=N`, as in CI.
 
-A test's CPU seconds are those of its own process and of the processes that it waited for. What the run's servers
-compute for it, and what a killed process's children did, is in no test's.
+A test's CPU seconds are those of its own process and of child processes that it waited for. CPU time of the shared
+servers, and of the children of killed processes, is not attributed to any test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AT = pytest.StashKey[float]()
 
 
 class Cost(NamedTuple):
-    """Of all tests of a file; `seconds` as the clock on the wall has it."""
+    """The cost of all tests of a file. `seconds` is wall-clock time."""
 
     seconds: float
     cpu_seconds: float
@@ -27,15 +27,15 @@ class Cost(NamedTuple):
 
 
 def begin(config: pytest.Config) -> None:
-    """What was computed until now, to collect the tests, is no test's."""
+    """Start counting. CPU time before this, for collecting the tests, is not attributed to any test."""
     config.stash[_AT] = _computed()
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Write into a phase's report what has been computed since the last one."""
+    """Add the CPU time since the last report to a phase's report."""
     before, now = item.config.stash[_AT], _computed()
     item.config.stash[_AT] = now
-    # xdist sends the attributes of a report along.
+    # xdist transfers the report's attributes.
     report.__dict__["cpu_seconds"] = now - before
 
 
@@ -44,7 +44,7 @@ def _computed() -> float:
 
 
 def by_file(reports: Iterable[pytest.TestReport]) -> list[Cost]:
-    """The files of the reported phases, the most computing first."""
+    """Return the cost of each file, the most CPU time first."""
     seconds, cpu, tests = (
         defaultdict[str, float](float),
         defaultdict[str, float](float),
@@ -60,7 +60,7 @@ def by_file(reports: Iterable[pytest.TestReport]) -> list[Cost]:
 
 
 def tell(terminal: pytest.TerminalReporter) -> None:
-    """Print the files that computed most, and the sum of all."""
+    """Print the files that used most CPU time, and the total."""
     found = by_file(
         report for reports in terminal.stats.values() for report in reports if isinstance(report, pytest.TestReport)
     )

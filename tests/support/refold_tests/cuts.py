@@ -1,4 +1,4 @@
-"""Cuts of a log, for markers at its port."""
+"""Cuts of a log, for setting markers through its port."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from refold.streams.point import Points
 
 
 def cut_text(log: LogPort, number: int = 0) -> str:
-    """The text of a cut at the log's end; another one for each number."""
+    """Return the text of a cut at the log's end. Each number gives a different text."""
     return str(replace(Points(log, 0).end(), observed_until=number))

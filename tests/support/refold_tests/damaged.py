@@ -1,4 +1,4 @@
-"""A log whose stored rows a test replaces, to see what verify and others make of it."""
+"""A log whose stored rows a test replaces, to see how verify and others react."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from refold.streams.rocks.families import Family
 
 
 class Damaged:
-    """A log whose stored rows a test replaces, and has verified."""
+    """A log whose stored rows a test replaces and then verifies."""
 
     def __init__(self, log: Log) -> None:
         assert isinstance(log.port, FileLog)
@@ -40,7 +40,7 @@ class Damaged:
 
     @contextmanager
     def undone(self, *families: Family) -> Iterator[None]:
-        """Put the rows of some families back at the end of the block."""
+        """Restore the rows of some families at the end of the block."""
         before = {family: self.rows(family) for family in families}
         try:
             yield
@@ -53,7 +53,7 @@ class Damaged:
                     self.put(family, *row)
 
     def found(self) -> set[tuple[str, str, str]]:
-        """(place, entity, field) of every mismatch."""
+        """Return (place, entity, field) of every mismatch that verify finds."""
         verdict = self.log.verify()
         assert verdict.ok == (not verdict.mismatches)
         return {(each.place, each.entity, each.field) for each in verdict.mismatches}

@@ -1,4 +1,4 @@
-"""Datums of any schema, as Avro's writers take them."""
+"""Random datums of any schema, in the form that Avro's writers accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from refold.avro.nodes import BUILT_IN, Node, branches, id_of
 
 
 def datums(node: Node) -> st.SearchStrategy[Any]:
-    """Datums of a schema in the form that writers take: (name, record) where a union has several records."""
+    """Return a strategy for datums of a schema. In a union of several records a datum is (name, record)."""
     choices = branches(node)
     named = any(id_of(choice) in BUILT_IN for choice in choices) and isinstance(node, list)
     return st.one_of([_datum(choice, named=named) for choice in choices])

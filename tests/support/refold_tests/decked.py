@@ -1,4 +1,4 @@
-"""The deck over a log, driven by keys, without a terminal: what is on its screen, as lines of text."""
+"""The deck of a log, driven by keys without a terminal. Its screen is read as lines of text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = {"/": "slash", ":": "colon", "?": "question_mark", "@": "at", "[": "left_
 
 
 class Decked:
-    """An open deck. Keys are pressed when the screen waits for them, and not while an answer is on its way."""
+    """An open deck. Keys are pressed only while the screen waits for input, not while an answer is being loaded."""
 
     def __init__(self, app: DeckApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -30,34 +30,34 @@ class Decked:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the screen, without spaces at their ends."""
+        """Return the lines of the screen, without trailing spaces."""
         found = self.app.screen._compositor.render_strips()
         return ["".join(segment.text for segment in strip).rstrip() for strip in found]
 
     @property
     def text(self) -> str:
-        """The whole screen."""
+        """Return the text of the whole screen."""
         return "\n".join(self.lines)
 
     @property
     def command(self) -> str:
-        """The whole command that the screen shows."""
+        """Return the complete command that the screen shows."""
         screen = self.app.screen
         assert isinstance(screen, DeckScreen)
         return screen.command
 
     async def press(self, *keys: str) -> None:
-        """Press keys, each by its character or its name, one when the one before is answered."""
+        """Press keys, given by character or name. Each is pressed after the previous one was handled."""
         for key in keys:
             await self._pilot.press(KEYS.get(key, key))
             await self._settled()
 
     async def type(self, text: str) -> None:
-        """Type a text, and enter."""
+        """Type a text, and press Enter."""
         await self.press(*text, "enter")
 
     async def shows(self, *texts: str) -> None:
-        """Wait until every text is on the screen; spaces and line ends count as one space."""
+        """Wait until every text is on the screen. Any whitespace counts as one space."""
         await self.until(lambda: all(each in " ".join(self.text.split()) for each in texts), f"{texts} on the screen")
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -76,7 +76,9 @@ class Decked:
 def on_deck(
     url: str, body: Callable[[Decked], Coroutine[Any, Any, None]], *, size: tuple[int, int] = SIZE, live_s: float = 3600
 ) -> None:
-    """Open the deck of a log, do something, and close it. live_s: how often it looks for more."""
+    """Open the deck of a log, run `body`, and close it. live_s: the interval of its checks for new records, in
+    seconds.
+    """
 
     async def opened() -> None:
         app = DeckApp(LogTarget(url), live_s=live_s)
@@ -93,7 +95,9 @@ _TOOK = re.compile(r"\b0(?:\.0)? (?:µs|ms|s|min|h)\b")
 
 
 def masked(lines: list[str]) -> str:
-    """Lines in which numbers, durations and spaces are alike whatever the clock said when the log was written."""
+    """Return lines with numbers, durations and spaces masked, so that they do not depend on when the log was
+    written.
+    """
     found = []
     for line in lines:
         numbers = re.sub(r"[0-9]+", "0", re.sub(r"cut [0-9a-f]{12}|cut:\S+|--log \S+|\b[0-9a-f]{16}…", "cut", line))

@@ -1,4 +1,4 @@
-"""A small device, to be filled: what a full disk does is tried on a real one."""
+"""A small device that tests fill, to see how a real full disk behaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold_tests.absent import without
 
 @contextmanager
 def small_device(folder: Path) -> Iterator[Path]:
-    """A device of 16 MB, mounted at a folder that is made; where nobody may mount it, see absent.py."""
+    """Mount a device of 16 MB at a new folder. Without the right to mount: see absent.py."""
     mount = shutil.which("mount")
     folder.mkdir()
     command = [str(mount), "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
@@ -26,7 +26,7 @@ def small_device(folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all the space there is on a device; removing the file gives it back."""
+    """Fill a device. Removing the returned file frees the space."""
     path = folder / "filler"
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(1 << 16)):

@@ -1,6 +1,6 @@
-"""The ledger's protocol among processes that take turns, die, and see the log late; time and the world are made up.
+"""The ledger's protocol among processes that take turns, die, and see the log with delay. Time and world are simulated.
 
-The other side carries out what reaches it, at once or late, but within half of the lease, and counts.
+The external service carries out a call at once or later, but within half of the lease, and counts the calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ KEY = "task:1:pay:0"
 
 @dataclass
 class World:
-    """The log of one effect, the clock, and the other side. arrivals: when what was sent takes place there."""
+    """The log of one effect, the clock, and the external service. arrivals: the times at which sent calls are
+    carried out.
+    """
 
     rng: random.Random
     now: int = 1
@@ -30,18 +32,18 @@ class World:
     arrivals: list[int] = field(default_factory=list)
 
     def took_place(self) -> int:
-        """How often, by now."""
+        """Return how often the call has been carried out by now."""
         return sum(at <= self.now for at in self.arrivals)
 
     def probe(self, key: str, arguments: object) -> Done:
-        """The truth of this moment."""
+        """Return whether the call has been carried out by now."""
         if self.took_place():
             return Done("paid")
         raise NotDone("not there")
 
 
 class WorldsBook:
-    """One process's place in the log: what it wrote it sees, and of what others wrote perhaps not all yet."""
+    """One process's view of the log: it sees its own entries at once, and those of others possibly later."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -82,7 +84,7 @@ class WorldsBook:
 
 
 class Process:
-    """One process that performs the order; `ended`: ("returned", what), ("raised", what) or ("died",)."""
+    """One process that performs the order. `ended`: ("returned", value), ("raised", error) or ("died",)."""
 
     def __init__(self, world: World, run: str, *, is_probing: bool, luck: float, attempts_max: int) -> None:
         self.world = world
@@ -97,7 +99,7 @@ class Process:
         self._next: Callable[[], Command] = lambda: next(self._steps)
 
     def turn(self) -> None:
-        """Carry one command out, or die before or behind it."""
+        """Carry out one command, or die before or after it."""
         try:
             command = self._next()
         except StopIteration as ended:
@@ -110,7 +112,7 @@ class Process:
             return self.die()
         try:
             answer = self._done(command)
-        except BaseException as error:  # bound, for the name is gone behind the block
+        except BaseException as error:  # bound to another name, because `error` is deleted after the block
             raised = error
             self._next = lambda: self._steps.throw(raised)
         else:
@@ -119,7 +121,7 @@ class Process:
             self.die()
 
     def die(self) -> None:
-        """As by SIGKILL: nothing more is said."""
+        """Die as by SIGKILL: nothing more is recorded."""
         self._steps.close()
         self.ended = ("died",)
 
@@ -134,7 +136,7 @@ class Process:
         return command.function(*command.arguments)
 
     def _send(self, key: str) -> str:
-        """What a call of the other side may come to."""
+        """Return or raise one of the possible results of a call of the external service."""
         assert key == KEY
         world, rng = self.world, self.world.rng
         world.now += rng.choice([0, 100, 10_000])

@@ -1,4 +1,4 @@
-"""Encoded entities made up for tests of what stores them: nothing folds here."""
+"""Artificial encoded entities, for tests of storage. Nothing is folded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HASHES = st.binary(min_size=32, max_size=32)
 
 
 def encoded(name: str, version: int, state_hash: bytes, value: bytes = b"") -> bytes:
-    """An entity with this head and, as one field's cell, this value."""
+    """Return an entity with this header, and this value as one field's cell."""
     return pack(Entity(name, version, {"field": [value]} if value else {}, state_hash=state_hash))
 
 
 @lru_cache(maxsize=10_000)
 def place(name: str) -> int:
-    """Slot and bucket, by the reference."""
+    """Return slot and bucket, computed by the reference."""
     return reference_slot(name) << 8 | reference_bucket(name)
 
 
 def grouped(rows: Iterable[tuple[str, bytes]]) -> list[tuple[int, list[tuple[bytes, bytes]]]]:
-    """(name, anything) as chunks take them: by place, in it by key."""
+    """Group (name, value) rows as chunks take them: ordered by place, within a place by key."""
     places: dict[int, list[tuple[bytes, bytes]]] = {}
     for name, given in rows:
         places.setdefault(place(name), []).append((name.encode(), given))

@@ -1,4 +1,4 @@
-"""Bodies in every encoding, and those of the shared cases of encodings."""
+"""Bodies in every encoding, including the shared test cases of encodings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENCODED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def body_of(given: Any) -> tuple[bytes, bytes]:
-    """A case's text, and its body."""
+    """Return the text and the encoded body of a case."""
     if "bytes_b64" in given:
         return b"", base64.b64decode(given["bytes_b64"])
     build = given["build"]

@@ -1,4 +1,6 @@
-"""Logs that seal epochs of every kind while they are small: bases, deltas, closed entities of several months."""
+"""Logs that seal epochs of every kind while they are still small: bases, deltas, and closed entities of several
+months.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,20 @@ from refold_tests.opening import take
 from refold_tests.sample_types import OTHER, defined, document, said
 
 CLOSING = defined({**document(), "refold.closed_by": "high"})
-"""The test type, its entities closed by a field that is also cleared at times."""
+"""The test type; a field closes its entities, and is also cleared sometimes."""
 MONTH_MICROS = 31 * 86_400_000_000
 
 
 def small_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans of several records, and bases soon."""
+    """Make spans of a few records, and bases frequent."""
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 700)
     monkeypatch.setattr("refold.streams.snapshots.seal.CHANGED_MIN", 6)
 
 
 def grow(log: Log, rng: random.Random, epochs: int, definition: TypeDefinition = CLOSING, names: int = 40) -> None:
-    """Observations of a few entities, which close, open again, come late and again; an epoch after each part."""
+    """Record observations of a few entities, which close, reopen, arrive late and repeat. Seal an epoch after each
+    part.
+    """
     for _ in range(epochs):
         every = []
         for number in range(rng.choice((1, 3, 10, 40))):
@@ -48,19 +52,21 @@ def grow(log: Log, rng: random.Random, epochs: int, definition: TypeDefinition =
 
 
 def close_many(log: Log, count: int = 150) -> None:
-    """So many entities, closed for good: their index is longer than what later bases add to it."""
+    """Record `count` entities that are closed for good. Their index is longer than what later bases add to it."""
     take(log, [said(f"{TYPE}/closed{number}", number, high=number) for number in range(count)], CLOSING)
     log.snapshot()
 
 
 def manifests(log: Log) -> list[Manifest]:
-    """Every manifest, by partition and offset."""
+    """Return every manifest, by partition and offset."""
     reader = log.port.snapshots
     return [reader.manifest(epoch) for each in range(log.port.partitions) for epoch in reader.epochs(each)]
 
 
 def clean_up(log: Log, rng: random.Random) -> None:
-    """Remove some epochs and, of most of them, the records that no other names, as garbage does in the end."""
+    """Remove some epochs and, for most of them, the records that no other epoch refers to, as garbage collection
+    does.
+    """
     assert isinstance(log.port, FileLog)
     store = FileSnapshotStore(log.port.database, log.port.partitions)
     every = manifests(log)

@@ -1,4 +1,6 @@
-"""Two equal runs at once within a run. In the first life one ends, and the process is killed when the other began."""
+"""Two equal nested runs at the same time. In the first life one ends; the process is killed after the other has
+begun.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ CODE = "from refold_tests.equal_children import main; main()"
 
 
 def agent_of(world: Path, turns: Sequence[int], *, is_killed: bool = False) -> Callable[[refold.Run], list[str]]:
-    """The agent. world: a file with a line for each effect. turns: the lanes in the order in which they begin."""
+    """Return the agent.
+
+    Args:
+        world: A file that gets a line for each effect.
+        turns: The lanes, in the order in which their runs begin.
+        is_killed: Whether the process is killed after the last run has begun.
+    """
     turn = [threading.Event() for _ in turns]
     turn[turns[0]].set()
 
@@ -46,6 +54,6 @@ def agent_of(world: Path, turns: Sequence[int], *, is_killed: bool = False) -> C
 
 
 def main() -> None:
-    """The first life: the log's URL, and the world."""
+    """Run the first life. Arguments: the log's URL and the world."""
     with refold.open(sys.argv[1]) as log:
         log.run("outer", id="r1").drive(agent_of(Path(sys.argv[2]), (0, 1), is_killed=True))

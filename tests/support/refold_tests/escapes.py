@@ -1,7 +1,7 @@
 """An agent that does nothing while it is recorded, and tries to reach a server while it is replayed.
 
-WAYS are the ways out, by name. Those that need something from before the replay have it from `prepare`. With ESCAPING
-set in the environment, `agent` takes the way that its input names; whatever that raises is swallowed.
+WAYS are the ways to reach outside, by name. Some need something that existed before the replay; `prepare` creates it.
+If ESCAPING is set in the environment, `agent` uses the way that its input names, and ignores any exception.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAIT_S = 30
 
 
 class Prepared:
-    """What stands before the replay begins: an open connection, and whatever takes work from others."""
+    """What exists before the replay begins: an open connection, and threads, pools and processes that accept work."""
 
     def __init__(self, port: int, *, with_processes: bool) -> None:
         self.connection = socket.create_connection(("127.0.0.1", port))
@@ -75,10 +75,10 @@ class Prepared:
 
     async def _let_go(self) -> None:
         self.transport.abort()
-        await asyncio.sleep(0)  # for the loop to close the socket
+        await asyncio.sleep(0)  # lets the loop close the socket
 
     def close(self) -> None:
-        """Let everything go that was made."""
+        """Release everything that was created."""
         self.work.put(None)
         self.thread.join(WAIT_S)
         self.threads.terminate()
@@ -97,12 +97,12 @@ _prepared: list[Prepared] = []
 
 
 def prepare(port: int, *, with_processes: bool = True) -> None:
-    """Make what the ways need that reach back; with_processes: pools of processes, too, which take a while."""
+    """Create what ways need from before the replay. with_processes: also pools of processes, which take a while."""
     _prepared.append(Prepared(port, with_processes=with_processes))
 
 
 def clear() -> None:
-    """Undo it."""
+    """Release everything that `prepare` created."""
     while _prepared:
         _prepared.pop().close()
 
@@ -114,7 +114,7 @@ def _older(port: int) -> Prepared:
 
 
 def reach(port: int) -> None:
-    """Connect, and say something."""
+    """Connect to the server, and send a byte."""
     with socket.create_connection(("127.0.0.1", port), WAIT_S) as connection:
         connection.sendall(b"x")
 
@@ -207,7 +207,7 @@ def _new_task_context(port: int) -> None:
 
 
 def _late(port: int) -> None:
-    """A thread that the code leaves behind, and that acts when the replay has ended."""
+    """Leave a thread behind that acts after the replay has ended."""
     ending = threading.Event()
 
     def work() -> None:
@@ -304,7 +304,7 @@ def _died(port: int) -> None:
     _Dying(port)
 
 
-# Callbacks that the code leaves behind, by name: what leaves them, what sets them off, and what takes them back.
+# Callbacks that the code leaves behind, by name: how to register, trigger and remove them.
 _kept_alive: list[Any] = []
 
 
@@ -419,7 +419,7 @@ WAYS: dict[str, Callable[[int], object]] = {
     "a ctypes function from before": _by_known_ctypes,
     "a compiled helper": _library("reach"),
 }
-# What no guard in Python can see.
+# Ways that no guard in Python can detect.
 BEYOND_PYTHON: dict[str, Callable[[int], object]] = {
     "a method of a C type": lambda port: _socket.socket.send(_older(port).connection, b"x"),
     "a compiled helper's own thread": _library("reach_from_a_thread"),
@@ -430,7 +430,7 @@ _LEAVING = {f"{name}, later": leave for name, (leave, _, _) in LATER.items()}
 
 
 def agent(run: Run) -> str:
-    """Takes the way that its input names, if it is to."""
+    """Use the way that the input names, if ESCAPING is set."""
     with run.step("look"):
         if os.environ.get(ESCAPING):
             with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""The events that the package's code logs: every call of streams/events.py's `tell` and `event_of`, by name."""
+"""The events that the package's code logs: every call of `tell` and `event_of` from streams/events.py, by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDERS = ("streams", "explorer", "sinks", "agents")
 
 
 def events_in_code() -> dict[str, set[str]]:
-    """Each event's fields, of all the calls that log it."""
+    """Return each event's fields, collected from all calls that log it."""
     found: dict[str, set[str]] = {}
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
@@ -23,12 +23,12 @@ def events_in_code() -> dict[str, set[str]]:
     found |= {"dead_letter": {"partition", "offset", "reason"}, "dead_letters_suppressed": {"count", "seconds"}}
     for name in ("foreign_records", "damaged_records"):
         found[name] = {"topic", "records", "partition", "offset"}
-    found["reducer_failed"] = {"reducer", "observation", "why"}  # in reducers, which know no events
+    found["reducer_failed"] = {"reducer", "observation", "why"}  # logged in reducers, which do not know events
     return {name: fields - {"level"} for name, fields in found.items()}
 
 
 def _named(call: ast.Call) -> Iterator[str]:
-    """What a call logs: its argument is a name, or a choice between two."""
+    """Yield the names that a call logs: its argument is a name, or a conditional expression of two."""
     is_tell = isinstance(call.func, ast.Name) and call.func.id == "tell" and len(call.args) > 1
     is_event_of = isinstance(call.func, ast.Name) and call.func.id == "event_of"
     if not (is_tell or is_event_of):

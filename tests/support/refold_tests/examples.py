@@ -1,4 +1,4 @@
-"""Examples worked out by hand: observations of one entity, and what the naive fold makes of them."""
+"""Hand-made examples: observations of one entity, and their result by the naive fold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENTITY = "everything/1"
 
 
 def saw(observed_at: int, patch: dict[str, Any] | None = None, **envelope: Any) -> Observation:
-    """An assert about ENTITY; the source is given as agent, run and seq."""
+    """Return an assertion about ENTITY. The source is given as agent, run and seq."""
     source = Source(envelope.pop("agent", "a"), envelope.pop("run", ""), "", "", envelope.pop("seq", 0))
     return Observation(
         **{"entity": ENTITY, "observed_at": observed_at, "source": source, "patch": patch or {}, **envelope}
@@ -20,16 +20,16 @@ def saw(observed_at: int, patch: dict[str, Any] | None = None, **envelope: Any) 
 
 
 def linked(kind: Kind, observed_at: int, priority: int = 0, **validity: int) -> Observation:
-    """A link of ENTITY, or the end of one."""
+    """Return a link of ENTITY, or an unlink."""
     return saw(observed_at, kind=kind, priority=priority, link=Link("about", "document/x", **validity))
 
 
 def state_of(*observations: Observation) -> dict[str, Any]:
-    """The state of ENTITY that the naive fold gives."""
+    """Return the state of ENTITY by the naive fold."""
     return reference_state(EVERYTHING, ENTITY, with_offsets(observations))
 
 
 def fields_of(*observations: Observation) -> dict[str, Any]:
-    """Its fields."""
+    """Return the fields of ENTITY by the naive fold."""
     fields: dict[str, Any] = state_of(*observations)["fields"]
     return fields

@@ -1,4 +1,4 @@
-"""A log to explore, and the explorer's pages over it, on a real socket."""
+"""A log to explore, and the explorer's pages over it on a real socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def incident_in(folder: Path) -> str:
-    """The URL of a log in a folder, with an incident; see write_incident. Written without a user's settings."""
+    """Write an incident into a log in a folder, without a user's settings, and return its URL; see write_incident."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [each for each in os.environ if each.startswith("REFOLD_")]:
             patch.delenv(name)
@@ -43,9 +43,11 @@ def incident_in(folder: Path) -> str:
 
 
 def write_incident(url: str) -> None:
-    """Write the demo's failing run, a fork of it that pays, a limit that is overwritten, and an agent that read it.
+    """Record the demo's failing run, a fork of it that pays, a limit that is overwritten, and an agent that read the
+    limit.
 
-    The agent reads the limit before the overwrite and goes on after it; another run works within its second step.
+    The agent reads the limit before the overwrite and continues after it. Another run takes place within its second
+    step.
     """
     with refold.open(url) as log:
         log.observe(CONFIG, {"rate_limit": 50, "timeout_ms": 2000}, source="deployer")
@@ -60,7 +62,7 @@ def write_incident(url: str) -> None:
             with run.step("read"):
                 limit = run.read(CONFIG).fields["rate_limit"]
                 run.state["limit"] = limit
-            # The step is durable some time after it ended: only then does the overwrite come after it.
+            # The step becomes durable some time after its end. Only then may the overwrite follow.
             await_true(lambda: _is_committed(log, f"step/{READER}#1"))
             log.observe(CONFIG, {"rate_limit": 500, "timeout_ms": 30000}, source="deployer")
             log.flush()
@@ -81,7 +83,7 @@ def _is_committed(log: refold.AgentLog, step: str) -> bool:
 
 
 class Page(NamedTuple):
-    """What a server answered. url: after redirects; body: as text."""
+    """A server's response. url: after redirects; body: as text."""
 
     status: int
     url: str
@@ -90,29 +92,29 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The words of the page, without markup."""
+        """Return the text of the page, without markup."""
         return " ".join(html.unescape(_TAG.sub(" ", self.body)).split())
 
     @property
     def commands(self) -> list[list[str]]:
-        """The arguments of `refold` in each command that the page shows."""
+        """Return the arguments of `refold` in each command that the page shows."""
         return [shlex.split(html.unescape(each))[1:] for each in _COMMAND.findall(self.body)]
 
     @property
     def json(self) -> Any:
-        """The body, read."""
+        """Return the body, parsed as JSON."""
         return json.loads(self.body)
 
 
 class Explored(NamedTuple):
-    """A server. url: without a slash at its end."""
+    """A server. url: without a trailing slash."""
 
     url: str
 
     def ask(
         self, target: str, method: str = "GET", headers: Mapping[str, str] | None = None, content: bytes | None = None
     ) -> Page:
-        """One request as it is, and its answer; redirects are not followed."""
+        """Send one request, and return its response. Redirects are not followed."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
@@ -123,7 +125,7 @@ class Explored(NamedTuple):
             connection.close()
 
     def get(self, target: str, headers: Mapping[str, str] | None = None) -> Page:
-        """A page, after the redirect to its address with a cut."""
+        """Get a page, following the redirect to its address with a cut."""
         page = self.ask(target, headers=headers)
         for _ in range(3):
             if page.status != 303:
@@ -134,7 +136,7 @@ class Explored(NamedTuple):
 
 @contextmanager
 def explored(url: str, token: str | None = None, *, can_write: bool = False) -> Iterator[Explored]:
-    """The explorer of a log on a free port."""
+    """Serve the explorer of a log on a free port."""
     known = None if token is None else Token(token)
     server = WebServer("127.0.0.1", 0, Access(known), what="the explorer's pages")
     site = explorer(LogTarget(url), known, is_secure=False, can_write=can_write)

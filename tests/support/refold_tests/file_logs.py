@@ -1,4 +1,4 @@
-"""The embedded log as processes have it: as its owner, beside its owner, and as a reader."""
+"""The embedded log as processes use it: as its owner, next to its owner, and as a reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log.close()
 
 
 class FileOpened(Opened):
-    """One `file:` log in a folder."""
+    """A `file:` log in a folder."""
 
     clock: FileClock
 
@@ -41,7 +41,7 @@ class FileOpened(Opened):
         self.child = child
 
     def file(self, *, read_only: bool = False) -> FileLog:
-        """The log as this process may have it."""
+        """Open the log as this process may."""
         return FileLog(
             self.path,
             clock_ms=self.clock,
@@ -52,7 +52,7 @@ class FileOpened(Opened):
 
     @contextlib.contextmanager
     def owned_by_another(self) -> Iterator[Child]:
-        """A process that owns the log, until the end of the block."""
+        """Run a process that owns the log until the end of the block."""
         owner = self.child(OWNER, self.path, self.clock.path, PARTITIONS)
         assert owner.line() == "open"
         yield owner
@@ -62,7 +62,7 @@ class FileOpened(Opened):
 
 
 class Owned(FileOpened):
-    """Written and read by its owner."""
+    """The log is written and read by its owner."""
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Handles]:
@@ -72,7 +72,7 @@ class Owned(FileOpened):
 
 
 class Remote(FileOpened):
-    """Written and read beside the process that owns it."""
+    """The log is written and read by a process next to its owner."""
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Handles]:
@@ -83,7 +83,7 @@ class Remote(FileOpened):
 
 
 class ReadOnly(FileOpened):
-    """Written by its owner, read by a reader that follows."""
+    """The log is written by its owner, and read by a following reader."""
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Handles]:
@@ -95,12 +95,12 @@ class ReadOnly(FileOpened):
 
 
 def assert_verified(log: LogPort) -> None:
-    """Every table, index and change is what the records say."""
+    """Check that every table, index and change matches the records."""
     with log.still() as still:
         assert verify(still, Points(still, 0).end()).mismatches == []
 
 
 def records_of(log: LogPort) -> Iterator[Record]:
-    """All records, partition by partition."""
+    """Yield all records, partition by partition."""
     for records in everything(log).values():
         yield from records

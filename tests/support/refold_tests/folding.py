@@ -1,4 +1,4 @@
-"""Workers on a real broker, as processes to be killed, and what must hold whatever is done to them."""
+"""Workers on a real broker, as processes that are killed, and what must hold whatever happens to them."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ print("drained", flush=True)
 
 
 def history(rng: random.Random, length: int, entities: int = 12) -> list[Observation]:
-    """Observations of THING in arrival order, of several entities, with repeats, late ones and retractions."""
+    """Return observations of THING in arrival order, of several entities, with repeats, late ones and retractions."""
     regime = replace(Regime.draw(rng), entities=entities)
     return random_history(rng.getrandbits(32), length, regime)
 
 
 def url_of(bootstrap: str, prefix: str, partitions: int = 2) -> str:
-    """The log's URL."""
+    """Return the log's URL."""
     return f"kafka://{bootstrap}/{prefix}?partitions={partitions}"
 
 
 @contextmanager
 def opened(url: str) -> Iterator[KafkaLog]:
-    """The log, as a client of it."""
+    """Open the log as a client."""
     log = KafkaLog(parse_url(url))
     try:
         yield log
@@ -87,7 +87,7 @@ def opened(url: str) -> Iterator[KafkaLog]:
 
 
 def append(log: KafkaLog, observations: Iterable[Observation]) -> set[bytes]:
-    """Append observations of THING, acknowledged on return; their ids."""
+    """Append observations of THING; return their ids. They are acknowledged on return."""
     version = log.registry.newest(THING.name)
     ids = set()
     for each in observations:
@@ -102,9 +102,10 @@ def worker(
     child: Callable[..., Child], url: str, folder: Path, instance: str = "w", *, static: bool = True,
     moment: str = "", count: int = 0, sent: signal.Signals = signal.SIGKILL, before: str = "", **settings: Any,
 ) -> Child:  # fmt: skip
-    """A worker process; moment: where it sends itself a signal, at the count-th time (kill_points.py). before: code.
+    """Start a worker process.
 
-    settings: of its FoldConfig.
+    moment, count: it sends itself the signal `sent` the count-th time it reaches this moment (kill_points.py). before:
+    code that runs first. settings: of its FoldConfig.
     """
     found = child(before + WORKER, url, folder, instance, int(static), moment, count, int(sent), json.dumps(settings))
     said = found.line()
@@ -113,26 +114,26 @@ def worker(
 
 
 def drain(found: Child) -> None:
-    """Have a worker finish, and be sure that it did."""
+    """Let a worker finish, and check that it did."""
     found.signal(signal.SIGTERM)
     assert found.end() == 0
 
 
 def committed(log: KafkaLog) -> dict[int, int]:
-    """The group's committed offsets."""
+    """Return the group's committed offsets."""
     log.refresh()
     return {each: log._decided.through(each) for each in range(log.partitions)}
 
 
 class Looked(Protocol):
-    """A worker that is looked after."""
+    """A worker whose health can be checked."""
 
     def look(self) -> None:
-        """Fail where it is not as it should be."""
+        """Fail if the worker is not as it should be."""
 
 
 def await_folded(log: KafkaLog, *workers: Looked) -> None:
-    """Return when everything in the log is decided; fails where a worker ended, or it takes too long."""
+    """Return once everything in the log is decided. Fail if a worker ended, or if it takes too long."""
     deadline = time.monotonic() + PATIENCE_S
     log.refresh()
     ends = log.ends()
@@ -144,7 +145,7 @@ def await_folded(log: KafkaLog, *workers: Looked) -> None:
 
 
 def await_sealed(log: KafkaLog, *workers: Child | Running) -> None:
-    """Return when each partition has an epoch where it ends."""
+    """Return once each partition has an epoch at its end."""
     await_folded(log, *workers)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -159,7 +160,7 @@ def await_sealed(log: KafkaLog, *workers: Child | Running) -> None:
 
 
 def await_status(running: Running, holds: Callable[[Mapping[str, Any]], bool], partition: int) -> None:
-    """Return when what a worker says of a partition is as it should be."""
+    """Return once a worker's status of a partition meets the condition."""
     deadline = time.monotonic() + PATIENCE_S
     while not holds(running.service.status().get(partition, {})):
         assert running.problem is None, running.problem
@@ -178,11 +179,11 @@ class Running:
         self._thread.start()
 
     def look(self) -> None:
-        """Fail if it has ended."""
+        """Fail if the worker has ended."""
         assert self.problem is None, self.problem
 
     def drain(self) -> None:
-        """Have it finish; raises what ended it."""
+        """Let the worker finish. Raise the error that ended it, if any."""
         self.service.drain()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
@@ -190,7 +191,7 @@ class Running:
             raise self.problem
 
     def failed(self) -> Exception:
-        """What it ends with by itself."""
+        """Wait until the worker ends by itself, and return its error."""
         self._thread.join(PATIENCE_S)
         assert self.problem is not None
         return self.problem
@@ -204,7 +205,7 @@ class Running:
 
 @contextmanager
 def running(url: str, folder: Path, **settings: Any) -> Iterator[Running]:
-    """A worker in this process, drained at the end unless it ended by itself."""
+    """Run a worker in this process. At the end it is drained, unless it has ended by itself."""
     soon = {"commit_ms": 20, "session_ms": 4_000, "transaction_ms": 5_000, "client_id": f"w-{uuid.uuid4().hex}"}
     found = Running(FoldConfig(url, folder, "w", **{**soon, **settings}))
     try:
@@ -216,7 +217,7 @@ def running(url: str, folder: Path, **settings: Any) -> Iterator[Running]:
 
 
 def fold_all(log: KafkaLog, folder: Path, **settings: Any) -> None:
-    """Have a worker take all partitions up, and fold everything that is in the log."""
+    """Let a worker take over all partitions, and fold everything in the log."""
     with running(log.url, folder, **settings) as found:
         deadline = time.monotonic() + PATIENCE_S
         while not (
@@ -230,14 +231,18 @@ def fold_all(log: KafkaLog, folder: Path, **settings: Any) -> None:
 
 
 def tables(folder: Path, partitions: int) -> dict[int, Database]:
-    """The tables in a folder that no worker has."""
+    """Open the tables in a folder that no worker uses."""
     return {each: Database.open(folder / str(each), kind="table") for each in range(partitions)}
 
 
 def check_changes(
     log: KafkaLog, acknowledged: set[bytes], definition: TypeDefinition = THING
 ) -> dict[str, tuple[int, bytes]]:
-    """Every acknowledged observation is folded once, and the changes are an unbroken chain; each entity's last one."""
+    """Check that every acknowledged observation was folded once, and that the changes are an unbroken chain.
+
+    Returns:
+        Version and hash of each entity after its last change.
+    """
     log.refresh()
     read = {p: list(log.read(p, 0, end)) for p, end in log.ends().items()}
     ids = {each.id for records in read.values() for each in records}
@@ -250,7 +255,9 @@ def check_changes(
 
 
 def check_whole(log: KafkaLog, folder: Path, acknowledged: set[bytes], definition: TypeDefinition = THING) -> None:
-    """Every acknowledged observation is folded once, the tables are a full replay's, the changes an unbroken chain."""
+    """Check that every acknowledged observation was folded once, that the tables match a full replay, and that the
+    changes are an unbroken chain.
+    """
     hashes = check_changes(log, acknowledged, definition)
     ends = log.ends()
     assert stored_states(folder, log.partitions) == hashes
@@ -264,13 +271,13 @@ def check_whole(log: KafkaLog, folder: Path, acknowledged: set[bytes], definitio
 
 
 def totals(hashes: Mapping[str, tuple[int, bytes]], log: LogPort, partition: int) -> tuple[int, int]:
-    """How many entities and distinct observations a partition has."""
+    """Return how many entities and distinct observations a partition has."""
     mine = [version for name, (version, _) in hashes.items() if log.partition_of(name) == partition]
     return len(mine), sum(mine)
 
 
 def last_changes(log: KafkaLog) -> dict[str, tuple[int, bytes]]:
-    """What `.changes` says of each entity at last: version and hash; every chain without a gap or a repeat."""
+    """Return version and hash of each entity after its last change. Every chain must be without a gap or a repeat."""
     log.refresh()
     reader = ChangeReader(log)
     last: dict[str, tuple[int, bytes | None]] = {}
@@ -288,7 +295,7 @@ def last_changes(log: KafkaLog) -> dict[str, tuple[int, bytes]]:
 
 
 def stored_states(folder: Path, partitions: int) -> dict[str, tuple[int, bytes]]:
-    """Version and hash of every entity in the tables."""
+    """Return version and hash of every entity in the tables."""
     found = {}
     for database in tables(folder, partitions).values():
         with database:
@@ -301,7 +308,7 @@ INDEXES: Sequence[Family] = ("state", "timeline", "arrivals", "ids")
 
 
 def assert_indexes(database: Database, log: KafkaLog, partition: int, stored: StoredPosition) -> None:
-    """The table, its indexes filled, holds what one has that is made anew from the log."""
+    """Check that the table, with its indexes filled, equals one that is built from the log."""
     folder = database.path.parent / f"anew-{partition}-{time.monotonic_ns()}"
     cut = Cut(log.log_id, {partition: stored.at.offset}, stored.at.schemas, log.registry.digest(stored.at.schemas))
     with Database.create(folder, kind="table") as anew:

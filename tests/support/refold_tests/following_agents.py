@@ -1,4 +1,4 @@
-"""Agents for tests of following: they say what they see, and fail on what the environment names."""
+"""Agents for tests of following: they print what they see, and fail on the changes that the environment names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from refold.streams.worker.agents import changes_agent
 
 @changes_agent("document")
 def sees(change: Change, log: Log) -> None:
-    """Say each change. Raise at the one named by REFOLD_TEST_POISON, `entity vN`; at the one named by REFOLD_TEST_GATE,
-    `entity vN=PATH`, say so and wait until the path exists."""
+    """Print each change.
+
+    Raise at the change that REFOLD_TEST_POISON names, as `entity vN`. At the one that REFOLD_TEST_GATE names, as
+    `entity vN=PATH`, print it and wait until the path exists.
+    """
     name = f"{change.entity} v{change.to_version}"
     gated, _, gate = os.environ.get("REFOLD_TEST_GATE", "").partition("=")
     if name == gated and not Path(gate).exists():
@@ -29,5 +32,5 @@ def sees(change: Change, log: Log) -> None:
 
 @changes_agent("run")
 def never(change: Change, log: Log) -> None:
-    """Of a type that none of these changes is of."""
+    """Follow a type that none of these changes has."""
     print("wrong", change.entity, flush=True)

@@ -1,4 +1,4 @@
-"""One cut rebuilt in two ways, from whatever epochs there are and from the first record: the same, byte for byte."""
+"""One cut rebuilt in two ways, from any epochs and from the first record. Both results must be identical."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from refold.streams.rebuild.workers import rebuild
 def assert_full_replay(
     log: LogPort, cut: Cut, *, parallel: bool | None = False, may_fall_back: bool = False
 ) -> Rebuilt:
-    """A rebuild of the cut is its full replay; returns the rebuild.
+    """Check that a rebuild of the cut equals its full replay; return the rebuild.
 
-    parallel: as `rebuild` takes it; the full replay is done in this process. may_fall_back: an epoch may be unusable.
+    parallel: passed to `rebuild`; the full replay runs in this process. may_fall_back: whether an epoch may be
+    unusable.
     """
     found, full = rebuild(log, cut, parallel=parallel), rebuild(log, cut, full=True, parallel=False)
     rows = list(found.rows())
@@ -28,7 +29,7 @@ def assert_full_replay(
 
 
 def epochs_used(rebuilt: Rebuilt) -> dict[str, int]:
-    """The offset of the epoch that each partition began from, of those that began from one."""
+    """Return the offset of the epoch that each partition started from; partitions without one are left out."""
     epochs = rebuilt.source()["snapshot_epochs"]
     assert isinstance(epochs, dict)
     return epochs

@@ -1,4 +1,4 @@
-"""Agents of a refund desk, and their runs, recorded in a log and read back: for tests of golden traces."""
+"""Agents of a refund desk, and their runs, recorded and read back, for tests of golden traces."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def chat(messages: list[str]) -> str:
 
 
 def without_mail(tree: Any) -> Any:
-    """A redactor."""
+    """Redact mail addresses."""
     return json.loads(json.dumps(tree).replace("ann@example.com", "[mail]"))
 
 
 def agent(run: refold.Run) -> dict[str, Any]:
-    """It looks up what is known of an order, decides, and refunds it."""
+    """Look up an order, decide, and refund it."""
     with run.step("look"):
         known = run.read("document/order-7").fields
         amount = price(run.input["order"])
@@ -58,7 +58,7 @@ def agent(run: refold.Run) -> dict[str, Any]:
 
 
 def recorded(folder: Path, agent: Callable[[refold.Run], Any], run_id: str = "r-1", **given: Any) -> Recording:
-    """A run of the agent in a log in the folder, read back from it; an agent that raises is no matter."""
+    """Record a run of the agent in a log in the folder, and read it back. The agent may raise."""
     with refold.open(f"file:{folder / 'log'}") as log:
         log.observe("document/order-7", {"fields": {"kind": "gift", "mail": "ann@example.com"}}, source="shop")
         run = log.run("desk", id=run_id, input={"order": "7"}, seed=7, **given)
@@ -68,7 +68,7 @@ def recorded(folder: Path, agent: Callable[[refold.Run], Any], run_id: str = "r-
 
 
 def golden_run(folder: Path, agent: Callable[[refold.Run], Any], **given: Any) -> Golden:
-    """Its golden trace; given: as golden_of_run."""
+    """Record a run, and return its golden trace. given: arguments of golden_of_run."""
     run = recorded(folder, agent)
     with refold.open(f"file:{folder / 'log'}") as log:
         return golden_of_run(

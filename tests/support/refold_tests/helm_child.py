@@ -1,10 +1,10 @@
-"""Helm as its own library, told what to do by lines of JSON: Go's runtime stays out of the process that runs the tests.
+"""Helm as its own library, controlled by lines of JSON. So Go's runtime stays out of the process that runs the tests.
 
     python -m refold_tests.helm_child LIBRARY
 
 Each line on standard input is {"do": "template", "chart", "values" (files), "kube", "namespace", "name"},
 {"do": "notes", the same} or {"do": "lint", "chart"}; each line of output is {"said", "error"}: text, or null.
-The library is com.marcnuri.helm-java's, which wraps helm.sh/helm/v3; its header is in the jar beside it.
+The library is from com.marcnuri.helm-java, which wraps helm.sh/helm/v3; its header is next to it in the jar.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _options(name: str, fields: str) -> type[ctypes.Structure]:
     return type(name, (ctypes.Structure,), {"_fields_": members})
 
 
-# In the header's order: + is an int, * a string.
+# In the order of the header: + is an int, * a string.
 _TEMPLATE = _options("_Template", (
     "name* version* chart* namespace* kube_version* dependency_update+ skip_crds+ values* set_files* values_files* "
     "cert_file* key_file* ca_file* insecure+ plain_http+ keyring* debug+ repository_config*"
@@ -58,8 +58,8 @@ def _answer(library: Any, asked: dict[str, Any]) -> dict[str, str | None]:
 
 
 def main(path: str) -> None:
-    """Answer until standard input ends."""
-    # Nothing of this machine's own is asked, a cluster least of all.
+    """Answer requests until standard input ends."""
+    # Nothing of this machine's own configuration is used, least of all a cluster.
     os.environ["KUBECONFIG"] = os.devnull
     library = ctypes.CDLL(path)
     for function in (library.Template, library.Install, library.Lint):

@@ -1,9 +1,9 @@
-"""Random histories of one test type that has a field for each reducer: for Hypothesis, and from a seed.
+"""Random histories of one test type that has a field for each reducer: by Hypothesis, or from a seed.
 
-Both draw plans, small records without ids, and `build` makes observations of them: a plan refers to others
-by how many plans ago they were made, since an id can be named only once it exists. Arrival is another
-matter: each plan says by how many places it comes late and how often it comes again, so a retraction often
-comes before its target. Every reference, delay and copy shrinks by itself.
+Both draw plans, which are small records without ids, and `build` turns them into observations. A plan refers to
+another by how many plans ago it was made, because an id can be named only once it exists. Arrival is independent
+of this: each plan has a delay, in places, and a number of repeats, so a retraction often arrives before its
+target. Hypothesis can shrink every reference, delay and copy on its own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ EVERYTHING_AVSC = json.dumps(
 )
 
 ENTITIES = (f"{TYPE}/1", f"{TYPE}/2", f"{TYPE}/\u00e9")
-# Prefixes of one another, and two whose order in UTF-16 is not their order in UTF-8.
+# Some are prefixes of one another, and two differ in their order in UTF-16 and UTF-8.
 SOURCES = (
     ("a", "r"),
     ("a", "s"),
@@ -93,7 +93,7 @@ TARGETS = (f"{TYPE}/2", "document/x")
 LONGS = (0, 1, 2, -1, 2**63 - 1, -(2**63))
 TEXTS = ("", "a", "b", "\uffff", "\U00010000")
 KEYS = ("", "a", "b", "\uffff", "\U00010000")
-# Half an ulp, ties, cancellation, halves of the integer range, subnormals, overflow there and back.
+# Half an ulp, ties, cancellation, the limits of the integer range, subnormals, overflow and back.
 DOUBLES = tuple(
     canonical_number(value)
     for value in (
@@ -106,9 +106,11 @@ DOUBLES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One observation to be made. `retracts` and `causes` count plans back from it: 1 is the plan before, and
-    what reaches below the first plan, or is 0, is an id that no log holds. `stutter` leaves seq where it was.
-    It arrives `delay` places late, and once more after each of `copies` further places.
+    """One observation to be made.
+
+    `retracts` and `causes` count plans back from it: 1 is the plan before. 0, or a number beyond the first plan, is an
+    id that no log has. `stutter` repeats the previous seq. The observation arrives `delay` places late, and once more
+    after each of `copies` further places.
     """
 
     kind: Kind = "assert"
@@ -128,7 +130,7 @@ class Plan:
 
 
 def build(plans: Sequence[Plan]) -> list[Observation]:
-    """The observations that `plans` make, in the order in which they arrive, duplicates included."""
+    """Return the observations of the plans in the order in which they arrive, including duplicates."""
     made: list[Observation] = []
     ids: list[bytes] = []
     next_seq: dict[tuple[str, str], int] = {}
@@ -164,12 +166,12 @@ def _ids(ids: Sequence[bytes], backs: Sequence[int]) -> tuple[bytes, ...]:
 
 
 def unknown_id(number: int) -> bytes:
-    """An id that no observation has."""
+    """Return an id that no observation has."""
     return hashlib.sha256(b"no observation %d" % number).digest()
 
 
 def with_offsets(observations: Sequence[Observation], start: int = 0, gap: int = 1) -> list[tuple[int, Observation]]:
-    """The log that holds `observations` in this order; a gap above 1 is what transactions leave on Kafka."""
+    """Return a log with these observations in this order. A gap above 1 is what transactions leave on Kafka."""
     return [(start + index * gap, observation) for index, observation in enumerate(observations)]
 
 
@@ -197,7 +199,7 @@ def _backs(size_max: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 
 def plans(fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES) -> st.SearchStrategy[Plan]:
-    """One plan; `fields` narrows what is asserted and cleared to the reducers under test."""
+    """Return a strategy for one plan. `fields`: the only fields that are asserted and cleared."""
     common: dict[str, st.SearchStrategy[Any]] = {
         "entity": st.sampled_from(entities),
         "observed_at": st.sampled_from((0, 1, 2, 3, -1, 2**40)),
@@ -235,15 +237,16 @@ def plans(fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = E
 def histories(
     size_max: int = 14, fields: Sequence[str] = tuple(EVERYTHING), entities: Sequence[str] = ENTITIES[:2]
 ) -> st.SearchStrategy[list[Observation]]:
-    """Observations in arrival order, with duplicates, of at most `size_max` plans; shrinks to few and plain
-    ones.
+    """Return a strategy for observations of at most `size_max` plans, in arrival order, with duplicates.
+
+    It shrinks to few and simple observations.
     """
     return st.lists(plans(fields, entities), min_size=1, max_size=size_max).map(build)
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """What kind of long history a seed gives; chances are of one plan."""
+    """The character of a long random history. Chances are per plan."""
 
     entities: int
     sources: int
@@ -260,7 +263,7 @@ class Regime:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Regime:
-        """Calm and wild ones alike: all in order or nearly nothing, one source or sixty."""
+        """Draw a regime: from calm to wild, from all in order to almost nothing, from one source to sixty."""
         return cls(
             entities=rng.choice((1, 1, 2, 4)),
             sources=rng.choice((1, 2, 4, 20, 60)),
@@ -278,7 +281,7 @@ class Regime:
 
 
 def random_history(seed: int, length: int, regime: Regime | None = None) -> list[Observation]:
-    """Observations in arrival order, with duplicates, of `length` plans: a function of its arguments."""
+    """Return observations of `length` plans in arrival order, with duplicates. It depends only on the arguments."""
     rng = random.Random(seed)
     chosen = regime or Regime.draw(rng)
     entities = [f"{TYPE}/{number}" for number in range(chosen.entities)]
@@ -298,7 +301,7 @@ def drawn_plan(rng: random.Random, regime: Regime, index: int, now: int, entity:
     linking = chance(regime.link_chance)
     retracting = not linking and chance(regime.retract_chance)
     patch: dict[str, Any] = {}
-    # Some retractions are corrections, the others are pure.
+    # Some retractions are corrections, others only retract.
     if not linking and not (retracting and chance(0.5)):
         patch = {name: _random_value(rng, name) for name in rng.sample(list(EVERYTHING), rng.choice((1, 1, 2, 4)))}
     retracts: tuple[int, ...] = ()
@@ -328,7 +331,9 @@ def drawn_plan(rng: random.Random, regime: Regime, index: int, now: int, entity:
 
 
 def _random_back(rng: random.Random, regime: Regime, index: int) -> int:
-    """Mostly a recent plan, at times any plan, or an id that no log holds and that differs each time."""
+    """Draw a reference: usually a recent plan, sometimes any plan, or an id that no log has and that differs each
+    time.
+    """
     if rng.random() < regime.unknown_chance:
         return index + 1
     return rng.randrange(1, 9) if rng.random() < 0.8 else rng.randrange(1, index + 2)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 class History:
-    """A repository in a folder. Commits get the ids that git gives them, by their subject."""
+    """A repository in a folder. It remembers the ids of commits by their subject."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ids: dict[str, str] = {}
         folder.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch", "main")
-        # Bytecode of a commit would be believed for another whose file is as long and was written in the same second.
+        # Python would reuse bytecode of another commit if the file has the same length and modification second.
         (folder / ".git" / "info").mkdir(exist_ok=True)
         (folder / ".git" / "info" / "exclude").write_text("__pycache__/\n", encoding="utf-8")
 
     def git(self, *arguments: str) -> str:
-        """What a git command prints; it must succeed."""
+        """Run a git command, which must succeed; return its output."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         who = ["-c", "user.name=tester", "-c", "user.email=tester@localhost", "-c", "commit.gpgsign=false"]
         done = subprocess.run(
@@ -40,17 +40,19 @@ class History:
         return self.noted(subject)
 
     def merge(self, subject: str, branch: str) -> str:
-        """Merge a branch into the one that is checked out."""
+        """Merge a branch into the current one."""
         self.git("merge", "--quiet", "--no-ff", "--message", subject, branch)
         return self.noted(subject)
 
     def noted(self, subject: str) -> str:
-        """The id of the commit that is checked out, known by its subject from here on."""
+        """Remember the current commit's id by its subject, and return it."""
         self.ids[subject] = self.git("rev-parse", "HEAD")
         return self.ids[subject]
 
     def standing(self) -> tuple[str, ...]:
-        """All that a user sees of it: what is checked out, staged, changed, its branches and work trees."""
+        """Return everything that a user sees of the repository: what is checked out, staged and changed, branches
+        and work trees.
+        """
         shown = (
             self.git("rev-parse", "HEAD"), self.git("symbolic-ref", "HEAD"), self.git("status", "--porcelain"),
             self.git("branch", "--all", "--verbose"), self.git("worktree", "list"), self.git("diff"),

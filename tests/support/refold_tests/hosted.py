@@ -1,9 +1,9 @@
-"""A worker's process without a fold: for tests of what hosts it.
+"""A worker's process without a fold, for tests of what hosts it.
 
     python -c 'from refold_tests.hosted import main; main()' BOOTSTRAP PREFIX FOLDER MODULE INSTANCE
 
-It follows `<prefix>.changes` with the agents of MODULE, which are given a `file:` log in FOLDER, until SIGTERM.
-REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group; a line of standard input changes that.
+It follows `<prefix>.changes` with the agents of MODULE, which get a `file:` log in FOLDER, until SIGTERM.
+REFOLD_TEST_OUT_OF_GROUP_S: how long their consumer may be out of its group; a line on standard input changes it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ TYPE = "document"
 
 
 def change_codec() -> ChangeCodec:
-    """Of the one type that these tests speak of."""
+    """Return the codec of the one type that these tests use."""
     return ChangeCodec(Registry().add(shipped_types()[TYPE]))
 
 
 def change(entity: str, version: int) -> Change:
-    """A change that takes an entity to a version."""
+    """Return a change that brings an entity to a version."""
     return Change(
         entity=f"{TYPE}/{entity}", definition=bytes(32), from_version=version - 1, to_version=version, hash_before=None,
         hash_after=bytes(32), through=version, redefined=False, steps=(),
@@ -53,7 +53,7 @@ def change(entity: str, version: int) -> Change:
 
 
 class Idle:
-    """A fold that has nothing to fold."""
+    """A fold without work."""
 
     def __init__(self) -> None:
         self._drained = threading.Event()
@@ -85,7 +85,7 @@ def _hear(consumer: ChangeConsumer) -> None:
 
 
 def main() -> None:
-    """Run until a signal; a failure is one line and exit status 2."""
+    """Run until a signal. A failure prints one line and exits with status 2."""
     bootstrap, prefix, folder, agents, instance = sys.argv[1:]
     thread = AgentThread(load_agents(agents), lambda: open_log(f"file:{folder}/log"))
     topics = Topics(prefix)

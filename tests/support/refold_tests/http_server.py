@@ -1,4 +1,4 @@
-"""HTTP servers of tests, each in a thread of its own."""
+"""HTTP servers for tests, each in its own thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def running(server: HTTPServer) -> Iterator[None]:
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The URL of a server on loopback that answers with this handler until the end of the block."""
+    """Serve on loopback with this handler until the end of the block; yield the URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     with running(server):
         yield f"http://127.0.0.1:{server.server_port}"

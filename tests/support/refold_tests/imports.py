@@ -1,7 +1,7 @@
-"""Who imports whom: every import in the code, wherever it stands, as edges between modules and folders.
+"""The import graph: every import in the code, wherever it is, as edges between modules and folders.
 
-Functions, `TYPE_CHECKING` blocks and `importlib.import_module("refold...")` count like the top of a module:
-an import that is merely late still points the wrong way.
+Imports in functions and `TYPE_CHECKING` blocks, and `importlib.import_module("refold...")`, count like those at the
+top of a module: a late import can still point in the wrong direction.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from refold_tests.tree import FOLDERS, shipped_files
 
-# The modules that stand in src/refold itself, `refold.testing` excepted: the public face over all folders.
+# The modules in src/refold itself, except `refold.testing`: the public interface over all folders.
 FACE = "refold"
 TESTING = "testing"
 EVERYTHING = frozenset({*FOLDERS, TESTING, FACE})
 
-# A folder may import itself and these.
+# A folder may import itself and these folders.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "avro": frozenset(),
     "reducers": frozenset({"avro"}),
@@ -34,7 +34,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`importer` names `target` on `line`. Where `target` is no module of ours, it is what was written."""
+    """`importer` imports `target` on `line`. If `target` is not a module of refold, it is the text as written."""
 
     importer: str
     target: str
@@ -45,13 +45,15 @@ class Edge:
 
 
 def folder_of(module: str) -> str:
-    """The layer of a dotted name: `refold.avro.ids` is in `avro`; `refold` and `refold.x` are the face."""
+    """Return the folder of a dotted name: `refold.avro.ids` is in `avro`; `refold` and `refold.x` are the public
+    interface.
+    """
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] in (*FOLDERS, TESTING) else FACE
 
 
 def modules(root: Path) -> dict[str, Path]:
-    """Dotted name -> file, for every module below src/refold."""
+    """Return the file of every module below src/refold, by dotted name."""
     found = {}
     for name in shipped_files(root):
         if name.endswith(".py"):
@@ -61,7 +63,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def edges(root: Path) -> list[Edge]:
-    """Every import of ours by ours. A bare `streams` or `avro` counts too: it would be ours by mistake."""
+    """Return every import of refold by refold. A bare `streams` or `avro` counts too, because it would be a mistake."""
     known = modules(root)
     found = []
     for importer, path in known.items():
@@ -73,7 +75,7 @@ def edges(root: Path) -> list[Edge]:
 
 
 def misdirected(found: list[Edge]) -> list[str]:
-    """The edges that the table above does not allow, as text."""
+    """Return the edges that ALLOWED does not allow, as text."""
     return [
         str(edge)
         for edge in found
@@ -83,7 +85,7 @@ def misdirected(found: list[Edge]) -> list[str]:
 
 
 def cycle(found: list[Edge]) -> list[str]:
-    """The modules of one import cycle, first and last the same; empty when there is none."""
+    """Return the modules of one import cycle, first and last the same; empty if there is none."""
     graph: dict[str, set[str]] = {}
     for edge in found:
         graph.setdefault(edge.importer, set()).add(edge.target)
@@ -116,7 +118,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[tuple[str, int]]:
 
 
 def _longest_module(name: str, known: Mapping[str, Path]) -> str:
-    """`refold.avro.ids.identify` -> `refold.avro.ids`; a folder that is no module stays as written."""
+    """Shorten `refold.avro.ids.identify` to `refold.avro.ids`. A folder that is not a module is returned unchanged."""
     candidate = name
     while candidate not in known and candidate.count(".") > 1:
         candidate = candidate.rpartition(".")[0]

@@ -1,7 +1,7 @@
 """Which tests `make check` runs: all that start no server and kill no process.
 
-`pytest_collection_modifyitems` of conftest.py marks them `inner`. `guarded` ends a test that is marked so and starts a
-server all the same; tests/test_inner_loop.py checks that none kills, and that no other test is left out.
+`pytest_collection_modifyitems` in conftest.py marks them `inner`. `guarded` fails a test that is marked `inner` and
+starts a server anyway. tests/test_inner_loop.py checks that no inner test kills, and that no other test is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pytest
 from refold.testing.processes import Supervised
 from refold_tests import servers
 
-# Each starts a server, or gives the test processes that are killed at its end.
+# Fixtures that start a server, or give the test processes that are killed at its end.
 FIXTURES = frozenset({
     "chart", "child", "kafka", "kafka_cluster", "own_postgres", "own_registry", "postgres_server", "receiver",
     "s3_endpoint", "schema_registry",
 })  # fmt: skip
-# Each says that a test starts a server, kills a process, or takes long for its work.
+# Markers of tests that start a server, kill a process, or take long.
 MARKERS = frozenset({"faults", "fuzz", "kafka", "outside", "postgres", "registry", "s3"})
 
 
@@ -36,7 +36,7 @@ COLLECTED = pytest.StashKey[list[Collected]]()
 
 
 def note(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Keep what was collected, before anything is deselected; its modules are whole unless single tests are named."""
+    """Remember the collected tests before any is deselected. Modules are complete unless single tests are named."""
     config.stash[COLLECTED] = [
         Collected(each.nodeid.partition("@")[0], sorted(reasons(each)), each.get_closest_marker("inner") is not None)
         for each in items
@@ -44,14 +44,14 @@ def note(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
 
 
 def reasons(item: pytest.Item) -> set[str]:
-    """Why a test is left out: the fixtures and markers; empty for a test of the inner loop."""
+    """Return the fixtures and markers because of which a test is left out; empty for a test of the inner loop."""
     fixtures = {*getattr(item, "fixturenames", ())}
     return (fixtures & FIXTURES) | ({marker.name for marker in item.iter_markers()} & MARKERS)
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Fail where a server of refold.testing's is started, or one of the run's servers is asked for."""
+    """Fail if a server of refold.testing is started, or one of the run's servers is requested."""
 
     def refused(*given: object, **named: object) -> None:
         raise AssertionError("this test needs a server: mark it by that (`kafka`, `s3`, ...), or `outside`")

@@ -1,4 +1,4 @@
-"""The Java programs in tests/java, built once for their sources and run as a stranger would run them."""
+"""The Java programs in tests/java. They are built once for each state of their sources, and use only public formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _RUN_S = 120
 
 
 def run_java(main: str, *arguments: str, given: str = "") -> str:
-    """What a main class of tests/java prints when it is given a text; without a JDK and Maven the test is skipped."""
+    """Run a main class of tests/java with a text as input; return its output. Without JDK and Maven the test is
+    skipped.
+    """
     built = _built()
     path = os.pathsep.join([str(built / "classes"), *map(str, sorted((built / "libs").glob("*.jar")))])
     command = [_find("java"), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path, main, *arguments]

@@ -1,4 +1,4 @@
-"""Records that refold did not write, for each topic of a log on Kafka: plain ones, and ones that look nearly right."""
+"""Records that refold did not write, for each topic of a log on Kafka: obvious ones, and almost valid ones."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from refold.streams.snapshots.store import PIN, TOMB
 PLAIN = b"a stranger's"
 GONE = Epoch(0, 1 << 40, 1)
 NAMED = "kept"
-"""A marker that tests set, and junk is written over."""
+"""A marker that tests set, and that junk is written over."""
 
 
 class Junk(NamedTuple):
-    """A record of somebody else's."""
+    """A foreign record."""
 
     key: bytes | None
     value: bytes | None
@@ -33,7 +33,7 @@ class Junk(NamedTuple):
 
 
 def unreadable_definitions() -> list[Junk]:
-    """Records of `.schemas` that no reader may take for definitions, whatever they claim."""
+    """Return records of `.schemas` that no reader may accept as definitions, whatever they claim."""
     values = [
         b"{}", b"[]", b"null", b"", PLAIN, b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000, b'"' * 70_001,
         b'"' + b'\\"' * 100_000, b'{"type": "record"}', b'{"type": "record", "name": "x", "fields": [[]]}',
@@ -71,7 +71,7 @@ def unreadable_definitions() -> list[Junk]:
 
 
 def random_definition_like(rng: random.Random, whole: bytes) -> Junk:
-    """A definition that was damaged, or some odd tree of JSON."""
+    """Return a damaged definition, or a random JSON tree."""
     if rng.random() < 0.5:
         cut = bytearray(whole)
         for _ in range(rng.randint(1, 6)):
@@ -97,7 +97,7 @@ def _tree(rng: random.Random, depth: int) -> object:
 
 
 def junk(log: KafkaLog) -> dict[str, list[Junk]]:
-    """What is written into each topic of a log but `.observations`, where anything is decided by verdicts."""
+    """Return the junk for each topic of a log, except `.observations`, where verdicts decide about any record."""
     through, taken = Reached(1, 1).headers
     emitted = [
         Junk(None, PLAIN), Junk(b"key", None), Junk(b"key", b"{}", [("any", b"thing"), ("none", None)]),
@@ -127,7 +127,7 @@ def junk(log: KafkaLog) -> dict[str, list[Junk]]:
 
 
 def write_junk(log: KafkaLog) -> dict[str, int]:
-    """Write all of it into every partition; returns how many records of each topic refold did not write."""
+    """Write all of it into every partition; return how many foreign records each topic has."""
     producer = log.clients.producer(**{"message.max.bytes": 4 << 20})
     counts = {}
     for topic, records in junk(log).items():
@@ -141,5 +141,5 @@ def write_junk(log: KafkaLog) -> dict[str, int]:
 
 
 def place_of_markers(log: KafkaLog) -> TopicPlace:
-    """Where markers are."""
+    """Return the topic and partition of markers."""
     return TopicPlace(log.topics.manifests, MARKERS)
