@@ -7,13 +7,13 @@ The recorder asks it before it does anything that the code cannot compute itself
    step unchanged.
 3. `arguments` before a model or a tool is called: keyword arguments that replace the code's own in the request.
 4. `within` when a nested run begins: the source of that run's answers.
-5. `call` for each call in a step: a recorded answer is returned and served; None means: call the world.
+5. `call` for each call in a step: a recorded answer is returned and used; None means that the call is really made.
 
 Any of them may raise a Departure. A Departure is not a failure of the agent: it is not recorded as one, no step is
 retried for it, and it ends the run even if the agent's code caught it.
 
-A live run always calls the world. A resume has the recorded steps first. A replay never calls the world. A fork has the
-parent's steps up to the fork, and after it follows its policy.
+A live run always calls the world. A resumed run has the recorded steps first. A replay never calls the world. A fork
+has the parent's steps up to the fork, and after it follows its policy.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NO_ARGUMENTS: Mapping[str, Plain] = {}
 
 
 class Departure(RefoldError):
-    """The code did something that the recording does not hold, or that is not allowed here. Nothing was done instead.
+    """The code did something that the recording does not hold, or that is not allowed here. It was not executed.
 
-    so_far: of a replay, what the code did until then, in steps that ended. left_in: the step it was in, as far as it
-    ran: its last call may be the unanswered one.
+    so_far: for a replay, what the code did until then, in steps that ended. left_in: the step in which it departed, as
+    far as it ran; its last call may be the unanswered one.
     """
 
     so_far: Recording | None = None
@@ -39,7 +39,7 @@ class Departure(RefoldError):
 
 
 class WithinRun(Departure):
-    """A nested run was begun, but the recording that answers does not hold it. It was not begun."""
+    """A nested run was to begin that is not in the recording. It was not begun."""
 
     def __init__(self, run: str, agent: str, why: str) -> None:
         self.agent = agent
@@ -66,19 +66,22 @@ class Answers(Protocol):
 
     @property
     def is_world(self) -> bool:
-        """Whether no recording answers."""
+        """Whether there is no recording that could answer."""
 
     @property
     def departure(self) -> Departure | None:
-        """Return the first departure, if there was any. From then on every method raises it."""
+        """The first departure, if there was any. From then on every method raises it."""
 
     def step(self, number: int, name: str) -> Step | None:
-        """The committed step that is not to be run again; None: run it. For steps that are functions."""
+        """Return the committed step that is not run again; None: run it. For steps that are functions."""
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """Return the recorded answer to this request; None: call the world. Raises if neither is allowed.
+        """Return the recorded answer to this request; None means that the call must really be made.
 
         Equal requests in one step are answered with what the same branch got, in order.
+
+        Raises:
+            Departure: Neither is allowed.
         """
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
@@ -88,24 +91,29 @@ class Answers(Protocol):
         """
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """Keyword arguments of a call in that step, in place of the code's own: a fork's other model or prompt."""
+        """Return keyword arguments that replace the code's own in calls of that step: a fork's model or prompt."""
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """Keys of effects that recorded calls of that attempt stand for: other calls of it do not get them."""
+        """Return the keys of the effects of that attempt's recorded calls; other calls of it do not get these keys."""
 
     def depart(self, departure: Departure) -> None:
-        """Have the run end with this, unless it departed before."""
+        """End the run with this departure, unless it departed before."""
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """Return the source of a nested run's answers. head: with the id that the run gets if it is new. found: the
-        recorded call that began it, if any."""
+        """Return the source of a nested run's answers.
+
+        Args:
+            place: Where it begins.
+            head: Its head, with the id that it gets if it is new.
+            found: The recorded call that began it, if any.
+        """
 
 
 class Within(NamedTuple):
-    """The source of a nested run's answers. answers: its own. recording: their recording, None without one.
+    """The source of a nested run's answers. answers: its own. recording: its recording, None if there is none.
 
-    is_whole: the recording holds all that it did, and nothing of it is written again. stands: it is not replayed
-    either, so it must end as recorded. is_sought: it is not known what is recorded of it; ask the log.
+    is_whole: the recording holds everything that it did, and nothing of it is written again. stands: it is not replayed
+    either, so it must end as recorded. is_sought: it is not known whether it is recorded; the log must be searched.
     """
 
     answers: Answers
@@ -116,36 +124,36 @@ class Within(NamedTuple):
 
 
 class World:
-    """Calls the world for everything."""
+    """Answers nothing: every call is really made."""
 
     is_world = True
     departure: Departure | None = None
 
     def step(self, number: int, name: str) -> Step | None:
-        """None: run it."""
+        """Return None: run it."""
         return None
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """None: ask."""
+        """Return None: make the call."""
         return None
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """None."""
+        """Return no attempts."""
         return ()
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """The code's own."""
+        """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """None."""
+        """Return no keys."""
         return ()
 
     def depart(self, departure: Departure) -> None:
         """Do nothing: there is no recording to depart from."""
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """The world, too."""
+        """Return a source that answers nothing."""
         return Within(self)
 
 

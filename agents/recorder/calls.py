@@ -51,13 +51,24 @@ _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
 class Calling:
-    """Makes the calls of one run. is_live: there is no recording that could answer."""
+    """Makes the calls of one run. is_live: whether there is no recording that could answer."""
 
     def __init__(
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """settle: writes all records, durable with the next flush. ended: called for each ended call of open steps."""
+        """Set up the calls of one run.
+
+        Args:
+            run: The run.
+            answers: The source of its answers.
+            reach: The log, or a replay's replacement.
+            chance: Clock and random numbers.
+            redact: The run's redactor.
+            settle: Writes all records, durable with the next flush.
+            ended: Called for each ended call of open steps.
+            is_live: Whether there is no recording that could answer.
+        """
         self._run = run
         self._answers = answers
         self._reach = reach
@@ -70,7 +81,11 @@ class Calling:
         self._beside_loop = OffLoop()
 
     def close(self, attempt: MadeAttempt) -> Unfinished | None:
-        """End an attempt's calls. Unfinished names those still in progress: nothing more of them is recorded."""
+        """End an attempt's calls.
+
+        Returns:
+            The error that names the calls still in progress, of which nothing more is recorded; None if there are none.
+        """
         if attempt.is_closed:
             return None
         with self._turn:
@@ -91,7 +106,7 @@ class Calling:
         self, client: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returns: Any,
         volatile: Volatile = WHOLE,
     ) -> Any:  # fmt: skip
-        """A model's answer; an awaitable where the client is async."""
+        """Return a model's answer; an awaitable if the client is async."""
         name = getattr(client, "__qualname__", type(client).__qualname__)
         shape = shape_of(client, returns, f"the model client {name}")
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
@@ -100,7 +115,7 @@ class Calling:
                           is_async=_is_async(client))  # fmt: skip
 
     def tool(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A tool's answer; an awaitable where it is async."""
+        """Return a tool's answer; an awaitable if the tool is async."""
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "tool", tool.name)}
         request = tool.volatile.asking(tool.request(args, kwargs))
         if tool.effect == "read":
@@ -115,11 +130,11 @@ class Calling:
         self._call(kind, name, "", request, _JSON, _ONCE, lambda step, made: None, is_said=True)
 
     def value(self, kind: Kind, give: Callable[[], Any]) -> Any:
-        """Time or chance."""
+        """Return a clock reading, a random number or a generated id."""
         return self._call(kind, "", "", None, _JSON, _ONCE, lambda step, made: give())
 
     def read(self, entity: str, at: Any) -> ReadView:
-        """An entity's state."""
+        """Read an entity's state."""
         fields: list[Mapping[str, Any]] = []
 
         def look(step: OpenStep, made: Made) -> Plain:
@@ -133,7 +148,7 @@ class Calling:
         return ReadView(entity, values, answer["version"], answer["state_hash"], answer["cut"])
 
     def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-        """An observation of this run's."""
+        """Record an observation of this run, and return its id."""
 
         def say(step: OpenStep, made: Made) -> str:
             read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
@@ -166,7 +181,11 @@ class Calling:
             return call(block)
 
     def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
-        """Whether a call is part of another one, and the step it is in. Raises if it belongs to no step."""
+        """Return whether a call is part of another one, and the step it is in.
+
+        Raises:
+            InputError: It belongs to no step.
+        """
         require_open(self._run, title)
         is_inside = self in SCOPE.get().inside
         step = self._run.open_step if is_inside else step_of_call(self._run, title)
@@ -179,7 +198,7 @@ class Calling:
         return is_inside, step
 
     async def _in_step(self, title: str, call: Callable[[CallBlock | None], Awaitable[Any]]) -> Any:
-        """As part of the step that it is awaited in: a task may have been started for it."""
+        """Make a call in the step in which it is awaited, even if a task was started for it."""
         if step_of_call(self._run, title) is not None:
             return await call(None)
         block = CallBlock(self._run, title)
@@ -200,7 +219,7 @@ class Calling:
                 if comes_later(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
                 return self._answered(made, answer, shape.recorded(answer))
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(made, error, trying)
                 if wait_ms is None:
                     raise
@@ -213,7 +232,7 @@ class Calling:
         step, made = self._begin(kind, name, effect, request, is_inside)
         if self._is_recorded(step, made, is_inside):
             if not came_later(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
-                await asyncio.sleep(wait_s)  # also if nobody waits between attempts, as in a replay
+                await asyncio.sleep(wait_s)  # awaited even if the wait is 0, as in a replay
             return self._served(made, shape, block)
         while True:
             try:
@@ -223,7 +242,7 @@ class Calling:
                     return self._later(made, answer, shape, block)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(made, error, trying)
                 if wait_ms is None:
                     raise
@@ -231,7 +250,7 @@ class Calling:
 
     @contextmanager
     def _inside(self, kind: Kind) -> Iterator[None]:
-        """Calls made here are part of this call."""
+        """Mark calls made in this context as part of this call."""
         if kind not in _ASKED_OUTSIDE:
             yield
             return
@@ -249,7 +268,7 @@ class Calling:
         attempt = scope.attempt
         if scope.run is not self._run or attempt is None or (step is not None and attempt is step.attempt):
             return
-        if attempt.opened_in != here():  # else the attempt ended in another context than this one
+        if attempt.opened_in != here():  # otherwise the attempt ended in another context than this one
             raise Unfinished(f"run {self._run.id}: {what} was called in a step that has ended")
 
     def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> tuple[OpenStep, Made]:
@@ -273,14 +292,14 @@ class Calling:
         return step, made
 
     def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
-        """Use the recorded answer, if there is one."""
+        """Use the recorded answer, if there is one. Return whether there is."""
         if self._is_live or (is_inside and made.effect != "write"):
             return False
         asked = made.asked(self._redact)
         found = self._answers.call(CallSite(step.number, step.name, step.attempt.number, made.branch), asked)
         if found is None:
             return False
-        if not (asked.is_whole and found.asked.is_whole):  # this is the same call, so keep its recorded request
+        if not (asked.is_whole and found.asked.is_whole):  # it is the same call, so its recorded request is kept
             made.request, made.ignored = encoded(found.asked.request, "a recorded request"), found.asked.ignored
             made.found_by = encoded(found.asked.found_by, "a recorded key")
         made.answer, made.failure = encoded(found.answer, "a recorded answer"), found.failure
@@ -289,7 +308,7 @@ class Calling:
         return True
 
     def _tell(self, made: Made) -> None:
-        """Make an ended call durable by itself. This holds the turn: the call's step does not end before."""
+        """Pass an ended call on, to be made durable by itself. The turn is held, so that its step cannot end before."""
         if made.place is not None:
             self._ended(made)
 
@@ -315,7 +334,7 @@ class Calling:
         return answer
 
     def _again(self, made: Made, error: BaseException, trying: RetryPolicy) -> int | None:
-        """Keep a failure; the wait before the call is tried again, or None where it failed for good."""
+        """Record a failure; return the wait before the call is retried, or None if it failed finally."""
         tool = made.name if made.kind == "tool" else ""
         failure = failure_of(error, self._chance.now_micros(), tool=tool)
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)

@@ -59,7 +59,7 @@ _DIGITS = 32
 
 class RunOptions(NamedTuple):
     """The options of a new run, in addition to its head. is_named, has_task: whether its id, or its task, was given,
-    and not derived from the outer run."""
+    as opposed to derived from the outer run."""
 
     entry: str = ""
     sample: float = 1
@@ -72,14 +72,25 @@ class Children(Protocol):
     """Creates the nested runs of one run: in its log, or in memory."""
 
     def require_log(self, url: str) -> None:
-        """Raise InputError if nested runs are recorded in another log than this."""
+        """Check that nested runs are recorded in this log.
+
+        Raises:
+            InputError: They are recorded in another log.
+        """
 
     def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Any:
-        """Begin a nested Run. head: with its id. within: the source of its answers; call: is informed of its end."""
+        """Begin a nested Run.
+
+        Args:
+            head: Its head, with its id.
+            given: Its other options.
+            within: The source of its answers.
+            call: Is informed of its end.
+        """
 
 
 class ChildCall:
-    """The parent's side of a child, informed of the child's end. depart: ends the parent with a departure."""
+    """The parent's side of a child, which is informed of the child's end. depart: ends the parent with a departure."""
 
     def __init__(self, run: str, opened: OpenRun, depart: Callable[[Departure], None]) -> None:
         self._run = run
@@ -88,11 +99,11 @@ class ChildCall:
         self._expected: tuple[Outcome, str] | None = None
 
     def expect(self, ended: Recording) -> None:
-        """The child is answered by its recording, and must end as recorded."""
+        """Note that the child is answered by this recording, and must end as recorded."""
         self._expected = ended.outcome, ended.hash
 
     def ended(self, outcome: Outcome, hash: str) -> None:
-        """The child ended.
+        """Report the end of the child.
 
         Raises:
             WithinRun: It ended differently from its recording.
@@ -106,13 +117,13 @@ class ChildCall:
         self._opened.call.answered({"run": self._run, "outcome": outcome, "hash": hash})
 
     def departed(self, departure: Departure) -> None:
-        """The child left its recording: so does the parent."""
+        """Report that the child departed from its recording; the parent departs too."""
         self._depart(departure)
         self._opened.call.failed(departure)
 
 
 class Parent(Protocol):
-    """A run, as far as those within it need it."""
+    """The part of a run that its nested runs need."""
 
     id: str
     task: str
@@ -120,7 +131,14 @@ class Parent(Protocol):
 
 
 def begin_child(parent: Parent, calling: Calling, children: Children, head: Recording, given: RunOptions) -> Any:
-    """Begin a nested Run. head: without an id, if the id is derived from the parent's.
+    """Begin a nested Run.
+
+    Args:
+        parent: The outer run.
+        calling: The outer run's calls.
+        children: Creates the nested run.
+        head: Its head. Without an id, the id is derived from the parent's.
+        given: Its other options.
 
     Raises:
         Departure: A recording answers the parent, and does not hold the child.
@@ -131,7 +149,7 @@ def begin_child(parent: Parent, calling: Calling, children: Children, head: Reco
     opened = calling.opened_run(head.agent, request)
     try:
         if opened.found is not None and opened.found.failure is not None and not child_of(opened.found):
-            raise raised(opened.found.failure)  # it could not begin, then as now
+            raise raised(opened.found.failure)  # it could not begin when it was recorded, so it cannot now
         given = given._replace(has_task=bool(head.task))
         head = replace(
             head, run=head.run or child_id(parent.id, opened), caller=parent.id, caller_step=opened.place.step,

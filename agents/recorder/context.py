@@ -5,9 +5,9 @@
 2. A call that reaches refold with a run in its scope belongs to that run, and to the step in its scope. If that run or
    that step has ended, the call is refused, because it can be recorded nowhere.
 3. A call without a run in its scope is a plain call if no run is open in the process. If one is open, the call is a
-   stray: nobody can say whether that run's code made it. A replay ends with it (`StrayCall`). A live run refuses it, or
-   adopts it if the run was begun with strays="adopt" and no other run is open. Code that calls a tool outside any run
-   on purpose uses `unrecorded()`.
+   stray: it is not known whether that run's code made it. A replay ends with it (`StrayCall`). A live run refuses it,
+   or adopts it if the run was begun with strays="adopt" and no other run is open. Code that calls a tool outside any
+   run on purpose uses `unrecorded()`.
 4. `ExecutionBranch` numbers concurrent code by where it was started, so that the order of a step's calls does not
    depend on timing: a call and the start of a thread or a task each take the next number of their branch, and the
    started code counts under its number. A branch also has a name, by which a replay gives equal requests of several
@@ -44,7 +44,7 @@ Order: TypeAlias = tuple[int, ...]
 
 
 class Caller(Protocol):
-    """A run, as far as calls need to find it. process: the process that records it."""
+    """The part of a run that calls need to find it. process: the process that records it."""
 
     id: str
     process: int
@@ -55,37 +55,46 @@ class Caller(Protocol):
         """Whether nothing more can be recorded."""
 
     def call_tool(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A tool's answer; an awaitable where it is async."""
+        """Return a tool's answer; an awaitable if the tool is async."""
 
     def stray(self, what: str) -> Exception | None:
-        """The error to raise for a call outside of this run; None where the run is live."""
+        """Return the error to raise for a call outside of this run; None if the run is live."""
 
     def require_no_recording(self, agent: str) -> None:
-        """Raise WithinRun if the answers are from a recording that holds no run of that agent beginning here."""
+        """Check that a run of this agent may begin here.
+
+        Raises:
+            WithinRun: The answers are from a recording that holds no run of that agent beginning here.
+        """
 
     def is_asking(self, inside: tuple[Any, ...]) -> bool:
-        """Whether code inside these calls is inside one of this run's calls."""
+        """Tell whether code inside these calls is inside one of this run's calls."""
 
     def begin_within(self, head: Any, given: Any, log: str) -> Any:
-        """Begin a nested run. head: a Recording; given: as in recorder/children.py. log: the URL of the log that is
-        asked to begin it."""
+        """Begin a nested run.
+
+        Args:
+            head: Its head, a Recording.
+            given: Its other options, as in recorder/children.py.
+            log: The URL of the log in which it was to begin.
+        """
 
 
 class StrayCall(InputError):
     """A tool was called outside of every run while a run is open in the process; it was not executed."""
 
 
-# A garbage collection within the lock may start a task, in the same thread: an SDK's client closes itself so.
+# A garbage collection while the lock is held may start a task in the same thread: an SDK's client closes itself so.
 _lock = threading.RLock()
 
 
 class ExecutionBranch:
     """One line of execution in a step or a run: its own code, or a thread or task that it started.
 
-    is_beside: it may run while the code that started it continues. name: its function, and what started it, as
-    `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code. is_racing: it is
-    in a thread of the own code's, which may end before the next one is started. part: of that name
-    (recorder/parallel_steps.py).
+    is_beside: whether it may run while the code that started it continues. name: its function, and what started it, as
+    `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code. is_racing:
+    whether it is in a thread of the run's own code, which may end before the next thread is started. part: the part of
+    that name that it belongs to (recorder/parallel_steps.py).
     """
 
     __slots__ = (
@@ -104,23 +113,28 @@ class ExecutionBranch:
         self.is_racing = is_racing
         self.part = part
         self._parent = parent
-        self._has_met = False  # a concurrent branch that it neither started nor was started by
+        self._has_met = False  # whether a concurrent branch was alive that it neither started nor was started by
         self._count = itertools.count()
         self._started: Counter[str] = Counter()
-        # For a root: the concurrent branches that are alive, by their ids. Of those that met no other, each started the
-        # next.
+        # For a root: the live concurrent branches that met no other, by their ids. Each of them started the next.
         self._alone: dict[int, ref[ExecutionBranch]] = {}
         self._met: dict[int, ref[ExecutionBranch]] = {}
 
     def next(self) -> Order:
-        """The place of the next call or start."""
+        """Return the position of the next call or start."""
         return (*self.path, next(self._count))
 
     def started(
         self, work: str, *, is_waited_for: bool = False, is_thread: bool = False, part: str = ""
     ) -> ExecutionBranch:  # fmt: skip
-        """Start a branch here. work: its function. is_waited_for: the code that starts it does nothing until it
-        ends."""
+        """Start a branch here.
+
+        Args:
+            work: The name of its function.
+            is_waited_for: Whether the code that starts it does nothing until it ends.
+            is_thread: Whether it is a thread.
+            part: The name of the part that it is.
+        """
         self._started[work] += 1
         name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
         return ExecutionBranch(
@@ -142,7 +156,7 @@ class ExecutionBranch:
             met.pop(key, None)
 
         with _lock:
-            # It is there before it looks, for another one may begin between any two lines: each sees the other.
+            # It registers before it compares, because another one may begin between any two lines: each sees the other.
             alone[key] = ref(self, forget)
             for found in list(alone.values()):
                 other = found()
@@ -153,7 +167,7 @@ class ExecutionBranch:
                 self._meets()
 
     def _meets(self) -> None:
-        """Note that it met another one."""
+        """Note that another concurrent branch was alive at the same time."""
         self._has_met = True
         found = self.root._alone.get(id(self))
         if found is not None:
@@ -167,7 +181,7 @@ class ExecutionBranch:
             self.root._met.pop(id(self), None)
 
     def is_alone(self) -> bool:
-        """Whether, since it began, only branches that it started or was started by were alive."""
+        """Whether, since it began, only branches were alive that it started or was started by."""
         each: ExecutionBranch | None = self
         while each is not None:
             if each._has_met:
@@ -176,13 +190,13 @@ class ExecutionBranch:
         return True
 
     def has_started(self, other: ExecutionBranch) -> bool:
-        """Whether the other branch was started on this one, or on one that was."""
+        """Tell whether the other branch was started on this one, or on one that this one started."""
         return other.root is self.root and self.path == other.path[: len(self.path)]
 
 
 class Scope(NamedTuple):
     """What the running code belongs to. attempt: of the step in which it was started. inside: the calls that it is part
-    of. is_plain: it requested that tools be plain functions."""
+    of. is_plain: whether it requested that tools be plain functions."""
 
     run: Caller | None = None
     attempt: Any = None
@@ -192,17 +206,18 @@ class Scope(NamedTuple):
 
 
 OWN_THREADS = "refold-"
-"""How the names of refold's own threads begin."""
+"""The prefix of the names of refold's own threads."""
 _OWN_THREADS_MAX = 32
 NOWHERE = Scope()
 SCOPE: ContextVar[Scope] = ContextVar("refold.scope", default=NOWHERE)
 
 BRANCHES: WeakKeyDictionary[asyncio.Task[Any], ExecutionBranch] = WeakKeyDictionary()
-"""Of tasks that a run began in or that were created in one: tasks may share a context, so it is not in the scope."""
+"""The branches of tasks that a run began in or that were created in one. Tasks may share a context, so the branch is
+not in the scope."""
 
 
 class OnBranch:
-    """The code's task is on a branch until `leave`, also where a library brings another task's context into it."""
+    """Puts the code's task on a branch until `leave`, even if a library switches the task to another one's context."""
 
     def __init__(self, branch: ExecutionBranch) -> None:
         self._task = task_here()
@@ -211,7 +226,7 @@ class OnBranch:
             BRANCHES[self._task] = branch
 
     def leave(self) -> None:
-        """The task is where it was before."""
+        """Put the task back on its earlier branch."""
         if self._task is None:
             return
         if self._before is None:
@@ -221,7 +236,7 @@ class OnBranch:
 
 
 class _Work(threading.local):
-    """Of a thread: the branch of the work that it does."""
+    """Thread-local: the branch of the work that the thread does."""
 
     branch: ExecutionBranch | None = None
 
@@ -232,21 +247,21 @@ _open: dict[int, Caller] = {}
 
 
 def entered(run: Caller) -> None:
-    """A run is open in this process."""
+    """Note that a run is open in this process."""
     _open[id(run)] = run
 
 
 def left(run: Caller) -> None:
-    """It has ended."""
+    """Note that a run has ended."""
     _open.pop(id(run), None)
 
 
 def current(tool: str) -> Caller | None:
-    """The run that a call of a tool belongs to; None: the call is plain.
+    """Return the run that a call of a tool belongs to; None: it is a plain call.
 
     Raises:
-        RecordingFailed: the run has ended, or is recorded by another process.
-        StrayCall: no run is in scope, and one is open, here or in the process that started this one.
+        RecordingFailed: The run has ended, or is recorded by another process.
+        StrayCall: No run is in scope, and one is open, here or in the process that started this one.
     """
     scope = SCOPE.get()
     if scope.run is not None:
@@ -267,16 +282,20 @@ def current(tool: str) -> Caller | None:
 
 
 def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
-    """The run that a run of an agent begins within here; None: within none. is_resumed: it was begun before.
+    """Return the run in which a run of an agent begins here as a nested run; None if there is none.
+
+    Args:
+        agent: The agent of the new run.
+        is_resumed: Whether the new run was begun before.
 
     Raises:
-        WithinRun: the code belongs to a run that a recording answers, and the other one could not be its child.
-        Departure: it belongs to no run, while a replay is open.
+        WithinRun: The code belongs to a run that a recording answers, and the new run cannot be its child.
+        Departure: The code belongs to no run, while a replay is open.
     """
     scope = SCOPE.get()
     caller = scope.run
     if caller is not None:
-        if caller.is_asking(scope.inside):  # in a tool that is really called, whose result is recorded as a whole
+        if caller.is_asking(scope.inside):  # in a tool that is really called; its result is recorded as a whole
             return None
         if not (is_resumed or caller.has_ended):
             return caller
@@ -290,7 +309,11 @@ def caller_of(agent: str, *, is_resumed: bool = False) -> Caller | None:
 
 
 def require_open(run: Caller, what: str) -> None:
-    """Raise RecordingFailed if the run can record nothing more here."""
+    """Check that the run can still record here.
+
+    Raises:
+        RecordingFailed: It cannot.
+    """
     if run.process != os.getpid():
         raise RecordingFailed(
             f"{what} was called in a process that was forked from the one that records run {run.id}: its answer would "
@@ -323,12 +346,12 @@ def _adopting(tool: str, scope: Scope) -> Caller | None:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Call tools as plain functions here, outside of every run, though runs are open in the process.
+    """Call tools as plain functions in this context, outside of every run, although runs are open in the process.
 
     A replay that is open in the process refuses such calls all the same.
 
     Raises:
-        InputError: the code belongs to a run.
+        InputError: The code belongs to a run.
     """
     scope = SCOPE.get()
     if scope.run is not None:
@@ -341,7 +364,7 @@ def unrecorded() -> Iterator[None]:
 
 
 def branch_of(scope: Scope) -> ExecutionBranch | None:
-    """The branch that the running code is on; None outside of a run."""
+    """Return the branch that the running code is on; None outside of a run."""
     task = task_here()
     branch = None if task is None else BRANCHES.get(task)
     if branch is None or (scope.branch is not None and branch.root is not scope.branch.root):
@@ -355,9 +378,10 @@ os.register_at_fork(after_in_child=_own_threads.clear)
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run refold's own work in a thread. It belongs to no run, and takes no number among what the run's code starts.
+    """Run refold's own work in a thread of refold's own.
 
-    The threads are refold's: those of the loop may all be waiting for the run's code.
+    The work belongs to no run, and takes no number among what the run's code starts. The loop's own threads are not
+    used, because all of them may be waiting for the run's code.
     """
     with _lock:
         if not _own_threads:
@@ -371,7 +395,7 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 async def waited_for(future: asyncio.Future[Any]) -> None:
-    """Return when it is done. A task that is cancelled meanwhile waits all the same, and is cancelled then."""
+    """Wait until the future is done. If the task is cancelled meanwhile, it is cancelled only after that."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -383,11 +407,11 @@ async def waited_for(future: asyncio.Future[Any]) -> None:
 
 
 def here() -> tuple[int, int]:
-    """Which thread and task the code runs in."""
+    """Return the thread and the task in which the code runs."""
     task = task_here()
     return threading.get_ident(), 0 if task is None else id(task)
 
 
 def task_here() -> asyncio.Task[Any] | None:
-    """The task that the code runs in; None outside of a loop."""
+    """Return the task in which the code runs; None outside of a loop."""
     return asyncio.current_task() if asyncio._get_running_loop() is not None else None

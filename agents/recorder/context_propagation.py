@@ -45,17 +45,17 @@ from refold.agents.recorder.other_processes import (
 
 
 class KeptFunctions:
-    """Puts wrapped functions in the place of bare ones. wrapped: by the bare ones."""
+    """Replaces bare functions by wrapped ones in modules that keep references. wrapped: by the bare ones."""
 
     def __init__(self, keeper: str) -> None:
-        """keeper: the name of the module that needs the bare ones itself."""
+        """Set up the replacement. keeper: the name of the module that needs the bare functions itself."""
         self.wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._keeper = keeper
         self._looked_through: set[int] = set()
 
     def replace(self) -> None:
-        """Look through the modules that were loaded since the last time."""
-        modules: list[object] = list(sys.modules.values())  # anything may be there
+        """Replace the functions in modules that were loaded since the last call."""
+        modules: list[object] = list(sys.modules.values())  # a program may put any object into sys.modules
         for module in modules:
             if not isinstance(module, ModuleType) or id(module) in self._looked_through:
                 continue
@@ -71,15 +71,15 @@ class KeptFunctions:
 Function: TypeAlias = Callable[..., Any]
 
 _ENV_AT = 11
-"""Where Popen takes `env` by position."""
+"""The position of `env` among the arguments of Popen."""
 _WRAPPERS_MAX = 20
-"""An object that makes up any attribute has wrappers without end."""
+"""Bounds the wrappers that are followed: an object that makes up any attribute has wrappers without end."""
 
 _lock = threading.Lock()
 _wrapped: set[tuple[object, str]] = set()
 _kept = KeptFunctions(__name__)
 _modules = 0
-"""How many modules were loaded at the last scan."""
+"""The number of loaded modules at the last scan."""
 
 
 def install() -> None:
@@ -104,7 +104,7 @@ def install() -> None:
 
 
 def _class(name: str) -> type | None:
-    """A class, if its module is loaded."""
+    """Return a class if its module is loaded."""
     module, _, attribute = name.partition(":")
     found = sys.modules.get(module)
     return getattr(found, attribute, None)
@@ -113,7 +113,7 @@ def _class(name: str) -> type | None:
 def _branched(
     work: object, *, is_waited_for: bool = False, is_thread: bool = False, is_callback: bool = False
 ) -> Scope | None:
-    """The scope of work that is started here; None outside of every run."""
+    """Return the scope of work that is started here; None outside of every run."""
     scope = SCOPE.get()
     if scope.run is None:
         return None
@@ -127,8 +127,10 @@ def _branched(
 
 
 def _name_of(work: object) -> str:
-    """Return the name of work: that of its function, or of its class if it is no function. Wrappers, such as a
-    replay's, are looked through."""
+    """Return the name of work: that of its function, or of its class if it is not a function.
+
+    Wrappers, such as a replay's, are skipped.
+    """
     for _ in range(_WRAPPERS_MAX):
         inner = work.func if isinstance(work, functools.partial) else getattr(work, "__wrapped__", None)
         if inner is None:
@@ -235,7 +237,7 @@ def _starting_process(start: Function) -> Function:
 
 
 def _starting_program(begin: Function) -> Function:
-    """Of Popen, which asyncio uses too."""
+    """Wrap Popen's start of a program; asyncio uses it too."""
 
     @functools.wraps(begin)
     def begun(*args: Any, **kwargs: Any) -> None:
@@ -261,7 +263,7 @@ def _calling_shell(system: Function) -> Function:
 
 
 def _becoming_program(function: Function) -> Function:
-    """Of execv, which has the environment of this process."""
+    """Wrap execv, which passes on the environment of this process."""
     bare = os.execve
 
     @functools.wraps(function)
@@ -297,7 +299,7 @@ def _run_of(scope: Scope) -> str:
 
 
 def _creating(create: Function) -> Function:
-    """A task gets its creator's scope automatically; here it also gets a branch.
+    """Wrap the creation of tasks. A task inherits its creator's scope automatically; the wrapper also sets its branch.
 
     The branch is in the task's own context, because asyncio.to_thread copies that. A given context may be shared with
     other tasks, and is not changed.
@@ -331,5 +333,5 @@ _PLACES: tuple[tuple[object, tuple[str, ...], Callable[[Function], Function]], .
     (subprocess.Popen, ("__init__",), _starting_program),
     (os, ("system",), _calling_shell),
     (os, ("execv",), _becoming_program),
-    (os, ("execve", "posix_spawn", "posix_spawnp"), _given_environment),  # the others of os call these
+    (os, ("execve", "posix_spawn", "posix_spawnp"), _given_environment),  # other functions of os call these
 )

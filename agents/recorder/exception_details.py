@@ -1,4 +1,4 @@
-"""The details of an exception that are recorded in addition to its class and its text, and how it is made from them.
+"""The details of an exception that are recorded in addition to its class and text, and its creation from them.
 
 Details, each left out if it is empty; none at all if the exception was made from its text alone:
 
@@ -9,21 +9,21 @@ Details, each left out if it is empty; none at all if the exception was made fro
     title, lines     of pydantic's ValidationError
 
 A VALUE is JSON, or {"refold.KIND": form}, of the kinds of `Making` and capture/messages.py. The kind `value` has the
-form of journal/objects.py: dates, numbers, paths and objects that are made from their fields. The other kinds are those
-that the two cannot share (decision 146): bytes are text here, in which redaction finds secrets; a list, tuple, set or
-dict may hold exceptions and messages; an enumeration's member is looked up without its class's code.
+form of journal/objects.py: dates, numbers, paths and objects that are created from their fields. The other kinds are
+those that the two cannot share (decision 146): bytes are text here, in which redaction finds secrets; a list, tuple,
+set or dict may hold exceptions and messages; an enumeration's member is looked up without its class's code.
 
-An exception is made from its details without running code that the record names:
+An exception is created from its details without running code that the record names:
 
 1. The class must be imported already (entry.class_named).
-2. The object is made by the `__new__` of the Python class that it derives from, and gets its attributes in its
+2. The object is created by the `__new__` of the Python class that it derives from, and gets its attributes in its
    `__dict__` and slots. No `__init__`, `__new__`, `__setattr__`, `__setstate__` or property of the class runs. Its
    `__str__` runs, to compare the text.
-3. An exception of a class with a `__del__` is not made. If the text differs, the exception is of a subclass with the
+3. An exception of a class with a `__del__` is not created. If the text differs, the exception is of a subclass with the
    recorded text, unless a metaclass or an `__init_subclass__` would run for that.
 4. Values are of Python's own types. Only members of enumerations, messages of HTTP, pydantic's error and objects that
-   are made from their fields are of other classes, and they are made by name: an enumeration's member is looked up, the
-   constructors of messages and of the error are called, and an object is made without a constructor
+   are created from their fields are of other classes, and they are created by name: an enumeration's member is looked
+   up, the constructors of messages and of the error are called, and an object is created without a constructor
    (journal/objects.py).
 """
 
@@ -64,19 +64,19 @@ class NoForm(Exception):
     """A value that has no form in a record, or an unknown form in a record."""
 
 
-# Taken
+# From exceptions to records
 
 
 def details_of(error: BaseException) -> Plain:
-    """Return the details of an exception; None if there are none. Keeps what it can, and never raises."""
+    """Return the details of an exception; None if there are none. It keeps what it can, and never raises."""
     try:
         return _Taking().details(error, DEPTH_MAX) or None
-    except Exception:  # a class whose attributes cannot even be read
+    except Exception:  # even reading the attributes of some classes raises
         return None
 
 
 def said(error: BaseException) -> str:
-    """The text of an exception, as a log can hold it."""
+    """Return the text of an exception, in a form that a log can hold."""
     try:
         return text_of(str(error))
     except Exception as problem:  # __str__ may raise anything
@@ -84,12 +84,12 @@ def said(error: BaseException) -> str:
 
 
 def text_of(text: str) -> str:
-    """Return the part that a log can hold: names of files may contain lone surrogates."""
+    """Return the text without what a log cannot hold: names of files may contain lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Taking:
-    """Takes an exception apart, up to VALUES_MAX values and TEXT_MAX characters."""
+    """Converts an exception to details, up to VALUES_MAX values and TEXT_MAX characters."""
 
     def __init__(self) -> None:
         self._values = VALUES_MAX
@@ -145,7 +145,11 @@ class _Taking:
             return {"left": {"errors": "list"}}
 
     def value(self, value: Any, levels: int) -> Plain:
-        """The form of a value. NoForm."""
+        """Return the form of a value.
+
+        Raises:
+            NoForm: The value has none.
+        """
         kind = type(value)
         self._values -= 1
         if self._values < 0 or levels < 0:
@@ -171,7 +175,7 @@ class _Taking:
 
     def _form(self, kind: type, value: Any, levels: int) -> tuple[str, Plain]:
         if kind.__name__ in _SEVERAL and kind.__module__ == "builtins":
-            items = value if kind is tuple else sorted(value, key=repr)  # their order is another in each process
+            items = value if kind is tuple else sorted(value, key=repr)  # the order of sets differs in each process
             return kind.__name__, [self.value(each, levels - 2) for each in items]
         if kind is bytes:
             return "bytes", kept(self._counted(value))
@@ -211,7 +215,7 @@ class _Taking:
 
 
 def depth_of(tree: Plain) -> int:
-    """How many levels a JSON tree has."""
+    """Return how many levels a JSON tree has."""
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return 1 + max(map(depth_of, inner), default=0)
 
@@ -229,7 +233,8 @@ def _fields_of(error: BaseException) -> Iterator[tuple[str, Any]]:
 
 
 def _descriptors(kind: type) -> dict[str, Any]:
-    """The fields of an exception's class that are not in its `__dict__`, by name: they run no code of the class."""
+    """Return the fields of an exception's class that are not in its `__dict__`, by name. Reading them runs no code of
+    the class."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         kinds = MemberDescriptorType if base.__flags__ & _IS_HEAP_TYPE else (MemberDescriptorType, GetSetDescriptorType)
@@ -247,11 +252,11 @@ def _dict_of(error: BaseException) -> dict[str, Any]:
     return found
 
 
-# Made again
+# From records to exceptions
 
 
 class Making:
-    """Makes exceptions. raised: makes one that another one holds, from a class's name, a text and details."""
+    """Creates exceptions. raised: creates an exception that another one holds, from class name, text and details."""
 
     def __init__(self, raised: Callable[[str, str, Plain], BaseException]) -> None:
         self._raised = raised
@@ -260,7 +265,7 @@ class Making:
         """Yield exceptions of the class with these details; the caller takes the first whose text is the message.
 
         Raises:
-            Exception: It cannot be made.
+            Exception: It cannot be created.
         """
         if any("__del__" in vars(base) for base in kind.__mro__):
             return
@@ -274,7 +279,7 @@ class Making:
             yield self._filled(told, message, details)
 
     def fields(self, details: Mapping[str, Plain]) -> tuple[dict[str, Any], dict[str, str]]:
-        """The attributes that can be made here, and of the others why not."""
+        """Return the attributes that can be restored here, and for each of the others the reason why not."""
         found: dict[str, Any] = {}
         left = {str(name): str(each) for name, each in details.get("left", {}).items()}
         for name, form in details.get("fields", {}).items():
@@ -317,7 +322,11 @@ class Making:
         return self._raised(form["exception"], form["message"], form)
 
     def value(self, form: Plain) -> Any:
-        """Return the value of a form. NoForm if the form is unknown, or its class is not imported here."""
+        """Return the value of a form.
+
+        Raises:
+            NoForm: The form is unknown, or its class is not imported here.
+        """
         if isinstance(form, list):
             return [self.value(each) for each in form]
         if not isinstance(form, dict):
@@ -349,7 +358,8 @@ class Making:
         return loaded(form) if name == "value" else message_made(name, form)
 
     def _validation_errors(self, kind: Any, details: Mapping[str, Plain]) -> Iterator[BaseException]:
-        """Its texts for JSON differ from those for Python's values, and it does not say which it was."""
+        """Yield pydantic's error in two forms: its texts for JSON differ from those for Python values, and it does not
+        say which of them it was."""
         core: Any = sys.modules[kind.__module__]
         known = {each["type"] for each in core.list_all_errors()}
         told = []

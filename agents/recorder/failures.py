@@ -1,11 +1,11 @@
 """Exceptions as they are recorded, and raised again.
 
 An exception is raised again as one of its class, with its text, its attributes and its causes
-(recorder/exception_details.py). If its class is not imported, or no such exception can be made, a RecordedFailure of
-its name replaces it: it has the attributes, a note says why, and it is not an instance of the class.
+(recorder/exception_details.py). If its class is not imported, or no such exception can be created, it is replaced by a
+RecordedFailure with its name: that has the attributes, a note says why, and it is not an instance of the class.
 
 A call that was cancelled, or was still in progress when its step ended, had no answer. A replay waits as long for it as
-the recorded run did, and a moment more, so that what happened first then happens first again.
+the recorded run did, and a moment more, so that what happened first in the recorded run happens first again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ class Unfinished(InputError):
 
 
 def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = None) -> Failure:
-    """Return the record of an exception; at: microseconds."""
+    """Return the record of an exception.
+
+    Args:
+        error: The exception.
+        at: When it was raised, microseconds.
+        tool: The tool that raised it, if one did.
+        given: The tool's arguments.
+    """
     was = error.failure if isinstance(error, RecordedFailure) else None
     return Failure(
         exception=class_name(type(error)) if was is None else was.exception,
@@ -77,7 +84,7 @@ def _again(name: str, message: str, details: Plain, failure: Failure | None = No
 
 
 def waited_s(failure: Failure | None, duration_ms: float) -> float:
-    """How long to wait before an awaited call fails again, in seconds; 0 for nearly all."""
+    """Return how long to wait before an awaited call fails again, in seconds; 0 for nearly all failures."""
     is_open = failure is not None and _class_of(failure.exception) in (asyncio.CancelledError, Unfinished)
     return duration_ms / 1000 + GRACE_S if is_open else 0
 

@@ -17,7 +17,7 @@ from refold.streams.view import EntityView
 
 
 class LogReach:
-    """One run's reach into its log. ledger: of its effects. seq: the next ones of the run's source."""
+    """Gives one run access to its log. ledger: of its effects. seq: the next sequence numbers of the run's source."""
 
     def __init__(self, log: Log, ledger: Ledger, agent: str, run: str, seq: Iterator[int]) -> None:
         self._log = log
@@ -32,7 +32,7 @@ class LogReach:
         return {**read_of(view), "fields": view.shown()}
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """The entity at the recorded cut, held to the recorded hash."""
+        """Return the entity's fields at the recorded cut, verified against the recorded hash."""
         return read_again(self._log, entity, answer).shown()
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
@@ -71,7 +71,16 @@ def read_of(view: EntityView) -> dict[str, Plain]:
 
 
 def read_again(log: Log, entity: str, answer: Plain) -> EntityView:
-    """The entity as it was read; NotAnswerable where the log does not give that state any more."""
+    """Return the entity as it was read.
+
+    Args:
+        log: The log.
+        entity: The entity.
+        answer: The record of the read.
+
+    Raises:
+        NotAnswerable: The log can no longer rebuild that state.
+    """
     view = log.state(entity, answer["cut"])
     if view.state_hash != answer["state_hash"]:
         raise NotAnswerable(

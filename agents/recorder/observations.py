@@ -20,7 +20,7 @@ from refold.agents.usage.tokens import usage_in
 from refold.agents.vault import ALL_METADATA, is_sealed
 
 Seal = Callable[[str, str, Plain], Any]
-"""How a patch holds a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
+"""Returns the form in which a patch holds a payload: (entity, field, JSON tree) -> a value, a Sealed, or a Blob."""
 
 Patch = dict[str, Any]
 
@@ -31,17 +31,24 @@ def in_clear(entity: str, field: str, tree: Plain) -> Plain:
 
 
 def run_entity(run: str) -> str:
-    """run/<id>"""
+    """Return run/<id>."""
     return f"run/{run}"
 
 
 def step_entity(run: str, number: int) -> str:
-    """step/<id>#<n>"""
+    """Return step/<id>#<n>."""
     return f"step/{run}#{number}"
 
 
 def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
-    """Return a run's first observation; or, with fewer fields, that of a resume."""
+    """Return a run's first observation or, with fewer fields, that of a resumed run.
+
+    Args:
+        head: The run's head, as it is recorded.
+        entry: The name of the agent's function.
+        attempt: How often the run was begun, including this time.
+        seal: Seals payloads.
+    """
     entity = run_entity(head.run)
     if attempt > 1:
         return {"status": "running", "attempts": attempt}
@@ -53,7 +60,7 @@ def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
     patch |= {"status": "running", "attempts": attempt, "started_at": head.started_at}
     if head.redacted:
         patch["redacted"] = True
-    if not head.parent:  # a fork begins as its parent did
+    if not head.parent:  # a fork begins as its parent did, so it does not repeat these fields
         patch["state"] = seal(entity, "state", json_fidelity.written(head.state))
     if head.input is not None and not head.parent:
         patch["input"] = seal(entity, "input", json_fidelity.written(head.input))
@@ -68,7 +75,8 @@ def run_begun(head: Recording, entry: str, attempt: int, seal: Seal) -> Patch:
 
 
 def _metadata(entity: str, metadata: Plain, seal: Seal) -> Patch:
-    """Sealed, one value under ALL_METADATA, names and all; in clear, each value under its name."""
+    """Return the metadata for a patch: sealed, it is one value under ALL_METADATA, with its names; in clear, each value
+    is under its name."""
     whole = seal(entity, "metadata", json_fidelity.written(metadata))
     if is_sealed(whole):
         return {ALL_METADATA: whole}
@@ -76,7 +84,7 @@ def _metadata(entity: str, metadata: Plain, seal: Seal) -> Patch:
 
 
 def run_ended(ended: Recording, seal: Seal) -> Patch:
-    """A run's last observation."""
+    """Return a run's last observation."""
     entity = run_entity(ended.run)
     patch: Patch = {
         "status": "ended", "outcome": ended.outcome or "unknown", "hash": ended.hash, "ended_at": ended.ended_at,
@@ -91,7 +99,7 @@ def run_ended(ended: Recording, seal: Seal) -> Patch:
 
 
 def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: int) -> Patch:
-    """A step's first observation, and the first of each further attempt."""
+    """Return a step's first observation, and the first of each further attempt. at: microseconds."""
     patch: Patch = {"run": run, "agent": agent, "position": number, "status": "pending", "attempts": attempt}
     return patch | _present(name=name) | {"started_at": at}
 
@@ -110,7 +118,7 @@ def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch
         said = f"{attempt.failure.exception}: {attempt.failure.message}"
         retry["error"] = seal(entity, "retries", said)
     patch = {"journal": _journal(entity, attempt.number, {"attempt": _written(attempt)}, seal), "retries": [retry]}
-    if reads := list(_reads(attempt)):  # the agent knows them, whatever the result of the attempt
+    if reads := list(_reads(attempt)):  # the agent knows what it read, whatever the result of the attempt
         patch["reads"] = reads
     return patch
 
@@ -118,8 +126,12 @@ def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch
 def step_ended(run: str, step: Step, before: Step | None, stored: Attempt, seal: Seal) -> Patch:
     """Return the observation of a step's end: what it did in its last attempt, and its position in the chain.
 
-    before: the step before it, whose hashes this one does not repeat. stored: the attempt, as its journal holds it
-    (journal/repeated_bodies.py).
+    Args:
+        run: The run's id.
+        step: The step.
+        before: The step before it, whose hashes this one does not repeat.
+        stored: The last attempt, as its journal stores it (journal/repeated_bodies.py).
+        seal: Seals payloads.
     """
     entity, last = step_entity(run, step.number), step.attempts[-1]
     journal = {
@@ -159,8 +171,7 @@ def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
 
 
 def _written(attempt: Attempt) -> Plain:
-    """Return an attempt's tree: its payloads as exact as a journal holds them; the order of its own members is
-    fixed."""
+    """Return an attempt's tree. Payloads are exact, as in a journal; the order of its own members is fixed."""
     calls = tuple(map(_call_written, attempt.calls))
     return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))
 
@@ -216,7 +227,7 @@ def model_call(call: Call) -> Patch:
 
 
 def said_in_call(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What a model was asked and what it answered, whatever recorded the call."""
+    """Return the request to a model and its answer as JSON objects, whatever recorded the call."""
     if is_exchange(call.asked.request):
         return said_in(call.asked.request, call.answer)
     asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
@@ -227,7 +238,7 @@ def provider_of(asked: Plain, answer: Plain) -> str | None:
     """Return the provider of a model call's answer, as the GenAI conventions name it: as the answer states, or by its
     form.
 
-    Answers in OpenAI's form are "openai", whatever their provider: the conventions define the name so.
+    Answers in OpenAI's form are "openai", whatever their provider, because the conventions define the name so.
     """
     asked, answer = (each if isinstance(each, dict) else {} for each in (asked, answer))
     for said in (answer.get("provider"), asked.get("provider")):
@@ -244,7 +255,7 @@ def provider_of(asked: Plain, answer: Plain) -> str | None:
 
 
 def finish_reasons(answer: Plain) -> list[str]:
-    """Why a model stopped, for each choice that it gave, in its own words."""
+    """Return why a model stopped, for each choice that it gave, in the provider's own words."""
     if not isinstance(answer, dict):
         return []
     found = [

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class OffLoop:
-    """Works on the values of one run: on large ones in a thread, one at a time, so that the loop has its turn."""
+    """Works on the values of one run. Work on large values runs in a thread, one at a time; the loop continues."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -63,13 +63,22 @@ class OpenRun(NamedTuple):
 
 
 class OpenCall:
-    """One such call. Made by Calling.opened."""
+    """A call whose answer arrives in pieces. Created by Calling.opened."""
 
     def __init__(
         self, made: Made, block: AbstractContextManager[object] | None, *, is_recorded: bool,
         answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: OffLoop,
     ) -> None:  # fmt: skip
-        """block: the step that is this call's own, entered. beside_loop: of the run."""
+        """Set up an open call.
+
+        Args:
+            made: The call.
+            block: The step that is this call's own, already entered; None if it is in an open step.
+            is_recorded: Whether the recording answers it.
+            answer: Ends it with an answer.
+            fail: Ends it with an error.
+            beside_loop: Works on large values.
+        """
         self._made = made
         self._block = block
         self._answer = answer
@@ -91,8 +100,12 @@ class OpenCall:
         return decoded(self._made.answer)
 
     async def wait_as_then(self, *, is_cancelled: bool = False) -> None:
-        """Wait as long as the recorded call took, where its task was cancelled: what cancelled it, such as a timeout of
-        the code's, does so again meanwhile. is_cancelled: it was, though the call was answered."""
+        """Wait as long as the recorded call took, if its task was cancelled when it was recorded. Whatever cancelled
+        it, such as a timeout of the code, does so again meanwhile.
+
+        Args:
+            is_cancelled: Whether it was cancelled although the call was answered.
+        """
         duration_ms = self._made.duration_ms
         wait_s = duration_ms / 1000 + GRACE_S if is_cancelled else waited_s(self._made.failure, duration_ms)
         if wait_s:
@@ -100,7 +113,7 @@ class OpenCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether its answer may still grow: its step has not ended."""
+        """Whether its answer may still grow, because its step has not ended."""
         return self._made.is_open
 
     @property
@@ -109,22 +122,26 @@ class OpenCall:
         return self._made.name
 
     def says(self, answer: Plain) -> None:
-        """Set its answer in case it never ends."""
+        """Set the answer that it has if it never ends."""
         self._made.answer = encoded(answer, "an answer")
 
     def settle_with(self, so_far: Callable[[], Plain]) -> None:
-        """Set its answer in case its step ends before it does."""
+        """Set a function that returns the answer so far; it is used if the step ends before the call."""
         self._made.so_far = so_far
 
     def answered(self, answer: Plain) -> None:
-        """End it with this answer; no effect if it had ended before."""
+        """End the call with this answer; no effect if it had ended before."""
         if self._made.is_open:
             self._answer(answer)
         self._leave(None)
 
     async def answered_beside_loop(self, answer: Callable[[], Plain], made_of: object) -> None:
-        """As `answered`, but the event loop continues while a large answer is created and encoded. made_of: what makes
-        it large."""
+        """As `answered`, but the event loop continues while a large answer is created and encoded.
+
+        Args:
+            answer: Creates the answer.
+            made_of: The data that makes the answer large.
+        """
         try:
             if self._made.is_open:
                 await self._beside_loop.done(lambda: self._answer(answer()), made_of)
@@ -132,13 +149,13 @@ class OpenCall:
             self._leave(None)
 
     def failed(self, error: BaseException) -> None:
-        """It has ended with this error."""
+        """End the call with this error."""
         if self._made.is_open:
             self._fail(error)
         self._leave(error)
 
     def done(self) -> None:
-        """The recorded answer was returned to the code."""
+        """Note that the recorded answer was returned to the code."""
         self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:

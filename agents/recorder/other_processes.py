@@ -3,15 +3,15 @@
 A call can be recorded only in the run's own process. So a tool that is called in another process is refused, if the
 process is known to belong to a run. Each way to start one leaves a mark:
 
-    fork                   the run's scope is copied (recorder/context.py); the process is marked for when it leaves
-    that
+    fork                   the run's scope is copied (recorder/context.py); the process is also marked, in case it
+                           leaves that scope
     multiprocessing        the process object's configuration, which is passed to the process
     pools of processes     the work itself, because their processes may be older than the run
     programs               the variable REFOLD_RUN in the environment of the program: of subprocess, `os.exec*`,
                            `os.spawn*` and `os.posix_spawn*`; the command of `os.system` begins with it
 
-A run that begins in such a process is a separate run. A program that another one starts with a new environment, as by
-`env -i`, carries no mark.
+A run that begins in such a process is a separate run. A program that another program starts with a new environment, as
+by `env -i`, carries no mark.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def mark_forked(run: str) -> None:
 
 
 def marked_environment(run: str, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
-    """Return the environment of a program. given: without the mark; None is this process's own."""
+    """Return the environment of a program with the mark. given: without it; None is this process's own."""
     return {**(os.environ if given is None else given), VARIABLE: run}
 
 
 def marked_command(run: str, command: Any) -> Any:
-    """A command of a shell, of text or bytes."""
+    """Return a shell command, of text or bytes, with the mark."""
     command = os.fspath(command)
     mark = f"export {VARIABLE}={shlex.quote(run)}\n"
     return os.fsencode(mark) + command if isinstance(command, bytes) else mark + command

@@ -41,10 +41,14 @@ def step_of_call(run: Stepping, title: str) -> OpenStep | None:
 
 
 def end_parallel(run: Stepping, then: str) -> None:
-    """End a step of such calls, if one is open. then: what begins now.
+    """End a step of such calls, if one is open.
+
+    Args:
+        run: The run.
+        then: What begins now, for the error.
 
     Raises:
-        InputError: One of them is in progress.
+        InputError: One of the calls is in progress.
     """
     step = _open_step(run)
     if step is None:
@@ -76,9 +80,11 @@ def end_waited_for(run: Stepping) -> None:
 
 def end_with_run(run: Stepping, error: BaseException | None) -> InputError | None:
     """End the open step, if any, with its run: for example of a stream or a generator that was not read to its end.
-    Returns the error that a call is in progress, if the run has no error itself.
 
     A departure ends the run, which raises it.
+
+    Returns:
+        The error that a call is in progress, if the run has no error itself.
     """
     if run.open_step is None:
         return None
@@ -92,18 +98,18 @@ def end_with_run(run: Stepping, error: BaseException | None) -> InputError | Non
 
 
 def _open_step(run: Stepping) -> OpenStep | None:
-    """The open step, if it is of such calls."""
+    """Return the open step if it is one of such calls."""
     step = run.open_step
     return step if step is not None and step.is_parallel else None
 
 
 def is_under_way(step: OpenStep) -> bool:
-    """Whether a call or a part of such a step has not ended."""
+    """Tell whether a call or a part of such a step has not ended."""
     return step.parts > 0 or any(made.is_open and made.so_far is None for made in step.made)
 
 
 def branch_beside(run: Stepping) -> ExecutionBranch | None:
-    """The branch that the code is on, where that was started outside of any step; None for the run's own code."""
+    """Return the branch that the code is on, if it was started outside of any step; None for the run's own code."""
     scope = SCOPE.get()
     branch = branch_of(scope) if scope.run is run else None
     return branch if branch is not None and branch.root is run.branch and branch.is_beside else None

@@ -32,7 +32,7 @@ from refold.avro.errors import InputError, RefoldError
 
 
 def part_of(run: Stepping, name: str) -> Part | None:
-    """Return the part that a step would be, begun here; None if it is a step of the run itself.
+    """Return the part that a step would be if it began here; None if it is a step of the run itself.
 
     Raises:
         InputError: It would begin in a part, or while another step is open.
@@ -95,7 +95,7 @@ class Part:
 
 
 class PartOfFunction:
-    """A function's part: called, and called again where it may be."""
+    """A part that is a function. It is called again if it fails and may be retried."""
 
     def __init__(
         self, run: Stepping, name: str, part: Part, shape: Shape, trying: RetryPolicy, chance: Nondeterminism
@@ -116,7 +116,7 @@ class PartOfFunction:
                     result = function()
                     self._shape.recorded(result)
                     return result
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(error)
                 if wait_ms is None:
                     raise
@@ -130,7 +130,7 @@ class PartOfFunction:
                     result = await function()
                     self._shape.recorded(result)
                     return result
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(error)
                 if wait_ms is None:
                     raise

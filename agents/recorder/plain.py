@@ -26,7 +26,7 @@ from refold.agents.journal.record import Plain
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, MAX_DEPTH
 from refold.avro.errors import InputError
 
-# A journal has a value up to 16 levels down, and a float or an object that looks like a mark one level further.
+# A journal stores a value up to 16 levels down, and a float or an object that looks like a mark one level further.
 DEPTH_MAX = MAX_DEPTH // 2 - 16
 
 LARGE_BYTES = 1 << 17
@@ -38,7 +38,7 @@ _LONG_NUMBER = b"0" * 19
 _LEVELS_SEEN = 6
 _INTEGER = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _annotations: MutableMapping[Any, Any] = WeakKeyDictionary()
-# A form of marshal with values only: no references to resolve.
+# A marshal version with values only: no references to resolve.
 _MARSHAL_VALUES = 2
 _SETS_OF_MARSHAL = (b"<", b">")
 _SETLESS = frozenset({str, int, float, bool, type(None), bytes, bytearray})
@@ -65,17 +65,20 @@ def is_large(value: object) -> bool:
 
 
 def encoded(value: object, what: str) -> bytes:
-    """Return a request's JSON, in which objects are what JSON makes of them; if JSON has nothing for one, all are
-    marked.
+    """Return a request's JSON. Objects become what JSON makes of them; if JSON cannot represent one, all are marked.
+
+    Args:
+        value: The request.
+        what: Its name in errors.
 
     Raises:
         InputError: It holds a value that cannot be recorded; the message has the value's path.
     """
     try:
         data = _in_order(value, _encode(value))
-    except _NOT_JSON:  # or a set whose elements have no order
+    except _NOT_JSON:  # or a set whose elements cannot be ordered
         data = _encode(_request_dumped(value, what))
-    # Checked without visiting many values: too few brackets to be deep, no number that long.
+    # A check without visiting many values: with few brackets it is not deep, and without long digits no number is long.
     if data.count(b"[") + data.count(b"{") > DEPTH_MAX or _LONG_NUMBER in data.translate(_NOUGHTS):
         _holdable(data, what)
     return data
@@ -106,7 +109,7 @@ def kept(value: Any, what: str) -> bytes:
 
 
 def snapshot(value: Any, what: str) -> bytes:
-    """As `kept`, of what need not be recorded: a log need not be able to hold it."""
+    """As `kept`, for a value that is not recorded, so that a log need not be able to hold it."""
     try:
         return kept(value, what)
     except InputError:
@@ -121,7 +124,7 @@ def _plainly(value: Any) -> bytes | None:
     """Return the JSON of a value that is only JSON; None for any other."""
     try:
         data = _encode(value)
-        # It knows only Python's own types: among these, equal values have the same types.
+        # marshal knows only Python's own types: among these, equal values have the same types.
         marshal.dumps(value, _MARSHAL_VALUES)
         return data if MARK not in data and _holdable(data, "") == value else None
     except (*_NOT_JSON, InputError):  # a subclass of dict, an enumeration, a number that is too long
@@ -129,7 +132,7 @@ def _plainly(value: Any) -> bytes | None:
 
 
 def _request_dumped(value: Any, what: str) -> Plain:
-    """A request with marks; an error names the argument."""
+    """Return a request with marks; an error names the argument."""
     if not isinstance(value, dict) or not value.keys() <= {"args", "kwargs"}:
         return dumped(value, what)
     args = [dumped(each, f"{what}: argument {number}") for number, each in enumerate(value.get("args", ()), 1)]
@@ -138,18 +141,18 @@ def _request_dumped(value: Any, what: str) -> Plain:
 
 
 def _in_order(value: Any, data: bytes) -> bytes:
-    """Return the JSON with the elements of sets sorted, whose order differs in each process."""
+    """Return the JSON with the elements of sets sorted, because their order differs in each process."""
     try:
         inside = marshal.dumps(value, _MARSHAL_VALUES)
     except ValueError:
         return _sorted_sets(value, data)
-    # Signs of sets are signs in texts, too.
+    # The type codes of sets may occur in texts, too.
     may_be = any(each in inside for each in _SETS_OF_MARSHAL) and _has_sets(value)
     return _sorted_sets(value, data) if may_be else data
 
 
 def _has_sets(value: Any) -> bool:
-    """Whether anything in Python's own containers is a set, or none of Python's own values."""
+    """Tell whether anything in Python's own containers is a set, or is not one of Python's own values."""
     kind = type(value)
     if kind is dict:
         return any(map(_has_sets, value.values()))
@@ -159,22 +162,30 @@ def _has_sets(value: Any) -> bool:
 
 
 class Shape:
-    """How answers of one callable are recorded, and served again."""
+    """How answers of one callable are recorded, and restored."""
 
     def __init__(self, returns: Any, what: str) -> None:
-        """returns: the type of the answers; None where they are JSON values."""
+        """Define the form of answers. returns: their type; None if they are JSON values. what: the name in errors."""
         self._returns = returns
         self._what = what
 
     def recorded(self, answer: object) -> bytes:
-        """Return the answer's JSON. InputError says how to name its type, if another value would be restored."""
+        """Return the answer's JSON.
+
+        Raises:
+            InputError: Another value would be restored. The message says how to name the type.
+        """
         if answer is None or self._returns is None:
             return self._kept(answer)
         data = self._typed(answer)
         return data if data is not None else _encode({ANSWER: decoded(self._kept(answer))})
 
     def served(self, answer: Plain) -> Any:
-        """Return the answer as the code got it. InputError if it no longer has the type."""
+        """Return the answer as the code got it.
+
+        Raises:
+            InputError: It no longer has the type.
+        """
         if answer is None or self._returns is None:
             return loaded(answer) if isinstance(answer, dict | list) and MARK in _encode(answer) else answer
         if isinstance(answer, dict) and answer.keys() == {ANSWER}:
@@ -193,7 +204,7 @@ class Shape:
             ) from None
 
     def _typed(self, answer: Any) -> bytes | None:
-        """The JSON of the named type; None where a replay would make something else of it."""
+        """Return the JSON of the named type; None if a replay would restore another value."""
         try:
             data = _json(answer)
             tree = _holdable(data, self._what)
@@ -202,7 +213,7 @@ class Shape:
             return None
         if isinstance(tree, dict) and tree.keys() == {ANSWER}:
             return None
-        if hasattr(answer, "model_dump"):  # two are equal only with parts that are not recorded: time, sender
+        if hasattr(answer, "model_dump"):  # equality would include parts that are not recorded: time, sender
             is_same = hasattr(again, "model_dump") and _json(again) == data
         elif type(answer).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
             is_same = type(again) is type(answer) and _json(again) == data
@@ -219,8 +230,10 @@ def shape_of(function: Callable[..., Any], returns: Any, what: str) -> Shape:
 
 
 def _annotated(function: Any) -> Any:
-    """Return a function's annotation, None if that is JSON. Cached, because it takes longer than everything else about
-    a call."""
+    """Return a function's annotation, None if that is JSON.
+
+    It is cached, because it takes longer than everything else about a call.
+    """
     try:
         return _annotations[function]
     except (KeyError, TypeError):  # not cached yet, or not hashable
@@ -236,7 +249,7 @@ def _annotated(function: Any) -> Any:
 
 
 def _is_plain_type(returns: Any) -> bool:
-    """Whether values of the type are JSON values as they are."""
+    """Tell whether values of the type are JSON values without conversion."""
     origin = typing.get_origin(returns) or returns
     if origin in (dict, list):
         return all(map(_is_plain_type, typing.get_args(returns)))
@@ -274,7 +287,7 @@ def _json(answer: object) -> bytes:
 
 
 def _sorted_sets(value: object, data: bytes) -> bytes:
-    """JSON with the elements of sets sorted: their order is another in each process. Other orders stay."""
+    """Return JSON with the elements of sets sorted, because their order differs in each process. Other orders stay."""
     if b"[" not in data:
         return data
     ordered = msgspec.json.encode(value, enc_hook=_dumped, order="deterministic")
@@ -282,7 +295,11 @@ def _sorted_sets(value: object, data: bytes) -> bytes:
 
 
 def _holdable(data: bytes, what: str) -> Plain:
-    """Return the value of JSON; InputError if a log cannot hold it."""
+    """Return the value of JSON.
+
+    Raises:
+        InputError: A log cannot hold it.
+    """
     try:
         return _decoder().decode(data)
     except msgspec.ValidationError:
@@ -293,9 +310,9 @@ def _holdable(data: bytes, what: str) -> Plain:
 
 @cache
 def _decoder() -> msgspec.json.Decoder[Plain]:
-    """Accepts a limited number of levels, and integers of 64 bits, as fast as a decoder that checks nothing."""
+    """Return a decoder that limits the number of levels and integers to 64 bits, as fast as one that checks nothing."""
     inner: Any = None | bool | _INTEGER | float | str
-    for _ in range(_LEVELS_SEEN):  # the type doubles with each
+    for _ in range(_LEVELS_SEEN):  # the type doubles with each pass
         inner = None | bool | _INTEGER | float | str | list[inner] | dict[str, inner]
     return msgspec.json.Decoder(inner)
 

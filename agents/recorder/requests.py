@@ -75,7 +75,7 @@ class CallTarget:
         return None if self._on_stray is None else self._on_stray(what)
 
     def call_tool(self, found: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a tool as part of this run; an awaitable where it is async."""
+        """Call a tool as part of this run. Returns an awaitable if the tool is async."""
         return self._calling.tool(found, args, kwargs)
 
 
@@ -109,11 +109,21 @@ class Asks(CallTarget):
         self, client: Callable[..., Any], /, *args: Any, returns: Any = None, ignore: Iterable[str] = (),
         key: Key | None = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Call a model's client, sync or async, with these arguments. returns: the type of the answer, if it is not
-        JSON.
+        """Call a model's client, sync or async, with these arguments.
 
-        ignore: parts of the request that do not count when a recorded call is searched. key: the value to search by
-        instead. Both as for a tool.
+        Args:
+            client: The function to call.
+            args: Its positional arguments.
+            returns: The type of the answer, if it is not JSON.
+            ignore: Paths of the request that are not compared when a recorded call is searched, as for a tool.
+            key: Maps the request to the value that is compared instead, as for a tool.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            The answer; an awaitable if the client is async.
+
+        Raises:
+            InputError: The request or the answer cannot be recorded.
         """
         return self._calling.model(client, args, kwargs, returns, Volatile(ignore, key))
 
@@ -121,13 +131,13 @@ class Asks(CallTarget):
         """Return an SDK's client, sync or async, whose HTTP exchanges belong to this run:
         `run.client(openai.OpenAI())`.
 
-        The SDK is used unchanged, also for streams, raw responses and its own retries. In a replay its objects are made
-        from the recorded bytes.
+        The SDK is used unchanged, also for streams, raw responses and its own retries. In a replay its objects are
+        built from the recorded bytes.
 
         Args:
             client: The SDK's client, or one of httpx.
-            ignore: Paths in the JSON of requests that do not count when a recorded exchange is searched.
-            key: Maps that JSON to the value by which an exchange is searched instead.
+            ignore: Paths in the JSON of requests that are not compared when a recorded exchange is searched.
+            key: Maps that JSON to the value that is compared instead.
 
         Raises:
             InputError: The client does not use httpx.
@@ -163,22 +173,39 @@ class Asks(CallTarget):
         return choice
 
     def read(self, entity: str, at: Any = None) -> ReadView:
-        """Read an entity, now or at a WHEN; that it was read, and which state of it, is recorded."""
+        """Read an entity, now or at a point. The run records the read, and which state it returned.
+
+        Args:
+            entity: The entity.
+            at: The point (WHEN); None is now.
+
+        Raises:
+            NotAnswerable: Nothing is known of the entity at that point.
+        """
         return self._calling.read(entity, at)
 
     def observe(self, entity: str, patch: Mapping[str, Any], **given: Any) -> str:
-        """Record an observation of an entity, caused by what this step read. Further keywords as Log.observe."""
+        """Record an observation of an entity, caused by what this step read.
+
+        Args:
+            entity: The entity.
+            patch: Its fields.
+            given: More arguments of Log.observe.
+
+        Returns:
+            The observation's id.
+        """
         return self._calling.observe(entity, patch, given)
 
     def now(self) -> dt.datetime:
-        """The time, UTC."""
+        """Return the time, UTC."""
         micros = self._calling.value("now", self._chance.now_micros)
         return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=micros)
 
     def random(self) -> float:
-        """A number in [0, 1), from the run's seed if it has one."""
+        """Return a number in [0, 1), from the run's seed if it has one."""
         return float(self._calling.value("random", self._dice.random))
 
     def uuid(self) -> str:
-        """A fresh id."""
+        """Return a newly generated id."""
         return str(self._calling.value("uuid", self._chance.new_id))

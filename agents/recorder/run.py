@@ -67,7 +67,7 @@ RetryOn = tuple[type[Exception], ...]
 
 
 class AttemptsExhausted(RefoldError):
-    """A step was tried as often as it may be, in this process and before."""
+    """A step was tried as often as allowed, in this process and before."""
 
 
 class Changed(RefoldError):
@@ -97,23 +97,35 @@ class Run(Asks):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """on_stray: in a replay, makes the error for a call outside every run. children: creates nested runs. call: of
-        a nested run, the parent's side of it."""
+        """Create a run.
+
+        Args:
+            head: The run's head.
+            answers: The source of its answers.
+            sink: Records it.
+            reach: The log, or a replay's replacement.
+            chance: Clock and random numbers.
+            redact: The redactor.
+            strays: What happens to tool calls outside of any run.
+            on_stray: In a replay, creates the error for a call outside of every run.
+            children: Creates nested runs.
+            call: For a nested run, the parent's side of it.
+        """
         self.id = head.run
         self.process = os.getpid()
         self.strays = strays
         self.has_ended = False
         self.agent = head.agent
-        # Not the same object as the one that the writer's thread still has to write: the agent's code may change its
-        # own.
+        # A copy, because the writer's thread still has to write the original, and the agent's code may change its
+        # input.
         self.input = loaded_json(encoded(head.given, "the run's input"))
         self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
-        self.task = head.run if head.parent else head.task or head.run  # a fork's effects are its own
+        self.task = head.run if head.parent else head.task or head.run  # a fork's effects have keys of their own
         self.answers = self._answers = answers
         self._children = children
         self._call = call
-        self._is_live = answers.is_world  # there is no recording
+        self._is_live = answers.is_world  # there is no recording that could answer
         self._sink = sink
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
@@ -125,7 +137,7 @@ class Run(Asks):
         self.open_step: OpenStep | None = None
         self.opening = threading.RLock()
         self.branch = ExecutionBranch()
-        self.left_step: OpenStep | None = None  # in which the code left a recording
+        self.left_step: OpenStep | None = None  # the step in which the code departed from a recording
         self._on_stray = on_stray
         self._token: Token[Scope] | None = None
         self._on_branch: OnBranch | None = None
@@ -135,7 +147,7 @@ class Run(Asks):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The working memory. Asking for it ends a parallel step that was waited for, so a fork's change is in it."""
+        """The working memory. Reading it ends a parallel step that was waited for, so that a fork's change is in it."""
         end_waited_for(self)
         return self._state
 
@@ -178,7 +190,7 @@ class Run(Asks):
             left(self)
 
     def drive(self, agent: Callable[[Run], Any]) -> Any:
-        """Run an agent's function to its end. Its return value, if any, is the run's output."""
+        """Run an agent's function to its end. Its return value, if any, becomes the run's output and is returned."""
         with self:
             result = agent(self)
             if inspect.isawaitable(result):
@@ -187,7 +199,7 @@ class Run(Asks):
         return self.output
 
     async def drive_async(self, agent: Callable[[Run], Any]) -> Any:
-        """As `drive`, where the agent may be a coroutine function."""
+        """As `drive`; the agent may also be a coroutine function."""
         async with self:
             result = agent(self)
             result = await result if inspect.isawaitable(result) else result
@@ -195,7 +207,14 @@ class Run(Asks):
         return self.output
 
     def end(self, error: BaseException | None) -> None:
-        """Record how the run ended; durable on return. The Departure, where there was one and the code caught it."""
+        """Record how the run ended; durable on return.
+
+        Args:
+            error: The error with which the code ended, if any.
+
+        Raises:
+            Departure: The code departed from the recording, and caught the error.
+        """
         self._ending(error).record()
 
     def _ending(self, error: BaseException | None) -> RunEnd:
@@ -218,7 +237,7 @@ class Run(Asks):
 
     # Steps
 
-    # A ParamSpec takes no keywords of others: where a step has options, a checker does not check its arguments.
+    # A ParamSpec accepts no other keywords: if a step has options, a type checker does not check its arguments.
     @overload
     def step(self, name: str, /) -> StepBlock: ...
 
@@ -240,10 +259,21 @@ class Run(Asks):
     ) -> Any:  # fmt: skip
         """Run one step: `with run.step(name):`, or a function to call, whose result is returned.
 
-        A function's recorded step is not run again: its result is returned.
+        If a function's step is recorded, it is not run again: its result is returned.
 
-        attempts_max: how often it is tried, counted across restarts; the wait (backoff_ms) doubles each time [once].
-        returns: the type of the result, if it is no JSON value and not annotated.
+        Args:
+            name: The step's name.
+            function: The function, sync or async; without it, a context manager is returned.
+            args: The function's positional arguments.
+            attempts_max: How often it is tried, counted across restarts [once].
+            backoff_ms: The wait after the first failed attempt, milliseconds; it doubles each time.
+            retry_on: The errors after which it is tried again.
+            returns: The type of the result, if it is not a JSON value and not annotated.
+            kwargs: The function's keyword arguments.
+
+        Raises:
+            AttemptsExhausted: It was tried as often as allowed, in this process and before.
+            InputError: The result or the state cannot be recorded, or another step is open.
         """
         if function is None:
             return StepBlock(self, name)
@@ -265,7 +295,7 @@ class Run(Asks):
             try:
                 result = call()
                 data = shape.recorded(result)
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(error, trying)
                 if wait_ms is None:
                     raise
@@ -289,7 +319,7 @@ class Run(Asks):
             try:
                 result = await call()
                 data = shape.recorded(result)
-            except BaseException as error:  # recorded, then raised again or tried again
+            except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(error, trying)
                 if wait_ms is None:
                     raise
@@ -300,7 +330,7 @@ class Run(Asks):
                 return result
 
     def _taken(self, name: str) -> Step | None:
-        """The step that need not be run, made part of this run."""
+        """Return the step that need not be run again, after adding it to this run; None if it must be run."""
         self._require_closed(name)
         step = self._answers.step(self._ended_steps + 1, name)
         if step is None:
@@ -323,7 +353,7 @@ class Run(Asks):
         return part_of(self, name)
 
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
-        """Open a step that is a block: its code always runs, also if the step is recorded. See Stepping."""
+        """Open a step that is a block. Its code always runs, even if the step is recorded. See Stepping."""
         with self.opening:
             self._require_closed(name)
             number = self._ended_steps + 1
@@ -341,7 +371,11 @@ class Run(Asks):
             self._open(name, attempts_max)
 
     def _open(self, name: str, attempts_max: int | None, **more: bool) -> None:
-        """AttemptsExhausted where it was begun attempts_max times before."""
+        """Open a step.
+
+        Raises:
+            AttemptsExhausted: It was begun attempts_max times before.
+        """
         number = self._ended_steps + 1
         earlier = () if self._is_live else self._answers.begun(number)
         begun = earlier[-1].number if earlier else 0
@@ -372,7 +406,7 @@ class Run(Asks):
 
     def _attempted(self, step: OpenStep, number: int) -> None:
         """Make everything started from here on belong to this attempt."""
-        if step.is_parallel:  # who calls in it was started before
+        if step.is_parallel:  # the code that calls in it was started before
             step.attempts.append(MadeAttempt(number, self._chance.now_micros(), branch=self.branch))
             return
         attempt = MadeAttempt(number, self._chance.now_micros(), opened_in=here())
@@ -383,7 +417,7 @@ class Run(Asks):
         SCOPE.set(Scope(self, attempt, scope.inside, attempt.branch))
 
     def _again(self, error: BaseException, trying: RetryPolicy) -> int | None:
-        """End an attempt that failed; the wait before the next one, or None where the step ended with it."""
+        """End a failed attempt; return the wait before the next one, or None if the step ended with it."""
         attempt = self._opened.attempt
         wait_ms = trying.wait_ms(attempt.number, error)
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
@@ -406,13 +440,17 @@ class Run(Asks):
             self._become(loaded_json(step.before))
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
-        """End the open step, with an error or without. result: JSON.
+        """End the open step.
 
         Even without an error the step fails, with the error raised here, if one of its calls is still in progress, or
         if it left a state that cannot be recorded.
+
+        Args:
+            error: The error with which it ended, if any.
+            result: Its result as JSON.
         """
         step = self._opened
-        if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context than it began in
+        if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context
             SCOPE.set(step.outer)
         if self._answers.departure is not None:
             self.left_step, self.open_step = step, None
@@ -442,7 +480,7 @@ class Run(Asks):
         self._sink.step_ended(made)
 
     def _stood(self, step: OpenStep, standing: Step, error: BaseException | None) -> None:
-        """End a block that repeated a committed step: it left the recorded state, or the code has changed."""
+        """End a block that repeated a committed step. It must have left the recorded state; else the code changed."""
         after = applied(decoded(step.before), standing.delta)
         self.open_step = None
         if error is None and not is_same(self._kept_state(), after):
@@ -456,7 +494,7 @@ class Run(Asks):
         self._part()
 
     def _part(self) -> None:
-        """Where a fork parts from its parent: go on with the state that its patch makes."""
+        """At the point where a fork diverges from its parent, continue with the state that its patch produces."""
         for fork in self._parted:
             if fork.at == self._ended_steps:
                 state = applied(self._kept_state(), fork.changes)
@@ -489,10 +527,10 @@ class Run(Asks):
             raise InputError(f"run {self.id}: {still}; end it before {name} begins")
 
     def _kept_state(self) -> Plain:
-        """The state as it is recorded."""
+        """Return the state as it is recorded."""
         return decoded(kept(self._state, "run.state"))
 
     def _become(self, state: dict[str, Any]) -> None:
-        """The same dict, with this in it: the agent's code may hold on to it."""
+        """Replace the content of the state dict. The object stays, because the agent's code may hold a reference."""
         self._state.clear()
         self._state.update(state)

@@ -34,19 +34,43 @@ class RunBackend(Protocol):
     """Reads return a tree {version, state_hash, observations (ids of those that hold the values), cut, fields}."""
 
     def read(self, entity: str, at: Any) -> Plain:
-        """Read an entity, now or at a point. NotAnswerable if nothing is known of it."""
+        """Read an entity, now or at a point.
+
+        Raises:
+            NotAnswerable: Nothing is known of it.
+        """
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """Return the values of a recorded read. NotAnswerable if they are gone."""
+        """Return the values of a recorded read.
+
+        Raises:
+            NotAnswerable: They are gone.
+        """
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
-        """Record something about an entity as this run's; its id."""
+        """Record an observation with the run as its source; return its id.
+
+        Args:
+            entity: The entity.
+            patch: Its fields.
+            step: The number of the step.
+            causes: The ids of its causes.
+            given: More arguments of Log.observe.
+        """
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
-        """Make a write tool take effect once; return its first result. send: called with the key. redact: for its
-        output."""
+        """Make a write tool take effect once; return its first result.
+
+        Args:
+            tool: The tool.
+            key: The idempotency key of the effect.
+            arguments: The tool's arguments.
+            step: The number of the step.
+            send: Carries the effect out; called with the key.
+            redact: The redactor of its output.
+        """
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
@@ -54,10 +78,10 @@ class RunBackend(Protocol):
 
 
 class ReplayBackend:
-    """Allows no outside access: for replays. Reads have their recorded values."""
+    """Allows no access to the outside: for replays. Reads return their recorded values."""
 
     def read(self, entity: str, at: Any) -> Plain:
-        """Refused."""
+        """Refuse."""
         raise self._refused(f"read {entity}")
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
@@ -69,17 +93,17 @@ class ReplayBackend:
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
-        """Refused."""
+        """Refuse."""
         raise self._refused(f"observe {entity}")
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
-        """Refused."""
+        """Refuse."""
         raise self._refused(f"run the write tool {tool.name}")
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
-        """Refused."""
+        """Refuse."""
         raise self._refused(f"run the write tool {tool.name}")
 
     @staticmethod
@@ -89,7 +113,7 @@ class ReplayBackend:
 
 @dataclass(frozen=True, slots=True)
 class Nondeterminism:
-    """Clock and randomness as a run uses them. Their values are recorded."""
+    """Clock and random numbers of a run. Their values are recorded."""
 
     now_micros: Callable[[], int]
     new_id: Callable[[], str]

@@ -33,15 +33,15 @@ class RunEnd:
         self._conclude(self._write())
 
     async def record_beside_loop(self) -> None:
-        """The same, while the event loop continues."""
+        """As `record`, while the event loop continues."""
         written = in_thread(self._write)
         try:
             await waited_for(written)
-        finally:  # also of a task that was cancelled meanwhile
+        finally:  # also if the task is cancelled meanwhile
             self._conclude(written.result())
 
     def _write(self) -> str:
-        """In any thread. The run's hash."""
+        """Write the end, in any thread. Return the run's hash."""
         if self.departure is None:
             return self.sink.ended(self.outcome, self.output, self.failure, self.at)
         assert self.failure is not None
@@ -49,7 +49,8 @@ class RunEnd:
         return ""
 
     def _conclude(self, whole: str) -> None:
-        """Where the run's code is. A departure is raised unless the code did: it may have caught it."""
+        """Conclude the run, in the thread of its code. A departure is raised unless the code raises it: the code may
+        have caught it."""
         if self.departure is not None:
             if self.call is not None:
                 self.call.departed(self.departure)

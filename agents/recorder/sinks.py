@@ -31,10 +31,10 @@ from refold.streams.client import Log
 
 
 class RunSink(Protocol):
-    """Receives everything that a run did, in order."""
+    """Receives everything that a run does, in order."""
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """An attempt of a step begins; at: microseconds."""
+        """An attempt of a step begins. at: when, microseconds."""
 
     def call_ended(self, made: Made) -> None:
         """A call ended, and its step continues."""
@@ -46,19 +46,19 @@ class RunSink(Protocol):
         """A step ended."""
 
     def taken(self, step: Step, state: Plain) -> None:
-        """A step was not run again: it is recorded, and left this state."""
+        """A recorded step was not run again; it left this state."""
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """From here on it is a fork, which continues with this state."""
+        """From here on the run is a fork, which continues with this state."""
 
     def settle(self) -> None:
-        """Return when everything is written, for a caller that makes it durable with its next write."""
+        """Return when everything is written. The caller makes it durable with its next write."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """The run ended, and with it this; its hash. at: microseconds."""
+        """The run ended. Returns its hash. at: when, microseconds."""
 
     def departed(self, failure: Failure, at: int) -> None:
-        """The code departed from the recording, and the run cannot continue by it. This ends the sink."""
+        """The code departed from the recording, so the run cannot continue. This ends the sink."""
 
 
 class MemorySink:
@@ -71,39 +71,39 @@ class MemorySink:
         self._steps: list[Step] = []
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """Nothing is known of it before it ends."""
+        """Do nothing: the step is added when it ends."""
 
     def call_ended(self, made: Made) -> None:
-        """It is among the step's calls."""
+        """Do nothing: the call is added with its step."""
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
-        """It is among the step's attempts."""
+        """Do nothing: the attempt is added with its step."""
 
     def step_ended(self, made: MadeStep) -> None:
-        """Keep it."""
+        """Add the step."""
         self._steps.append(self._folder.step(made))
 
     def taken(self, step: Step, state: Plain) -> None:
-        """Keep it."""
+        """Add the recorded step."""
         self._steps.append(step)
         self._folder.taken(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """Go on in the chain."""
+        """Continue the chain as a fork."""
         self._folder.forked(patch, state)
 
     def settle(self) -> None:
-        """Nothing is durable."""
+        """Do nothing: nothing is durable."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """Close the recording."""
+        """End the recording, and return its hash."""
         self._recording = _ended(
             self.recording, self._folder, outcome, self._redact(output), self._folder.failure(failure), at
         )
         return self._recording.hash
 
     def departed(self, failure: Failure, at: int) -> None:
-        """It failed."""
+        """End the recording as failed."""
         self.ended("failed", None, failure, at)
 
     @property
@@ -113,7 +113,7 @@ class MemorySink:
 
 
 class _Begin(NamedTuple):
-    """An attempt of a step that begins, as it is to be observed."""
+    """An attempt of a step that begins, as it will be observed."""
 
     number: int
     patch: dict[str, Any]
@@ -124,12 +124,12 @@ class _Begin(NamedTuple):
 class LogSink:
     """Writes a run into a log, in parallel with the agent.
 
-    Every observation is caused by the one before it in the same step, a step's first by the run's. Reads of other
+    Every observation is caused by the one before it in the same step, a step's first one by the run's. Reads of other
     entities are among the causes of the step's end.
 
-    A step's begin is held back until something else is to be written or made durable. So it is written at the latest
-    when the agent's thread gives this one nothing more to do; if the step ended before that, begin and end are one
-    observation.
+    A step's begin is held back until something else must be written or made durable. So it is written at the latest
+    when the agent's thread has no more work for the writer's thread. If the step ended before that, begin and end are
+    one observation.
     """
 
     def __init__(
@@ -146,10 +146,19 @@ class LogSink:
         *,
         is_at_once: bool = False,
     ) -> None:
-        """attempt: how often the run was begun, including this time. seq: the next sequence numbers of the run's
-        source.
+        """Create the sink of one run.
 
-        is_at_once: every write is done in the calling thread, and its errors are raised there.
+        Args:
+            log: The log.
+            head: The run's head, as it is recorded.
+            entry: The name of the agent's function.
+            attempt: How often the run was begun, including this time.
+            seq: The next sequence numbers of the run's source.
+            folder: Turns what the run did into records.
+            redact: The run's redactor.
+            seal: Seals payloads.
+            class_of: Returns the retention class of the ended run.
+            is_at_once: Whether every write is done in the calling thread, where its errors are raised.
         """
         self._log = log
         self._head = head
@@ -180,8 +189,12 @@ class LogSink:
         return self._last or self._begun
 
     def begun(self) -> None:
-        """Return when the run's begin is written, and survives this process. Raises RecordingFailed, and ends, if it
-        cannot be written. It becomes durable soon, and before anything that is made durable after it."""
+        """Return when the run's begin is written, so that it survives this process. It becomes durable soon, and before
+        anything that is made durable after it.
+
+        Raises:
+            RecordingFailed: It cannot be written. The sink has ended.
+        """
         try:
             if self._is_at_once:
                 self.flush()
@@ -193,39 +206,47 @@ class LogSink:
             raise
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """Written soon."""
+        """Record the begin. Written soon."""
         self._writer.put(lambda: self._step_begun(number, name, attempt, at))
 
     def call_ended(self, made: Made) -> None:
-        """Written soon, unless its step ends before."""
+        """Record the call. Written soon, unless its step ends before."""
         self._writer.put(lambda: self._answered.append(made))
 
     def attempt_failed(self, number: int, made: MadeAttempt) -> None:
-        """Written soon."""
+        """Record the attempt. Written soon."""
         self._writer.put(lambda: self._attempt_failed(number, made))
 
     def step_ended(self, made: MadeStep) -> None:
-        """Written soon."""
+        """Record the end. Written soon."""
         self._writer.put(lambda: self._step_ended(made))
 
     def taken(self, step: Step, state: Plain) -> None:
-        """The step is already in the log."""
+        """Do nothing else than continue the chain: the step is already in the log."""
         self._writer.put(lambda: self._taken(step, state))
 
     def forked(self, patch: Plain, state: Plain) -> None:
-        """The run's first observation says it."""
+        """Continue as a fork; the run's first observation already says so."""
         self._writer.put(lambda: self._folder.forked(patch, state))
 
     def flush(self) -> None:
-        """Return when all of it is durable; RecordingFailed where it cannot be."""
+        """Return when everything is durable.
+
+        Raises:
+            RecordingFailed: Something cannot be written or made durable.
+        """
         self._writer.flush()
 
     def settle(self) -> None:
-        """As Sink; RecordingFailed where it cannot be written. Where its caller does not flush, it is durable soon."""
+        """As RunSink. If its caller does not flush, the records still become durable soon.
+
+        Raises:
+            RecordingFailed: Something cannot be written.
+        """
         self._writer.settle(self._hand_over)
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """Durable on return."""
+        """Record the end, durable on return."""
         try:
             self._writer.put(lambda: self._ended(outcome, output, failure, at))
         finally:
@@ -233,7 +254,7 @@ class LogSink:
         return self._hash
 
     def departed(self, failure: Failure, at: int) -> None:
-        """A fork failed. A resumed run stays as it was, for the right code to resume it."""
+        """Record that a fork failed. A resumed run stays as it was, so that the right code can resume it."""
         if not self._is_resumed:
             self.ended("failed", None, failure, at)
             return
@@ -251,7 +272,7 @@ class LogSink:
     def _hand_over(self) -> None:
         self._settle()
         with self._log.turn:
-            self._log.port.hand_over()  # a refusal by the log is raised here, where it ends the recording
+            self._log.port.hand_over()  # if the log refuses a record, that is raised here and ends the recording
 
     def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         self._settle()
@@ -260,7 +281,7 @@ class LogSink:
         self._held = _Begin(number, patch, causes, at)
 
     def _settle(self) -> None:
-        """Write the begin and the calls that are held back: all of one step, because its end drops the calls."""
+        """Write the begin and the calls that are held back. All are of one step, because its end drops the calls."""
         held, self._held = self._held, None
         answered, self._answered = self._answered, []
         number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
@@ -307,7 +328,7 @@ class LogSink:
         return msgspec.structs.replace(attempt, calls=tuple(map(self._bodies.shortened, attempt.calls)))
 
     def _cleared(self) -> tuple[str, ...]:
-        """Return what the end of an attempt clears: its journal holds all its calls."""
+        """Return the fields that the end of an attempt clears, because its journal holds all its calls."""
         is_needed, self._has_answered = self._has_answered or self._is_resumed, False
         return ("answered",) if is_needed else ()
 
@@ -326,8 +347,8 @@ class LogSink:
         self, entity: str, patch: dict[str, object], step: str, causes: tuple[str, ...], at: int | None,
         cleared: tuple[str, ...] = (),
     ) -> str:  # fmt: skip
-        """Observe with the time at which it happened, since it is written later. Times never go back, even if the clock
-        did."""
+        """Observe with the time at which it happened, because it is written later. Times never decrease, even if the
+        clock does."""
         source = Source(self._head.agent, self._head.run, step, "", next(self._seq))
         if at is None:
             return self._log.observe(entity, patch, source=source, causes=causes)

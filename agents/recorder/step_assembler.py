@@ -1,7 +1,7 @@
-"""What a step collects while it runs, raw and cheap. It becomes records outside the agent's time.
+"""What a step collects while it runs, raw and cheap. It becomes records outside of the agent's time.
 
-Values are stored as JSON, encoded when they were requested and answered: a later change by the agent makes another
-value. `StepAssembler` turns the collected values into Steps: redacted, with the edits of the state and the chain of
+Values are stored as JSON, encoded when they were requested and answered, so a later change by the agent has no effect
+on them. `StepAssembler` turns the collected values into Steps: redacted, with the edits of the state and the chain of
 hashes. It needs the steps in order.
 """
 
@@ -40,12 +40,12 @@ NULL = b"null"
 
 @dataclass(slots=True)
 class Made:
-    """One call, raw. request, answer: JSON. Times in microseconds; began_s by a clock of its own.
+    """One call, raw. request, answer: JSON. Times are microseconds; began_s is of a monotonic clock, seconds.
 
     is_open: it has neither answer nor failure yet. order: its position among the calls of its attempt. ignored,
     found_by: as in RecordedRequest; found_by is JSON. so_far: the pieces until now, if its answer arrives in pieces.
-    place: number of the step and of the attempt, if the call is to be durable before its step ends. branch: the name of
-    its branch. shown: the call as it is recorded.
+    place: the numbers of the step and of the attempt, if the call is to be durable before its step ends. branch: the
+    name of its branch. shown: the call as it is recorded.
     """
 
     kind: Kind
@@ -70,11 +70,11 @@ class Made:
     branch: str = ""
 
     def asked(self, redact: Redact) -> RecordedRequest:
-        """The request, as it is recorded."""
+        """Return the request as it is recorded."""
         return self.asked_as(redact(decoded(self.request)), redact)
 
     def asked_as(self, request: Plain, redact: Redact) -> RecordedRequest:
-        """The same, of a request that is redacted already."""
+        """Return the request as it is recorded, if its content is already redacted."""
         found_by = None if self.found_by == NULL else redact(decoded(self.found_by))
         return RecordedRequest(
             kind=self.kind, name=self.name, request=request, effect=self.effect, ignored=self.ignored, found_by=found_by
@@ -136,8 +136,8 @@ class StepAssembler:
         )  # fmt: skip
 
     def step(self, made: MadeStep) -> Step:
-        """A step that ended, with its place in the chain."""
-        # The calls first: secrets in their answers are then known in the state that was made from them.
+        """Return a step that ended, with its position in the chain."""
+        # The calls come first: then secrets in their answers are known when the state that contains them is redacted.
         attempts = (*made.earlier, *map(self.attempt, made.attempts))
         before = self._state_hash
         changes = self._state_became(made)
@@ -175,11 +175,11 @@ class StepAssembler:
         self._state_hash = state_hash(state)
 
     def failure(self, failure: Failure | None) -> Failure | None:
-        """A failure as it is recorded."""
+        """Return a failure as it is recorded."""
         return self._failure(failure)
 
     def call(self, made: Made) -> Call:
-        """A call that has ended."""
+        """Return a call that has ended, as it is recorded."""
         if made.shown is None:
             made.shown = self._call(made)
         return made.shown

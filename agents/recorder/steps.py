@@ -16,12 +16,13 @@ from refold.agents.recorder.step_assembler import NULL, Made, MadeAttempt
 
 @dataclass(slots=True)
 class OpenStep:
-    """An open step. before: JSON of the run's state when it began. keys: gives the attempt's effects their keys, from
-    the first that needs one.
+    """An open step. before: JSON of the run's state when it began. keys: returns the keys of the attempt's effects,
+    beginning with the first that needs one.
 
-    standing: the committed step that its block only repeats, in a resume or a fork. earlier: attempts made before, in
-    other processes. is_call: it belongs to one call, made outside any step, and accepts no other. is_parallel: see
-    recorder/parallel_calls.py. parts: how many are open in it. outer: the scope in which it was opened.
+    standing: the committed step that its block only repeats, in a resumed run or a fork. earlier: attempts made before,
+    in other processes. is_call: whether it belongs to one call, made outside any step, and accepts no other.
+    is_parallel: see recorder/parallel_calls.py. parts: how many are open in it. outer: the scope in which it was
+    opened.
     """
 
     number: int
@@ -43,14 +44,14 @@ class OpenStep:
 
     @property
     def made(self) -> list[Made]:
-        """Its calls."""
+        """The calls of the current attempt."""
         return self.attempts[-1].made
 
 
 class Stepping(Caller, Protocol):
-    """A run, as far as its steps are concerned. open_step: the current one. task: the first part of its effects' keys.
+    """The part of a run that steps need. open_step: the current one. task: the first part of its effects' keys.
 
-    branch: the run's own code outside any step. opening: held while a step is opened.
+    branch: the branch of the run's own code outside any step. opening: held while a step is opened.
     """
 
     @property
@@ -63,14 +64,24 @@ class Stepping(Caller, Protocol):
     opening: threading.RLock
 
     def enter_step(self, name: str, *, is_call: bool = False, is_parallel: bool = False) -> None:
-        """Open a step that is a block. is_call: of one call, and of no other. is_parallel: see
-        recorder/parallel_calls.py."""
+        """Open a step that is a block.
+
+        Args:
+            name: Its name.
+            is_call: Whether it belongs to one call, and accepts no other.
+            is_parallel: See recorder/parallel_calls.py.
+        """
 
     def part(self, name: str) -> AbstractContextManager[None] | None:
-        """Return the part of a step of threads and tasks that this step is; None if it is a step of the run itself."""
+        """Return the part that this step is of a parallel step; None if it is a step of the run itself."""
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
-        """End the open one, with an error or without. result: JSON."""
+        """End the open step.
+
+        Args:
+            error: The error with which it ended, if any.
+            result: Its result as JSON.
+        """
 
 
 class StepBlock:
@@ -96,7 +107,7 @@ class StepBlock:
     ) -> None:
         if self._part is not None:
             self._part.__exit__(kind, error, trace)
-        elif self._run.open_step is self._step:  # else it ended when the code continued without it, or with the run
+        elif self._run.open_step is self._step:  # if not, it ended when the code continued without it, or with the run
             self._run.end_step(error)
 
     async def __aenter__(self) -> None:

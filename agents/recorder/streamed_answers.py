@@ -3,11 +3,11 @@
 Live:
 
 1. The call is made, and returns an awaitable or an iterator. The code gets a wrapper of it.
-2. Each piece is recorded when it is taken, then returned. The source's work for it is part of the call.
+2. Each piece is recorded when the code takes it, then returned. The source's work for it is part of the call.
 3. The call ends with the source, with an exception of the source, or when the code takes no more. If its step ends
    first, the pieces taken until then are its answer, and no more are returned.
 
-The answer, which no value of an agent's can look like (journal/objects.py):
+The answer (no value of an agent can be mistaken for it, see journal/objects.py):
 
     {"refold.pieces": [[MS, VALUE], ...], "is_async": BOOL, "end": "whole", "returned": VALUE}
     {"refold.awaited": VALUE or such pieces}
@@ -36,17 +36,17 @@ Inside = Callable[[], AbstractContextManager[None]]
 
 
 def comes_later(answer: object) -> bool:
-    """Whether an answer is not there yet, or not whole."""
+    """Tell whether an answer is not available yet, or not complete."""
     return isinstance(answer, Iterator | AsyncIterator) or inspect.isawaitable(answer)
 
 
 def came_later(tree: Plain) -> bool:
-    """Whether a recorded answer was such a one."""
+    """Tell whether a recorded answer arrived later or in pieces."""
     return isinstance(tree, dict) and (_PIECES in tree or _AWAITED in tree)
 
 
 def awaited(tree: Plain) -> Plain:
-    """The record of an awaitable's answer."""
+    """Return the record of an awaitable's answer."""
     return {_AWAITED: tree}
 
 
@@ -57,7 +57,7 @@ def pieces_of(tree: Plain) -> list[Plain]:
 
 
 def with_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
-    """The answer with others in their place, as many."""
+    """Return the recorded answer with other pieces; their number must be the same."""
     if _AWAITED in tree:
         return {_AWAITED: with_pieces(tree[_AWAITED], pieces)}
     timed = [[at_ms, value] for (at_ms, _), value in zip(tree[_PIECES], pieces, strict=True)]
@@ -65,15 +65,21 @@ def with_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
 
 
 class Taking:
-    """The pieces of one call, while the code takes them."""
+    """Records the pieces of one call while the code takes them."""
 
     def __init__(
         self, source: Any, what: str, since_s: Callable[[], float], inside: Inside, *,
         require_open: Callable[[], None], ended: Callable[[Plain, BaseException | None], None],
     ) -> None:  # fmt: skip
-        """since_s: the call's age. inside: a context for the source's work. require_open: raises if the step has ended.
+        """Set up the recording of an answer.
 
-        ended: called once at the end, with the answer, and the error if the source raised one.
+        Args:
+            source: The awaitable or iterator that the call returned.
+            what: Its name in errors.
+            since_s: Returns the call's age in seconds.
+            inside: A context for the source's work.
+            require_open: Raises if the step has ended.
+            ended: Called once at the end, with the answer, and with the error if the source raised one.
         """
         self._source = source
         self._what = what
@@ -148,8 +154,14 @@ class ReplayedStream:
         self, served: Callable[[Plain], Any], failed: BaseException | None,
         ended: Callable[[BaseException | None], None], wait_s: float = 0,
     ) -> None:  # fmt: skip
-        """served: makes an answer from its tree. failed: raised after it. ended: called when everything was returned.
-        wait_s: the wait before the failure, so that what cancelled the call does so again."""
+        """Set up a recorded answer.
+
+        Args:
+            served: Restores an answer from its tree.
+            failed: Raised after the answer, if the call failed.
+            ended: Called when everything was returned.
+            wait_s: The wait before the failure, in seconds, so that whatever cancelled the call does so again.
+        """
         self._served = served
         self._failed = failed
         self._ended = ended
@@ -205,7 +217,14 @@ class ReplayedStream:
 async def awaiting(
     answer: Awaitable[Any], inside: Inside, kept_as: Callable[[Any], Any], failed: Callable[[BaseException], None]
 ) -> Any:
-    """Await a call's answer. kept_as: records the answer and returns the object for the code."""
+    """Await a call's answer.
+
+    Args:
+        answer: The awaitable.
+        inside: A context for its work.
+        kept_as: Records the answer and returns the object for the code.
+        failed: Called with the error if it fails.
+    """
     try:
         with inside():
             found = await answer

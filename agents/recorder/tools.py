@@ -38,7 +38,7 @@ _NAMELESS = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """A retry policy: the most attempts, each wait twice the one before, on these errors only."""
+    """A retry policy: the maximum of attempts, waits that double each time, and the errors that are retried."""
 
     attempts_max: int = 1
     backoff_ms: int = 0
@@ -52,14 +52,19 @@ class RetryPolicy:
             )
 
     def wait_ms(self, failed: int, error: BaseException) -> int | None:
-        """Return the wait before the next attempt after so many failed ones; None: there is none."""
+        """Return the wait before the next attempt, in milliseconds; None if there is none.
+
+        Args:
+            failed: How many attempts have failed.
+            error: The error of the last one.
+        """
         if failed >= self.attempts_max or not isinstance(error, self.on):
             return None
         return self.backoff_ms << (failed - 1)
 
 
 class Tool:
-    """A run's description of a tool. trying: how reads are retried; terms: how writes are. undo: module:function."""
+    """A run's description of a tool. trying: the retry policy of reads; terms: of writes. undo: module:function."""
 
     def __init__(
         self, function: Callable[..., Any], effect: Literal["read", "write"], name: str, returns: Any,
@@ -77,7 +82,7 @@ class Tool:
         self._signature = inspect.signature(function)
         parameters = self._signature.parameters
         self.takes_key = KEY_PARAMETER in parameters
-        # Binding costs as much as the rest of a call, and changes nothing if every argument is given by name.
+        # Binding takes as long as the rest of a call, and changes nothing if every argument is given by name.
         kinds = {each.kind for each in parameters.values()}
         self._is_named = (
             inspect.Parameter.VAR_POSITIONAL not in kinds and inspect.Parameter.POSITIONAL_ONLY not in kinds
@@ -99,11 +104,11 @@ class Tool:
         return {"args": list(args), "kwargs": named} if args else {"kwargs": named}
 
     def keyed(self, key: str) -> dict[str, str]:
-        """The key, where the function takes it."""
+        """Return the key as a keyword argument, if the function takes it."""
         return {KEY_PARAMETER: key} if self.takes_key else {}
 
     def hide_key(self, function: Any) -> None:
-        """Show a function, which wraps this tool's, without the key to who asks for its signature."""
+        """Hide the key parameter in the signature of a function that wraps this tool's."""
         if self.takes_key:
             shown = [each for name, each in self._signature.parameters.items() if name != KEY_PARAMETER]
             function.__signature__ = self._signature.replace(parameters=shown)
@@ -119,7 +124,7 @@ class Tool:
 
 
 def _unnamed(bound: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional arguments, and the keyword arguments."""
+    """Return the positional and the keyword arguments."""
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     for name, value in bound.arguments.items():
@@ -163,23 +168,27 @@ def tool(
     lease_s: float = LEASE_S, probe: Probe | None = None, undo: Undo | None = None, ignore: Iterable[str] = (),
     key: Callable[[Any], Any] | None = None,
 ) -> Any:  # fmt: skip
-    """Make a function, sync or async, a tool of the run that it is called in.
+    """Make a function, sync or async, a tool of the run in which it is called.
 
     Args:
+        function: The function; without it, a decorator is returned.
         effect: "read", or "write" for a function that changes the world: it takes effect once for each key
             (docs/EFFECTS.md).
         name: The tool's name [the function's].
-        returns: The type of its answers, if they are no JSON values and it has no annotation.
-        attempts_max: The most attempts [1 for a read, 3 for a write].
+        returns: The type of its answers, if they are not JSON values and it has no annotation.
+        attempts_max: The maximum of attempts [1 for a read, 3 for a write].
         backoff_ms: The first wait, doubled each time.
-        retry_on: The errors on which a read is retried.
-        safe: The errors which say that nothing happened. A write is retried only on these, and on NotDone.
+        retry_on: The errors after which a read is retried.
+        safe: The errors that mean that nothing happened. A write is retried only after these, and after NotDone.
         lease_s: At least twice as long as a write may take.
         probe: probe(key, arguments) finds out the result of a write of unknown status.
         undo: undo(performed) undoes it, on request.
         ignore: Paths of arguments that may differ when a recorded call is searched, such as ("request_id",
             "options.at").
-        key: key(arguments) is the value to search a recorded call by instead (docs/AGENTS.md).
+        key: key(arguments) returns the value that is compared instead (docs/AGENTS.md).
+
+    Raises:
+        InputError: An argument is invalid.
     """
     if effect not in ("read", "write"):
         raise InputError(f"effect: read or write, given {effect!r}")
@@ -202,7 +211,7 @@ def tool(
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await cast(Awaitable[Any], recorded(*args, **kwargs))
 
-        # So that inspect.iscoroutinefunction gives the same answer as for the function.
+        # Makes inspect.iscoroutinefunction return the same as for the function.
         kept: Any = awaited if found.is_async else recorded
         kept.refold_tool = found
         found.hide_key(kept)

@@ -2,8 +2,9 @@
 
 1. `put` queues a piece of work and returns at once. While the queue is full it waits: this is the back-pressure.
 2. The thread does the pieces in order. When a piece reaches an idle thread, the thread waits GATHER_S for others:
-   waking the thread, and making durable, cost more than a piece, and the agent's thread pays for the first. When the
-   queue is empty it makes the written pieces durable. So a killed process loses what it did in the last moments.
+   waking the thread, and making records durable, cost more than a piece, and the agent's thread pays for the first.
+   When the queue is empty, the thread makes the written pieces durable. So a killed process loses what it did in the
+   last moments.
 3. `flush` returns when everything queued before it is written and durable. `settle` returns when it is written: its
    caller flushes the log next, and one sync is enough for both. So the thread does not sync at once then, but GATHER_S
    after the first piece at the latest. For both, and at the end, the thread does not wait for other pieces.
@@ -11,8 +12,8 @@
    RecordingFailed from then on. An agent whose run cannot be recorded stops; it does not continue unrecorded.
 5. Work that nobody would write is refused: after `close`, and in a process forked from the one that began the run,
    `put` raises RecordingFailed too.
-6. An interpreter that exits with a run open waits until everything queued is written and durable. The run stays open in
-   the log, as if the process had been killed, and can be resumed.
+6. An interpreter that exits while a run is open waits until everything queued is written and durable. The run stays
+   open in the log, as if the process had been killed, and can be resumed.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class RecordingFailed(RefoldError):
 
 
 class DirectWriter:
-    """Replaces a Writer if no thread needs to be kept from waiting: the caller does each piece."""
+    """Replaces a Writer if no thread must be kept from waiting: the caller does each piece."""
 
     def __init__(self, durable: Callable[[], None]) -> None:
         self._durable = durable
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do it. Its exceptions are raised."""
+        """Do the piece. Its exceptions are raised."""
         work()
 
     def flush(self) -> None:
@@ -54,11 +55,11 @@ class DirectWriter:
         self._durable()
 
     def settle(self, written: Callable[[], None]) -> None:
-        """As Writer; it becomes durable with the caller's next flush."""
+        """As Writer. It becomes durable with the caller's next flush."""
         written()
 
     def close(self) -> None:
-        """The same."""
+        """Same as `flush`."""
         self._durable()
 
 
@@ -68,7 +69,7 @@ class Writer:
     def __init__(self, durable: Callable[[], None], name: str, gather_s: float = GATHER_S) -> None:
         self._durable = durable
         self._gather_s = gather_s
-        # The queue class with a bound costs the agent several times as much for each piece.
+        # A queue class with a bound costs the agent several times as much for each piece.
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._problem: BaseException | None = None
         self._process = len(_forks)
@@ -81,7 +82,11 @@ class Writer:
         atexit.register(self._end)
 
     def put(self, work: Callable[[], None]) -> None:
-        """Have it done, in order."""
+        """Queue a piece; pieces are done in order.
+
+        Raises:
+            RecordingFailed: An earlier piece failed, or the writer is closed.
+        """
         with self._turn:
             if self._problem is not None or self._is_closed or len(_forks) != self._process:
                 self._complain()
@@ -90,12 +95,22 @@ class Writer:
             self._work.put(work)
 
     def flush(self) -> None:
-        """Return when all is written and durable."""
+        """Return when everything is written and durable.
+
+        Raises:
+            RecordingFailed: A piece failed.
+        """
         self._wait_for(self._durable)
 
     def settle(self, written: Callable[[], None]) -> None:
-        """Return when everything is written, for a caller that flushes the log next. written: writes what is held
-        back."""
+        """Return when everything is written, for a caller that flushes the log next.
+
+        Args:
+            written: Writes what is held back.
+
+        Raises:
+            RecordingFailed: A piece failed.
+        """
 
         def lend() -> None:
             written()
@@ -104,7 +119,11 @@ class Writer:
         self._wait_for(lend)
 
     def close(self) -> None:
-        """Finish the queue, and end the thread. RecordingFailed if a piece could not be done."""
+        """Finish the queue, and end the thread.
+
+        Raises:
+            RecordingFailed: A piece failed.
+        """
         if len(_forks) == self._process:
             self._end()
         if self._problem is not None:
@@ -176,5 +195,5 @@ class Writer:
         if self._problem is None:
             try:
                 work()
-            except BaseException as problem:  # raised where the run waits for the writer
+            except BaseException as problem:  # raised in the run, when it waits for the writer
                 self._problem = problem
