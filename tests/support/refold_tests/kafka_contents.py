@@ -18,7 +18,7 @@ from refold_tests.kafka_topics import Broker
 
 
 def contents_of(url: str) -> tuple[Broker, str, int]:
-    """The broker of a log, its topic of contents, and how many partitions the log has."""
+    """Return the broker of a log, its topic of contents, and the log's number of partitions."""
     address = parse_url(url)
     broker = Broker(address.servers, address.prefix)
     topic = f"{address.prefix}.contents"
@@ -29,10 +29,10 @@ def forge(
     url: str, digest: bytes, content: bytes, *, key: bytes | None = None, offset: int | None = None,
     is_sealed: bool = True,
 ) -> int:  # fmt: skip
-    """Say that a content was put whose one chunk holds something else, and return the chunk's offset.
+    """Claim that a content was put, with a single chunk that holds other bytes; return the chunk's offset.
 
-    key: that of the chunk, in place of the right one. offset: of a chunk to name, in place of the one that is written.
-    is_sealed: whether the chunk has its checksum.
+    key: the key of the chunk, instead of the correct one. offset: the offset of the chunk to name, instead of that of
+    the written one. is_sealed: whether the chunk has its checksum.
     """
     broker, topic, partitions = contents_of(url)
     version = digest + b"forged" + bytes(TOKEN_BYTES - 6)

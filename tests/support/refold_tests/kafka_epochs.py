@@ -1,4 +1,4 @@
-"""Epochs of a log on Kafka without a worker: each partition's table is a full replay of it."""
+"""Epochs of a log on Kafka without a worker. Each partition's table is a full replay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReplayedTable(View):
 
 
 class Sealing:
-    """Seals epochs of a log where it ends, in place of its workers."""
+    """Seals epochs at the log's end, instead of its workers."""
 
     def __init__(self, log: KafkaLog, made: type[KafkaSnapshotStore] = KafkaSnapshotStore) -> None:
         self._log = log
@@ -60,7 +60,7 @@ class Sealing:
         self._sealer = Sealer(self.store, log.log_id, log.partitions)
 
     def seal(self, made: type[ReplayedTable] = ReplayedTable) -> Sequence[Epoch]:
-        """An epoch of each partition that has records."""
+        """Seal an epoch of each partition that has records."""
         partitions = [partition for partition, end in self._log.ends().items() if end]
         return [self._sealer.seal(made(self._log, each)).epoch for each in partitions]
 
@@ -73,7 +73,7 @@ class Sealing:
 
 
 class Flipping(KafkaSnapshotStore):
-    """One bit of every record is another than the manifest says."""
+    """Changes one bit of every record, so that it differs from the manifest."""
 
     is_flipping = False
 

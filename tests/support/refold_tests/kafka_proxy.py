@@ -1,5 +1,6 @@
-"""A proxy on loopback before a broker that keeps fetches back when told to: everything else is answered, as
-by a broker whose disk hangs while records are read from it."""
+"""A proxy on loopback in front of a broker, which holds back fetches on request. Everything else is passed on, as by a
+broker whose disk hangs while records are read.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from refold.testing.kafka import Kafka
 from refold.testing.processes import HOST
 
 _FETCH = 1
-_FRAME = struct.Struct(">ih")  # of a request: its length after these 4 bytes, and which request it is
+_FRAME = struct.Struct(">ih")  # of a request: its length after these 4 bytes, and its kind
 _COUNTED = 4
 _CHUNK_BYTES = 1 << 16
 
 
 class FetchProxy(socketserver.ThreadingTCPServer):
-    """Passes what clients send on to a broker; while `keeps_fetches` is set, no request for records."""
+    """Passes clients' requests on to a broker, except fetches while `keeps_fetches` is set."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -36,7 +37,7 @@ class _Connection(socketserver.BaseRequestHandler):
     request: socket.socket
 
     def handle(self) -> None:
-        # Where the broker is not there, or either side ends: so does the connection.
+        # If the broker is not available, or either side ends the connection, it is closed.
         with suppress(OSError), socket.create_connection(self.server.broker) as broker:
             back = Thread(target=self._answer, args=(broker,), daemon=True)
             back.start()
@@ -63,7 +64,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 @contextmanager
 def fetches_through_proxy(kafka: Kafka) -> Iterator[FetchProxy]:
-    """Have a Kafka of one node tell its clients to come by a proxy, which is gone after the block."""
+    """Make a Kafka of one node advertise a proxy to its clients. The proxy ends after the block."""
     host, port = kafka.bootstrap.split(":")
     with FetchProxy((host, int(port))) as proxy:
         Thread(target=proxy.serve_forever, daemon=True).start()

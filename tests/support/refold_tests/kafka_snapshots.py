@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 
 
 def make_topics(config: Mapping[str, str], prefix: str, partitions: int, settings: Mapping[str, str] = {}) -> None:
-    """The two topics that snapshots stand in, compacted."""
+    """Create the two topics in which snapshots are stored, compacted."""
     topics = Topics(prefix)
     named = {"cleanup.policy": "compact", **settings}
     new = [NewTopic(name, partitions, config=dict(named)) for name in (topics.snapshots, topics.manifests)]
@@ -35,13 +35,13 @@ def make_topics(config: Mapping[str, str], prefix: str, partitions: int, setting
 
 
 def _is_led(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """A topic that was made is not there at once."""
+    """Return whether a new topic is ready. It is not available at once."""
     found = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
     return len(found) == partitions and all(each.leader >= 0 for each in found.values())
 
 
 class Connection:
-    """Stores and readers of one log's snapshots, closed at the end of the block."""
+    """Stores and readers of one log's snapshots. They are closed at the end of the block."""
 
     def __init__(self, config: Mapping[str, str], prefix: str, partitions: int) -> None:
         self.topics = Topics(prefix)
@@ -56,7 +56,7 @@ class Connection:
         self, made: type[KafkaSnapshotStore] = KafkaSnapshotStore, *,
         owns: Callable[[int], bool] = lambda partition: True, transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> KafkaSnapshotStore:  # fmt: skip
-        """One that writes, as another process would."""
+        """Return a store that writes, as another process would."""
         found = made(
             self._clients, self.topics, self._map(), self._offsets, self._reading, self._undecided, owns=owns,
             transaction_timeout_ms=transaction_timeout_ms,
@@ -66,13 +66,13 @@ class Connection:
         return found
 
     def reader(self) -> KafkaSnapshotReader:
-        """One that sees what is committed by now."""
+        """Return a reader of what is committed by now."""
         found = KafkaSnapshotReader(self.topics, self._map(), self._offsets, self._reading)
         found.refresh()
         return found
 
     def ends(self, *, committed: bool) -> list[int]:
-        """Where `.snapshots` ends and where `.manifests` does, partition by partition."""
+        """Return the ends of `.snapshots` and then of `.manifests`, partition by partition."""
         both = self.topics.snapshots, self.topics.manifests
         places = [TopicPlace(topic, number) for topic in both for number in range(self._partitions)]
         found = self._offsets.ends(places, committed=committed)
@@ -81,14 +81,16 @@ class Connection:
     def stored(
         self, topic: str, partition: int, *, committed: bool = True
     ) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """Key and value of every record that is still there, by offset; also of those that were never committed."""
+        """Return key and value of every existing record, by offset. committed=False includes records never
+        committed.
+        """
         place = TopicPlace(topic, partition)
         end = self._offsets.ends([place], committed=committed)[place]
         reading = self._reading if committed else self._undecided
         return {each.offset: (each.key, each.value) for each in reading.records(place, 0, end)}
 
     def write(self, topic: str, partition: int, key: bytes, value: bytes | None) -> None:
-        """What nobody should write: a record that is no store's, durable on return."""
+        """Write an illegal record, which no store wrote. It is durable on return."""
         producer = self._clients.producer()
         producer.produce(topic, value, key, partition)
         assert producer.flush(TIMEOUT_S) == 0

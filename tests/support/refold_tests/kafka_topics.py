@@ -1,4 +1,4 @@
-"""Topics of a test's own on a real broker, and records written past refold: any time, any bytes, transactions."""
+"""A test's own topics on a real broker, and records written without refold: any time, any bytes, transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class Broker:
-    """Below refold: one broker, topics that begin with `prefix`."""
+    """Direct access to a broker, with topics that begin with `prefix`."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self.bootstrap = bootstrap
@@ -44,7 +44,7 @@ class Broker:
             reading.close()
 
     def topic(self, name: str, partitions: int = 1, **settings: str) -> str:
-        """A new topic; settings with _ for a dot."""
+        """Create a topic. In the names of settings, _ stands for a dot."""
         topic = f"{self.prefix}.{name}"
         config = {key.replace("_", "."): value for key, value in settings.items()}
         for done in self.admin.create_topics([NewTopic(topic, partitions, config=config)]).values():
@@ -52,7 +52,7 @@ class Broker:
         return topic
 
     def alter(self, topic: str, key: str, value: str) -> None:
-        """Set one setting of a topic; every later question sees it."""
+        """Change one setting of a topic. Later queries see it."""
         entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
         asked = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
         for done in self.admin.incremental_alter_configs(asked).values():
@@ -60,13 +60,13 @@ class Broker:
         await_true(lambda: self._setting(topic, key) == value, within_s=TIMEOUT_S)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic; on return the broker says that it is gone."""
+        """Delete a topic, and wait until the broker reports that it is gone."""
         for done in self.admin.delete_topics([topic]).values():
             done.result()
         self.await_partitions(topic, 0)
 
     def await_partitions(self, topic: str, count: int) -> None:
-        """Wait until the broker says that a topic has so many; 0 where it is gone."""
+        """Wait until the broker reports this number of partitions; 0: the topic is gone."""
         await_true(lambda: self._partitions(topic) == count, within_s=TIMEOUT_S)
 
     def _setting(self, topic: str, key: str) -> object:
@@ -86,14 +86,14 @@ class Broker:
         return self.offsets.ends([place])[place]
 
     def produce(self, place: TopicPlace, values: Iterable[bytes | None], **given: Any) -> None:
-        """Write values, each in a batch of its own; `given` as to Producer.produce."""
+        """Write values, each in its own batch. `given` is passed to Producer.produce."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
         for value in values:
             self._put(producer, place, value, given)
             assert producer.flush(TIMEOUT_S) == 0
 
     def transaction(self, place: TopicPlace, values: Sequence[bytes], *, end: str = "commit", **given: Any) -> Producer:
-        """Write values in one transaction that is committed, aborted or left open; its end has come on return."""
+        """Write values in one transaction, which is committed, aborted or left open. Its end is complete on return."""
         name = f"{self.prefix}.{next(_numbers)}"
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name})
         producer.init_transactions(TIMEOUT_S)
@@ -110,7 +110,7 @@ class Broker:
         return producer
 
     def settle(self, place: TopicPlace) -> None:
-        """Wait until no transaction is open in a partition: its marker comes after the producer's answer."""
+        """Wait until no transaction is open in a partition: its marker arrives after the producer's answer."""
         await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place], within_s=TIMEOUT_S)
 
     @staticmethod
@@ -119,7 +119,9 @@ class Broker:
 
 
 def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> Producer:
-    """What a worker does: verdicts and the committed offset in one transaction, which is begun and returned."""
+    """Write verdicts and the committed offset in one transaction, as a worker does. Return the open transaction's
+    producer.
+    """
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topics.group})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topics.prefix}.worker"})
     producer.init_transactions(TIMEOUT_S)
@@ -137,13 +139,15 @@ def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, ve
 
 
 def decide(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> None:
-    """`deciding`, committed and to be seen."""
+    """Write verdicts as `deciding` does, and commit them. They are visible on return."""
     deciding(broker, topics, place, through, verdicts).commit_transaction(TIMEOUT_S)
     broker.settle(TopicPlace(topics.deadletters, place.partition))
 
 
 def limit_producers(bootstrap: str, bytes_s: int) -> None:
-    """Kafka's quota on everybody who goes by refold's client id; Kafka's own tool sets it, librdkafka cannot."""
+    """Set Kafka's quota for all clients with refold's client id. Kafka's own tool does it, because librdkafka
+    cannot.
+    """
     words = [find_java().command, "-cp", class_path(fetch_jars()), "kafka.admin.ConfigCommand",
              "--bootstrap-server", bootstrap, "--alter", "--add-config", f"producer_byte_rate={bytes_s}",
              "--entity-type", "clients", "--entity-name", "refold"]  # fmt: skip

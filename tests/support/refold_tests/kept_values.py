@@ -1,4 +1,4 @@
-"""Values of every kind that a run keeps, and an agent that has one of them in each place where a run has values."""
+"""Values of every type that runs can store, and an agent that uses one of them wherever a run stores values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Colour(enum.Enum):
 
 
 class Word(enum.StrEnum):
-    """One whose members are text."""
+    """An enumeration whose members are text."""
 
     YES = "yes"
 
@@ -62,7 +62,7 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """A dataclass of others, that cannot be changed."""
+    """An immutable dataclass of other values."""
 
     items: tuple[Item, ...]
     colour: Colour
@@ -93,11 +93,11 @@ class Part(msgspec.Struct):
 
 
 class Outer:
-    """It has a class inside."""
+    """A class with a nested class."""
 
     @dataclasses.dataclass
     class Inner:
-        """A dataclass in a class."""
+        """A dataclass within a class."""
 
         size: float
 
@@ -135,18 +135,18 @@ KINDS: dict[str, Callable[[], Any]] = {
     "keys": lambda: {1: "a", (2, 3): "b", Colour.RED: {None: 1}},
     "what looks like a mark": lambda: {"refold.tuple": [1], "x": {"refold.class": "os:system", "refold.plain": (1,)}},
 }
-"""By what they are called: what makes one."""
+"""The name of each kind, and what creates a value of it."""
 
 EVERY = "all of them"
 
 
 def made_of(kind: str) -> Callable[[], Any]:
-    """What makes a value of a kind, or one of all."""
+    """Return the function that creates a value of a kind, or of all kinds."""
     return KINDS[kind] if kind != EVERY else lambda: {name: make() for name, make in KINDS.items()}
 
 
 def parts(value: Any) -> Any:
-    """A value as nothing but builtins, with the type of everything in it."""
+    """Reduce a value to builtins, with the type of every part."""
     kind = type(value).__qualname__
     if dataclasses.is_dataclass(value):
         return kind, {each.name: parts(getattr(value, each.name)) for each in dataclasses.fields(value)}
@@ -164,7 +164,7 @@ def parts(value: Any) -> Any:
 
 
 def require_same(found: Any, made: Callable[[], Any], place: str) -> None:
-    """Fail unless the value is equal to another one that is made so, in value and type."""
+    """Fail unless the value equals another one that is created the same way, in value and type."""
     wanted = made()
     assert parts(found) == parts(wanted), place
     assert found == wanted, place
@@ -195,7 +195,7 @@ def chat(value: Any) -> Any:
 
 
 def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
-    """An agent that has the value everywhere. dies: its process is killed in its last step."""
+    """Use the value in every place. dies: its process is killed in its last step."""
     made = made_of(kind)
     require_same(run.input["value"], made, "input")
     require_same(run.state["begun"], made, "state at the start")
@@ -209,7 +209,7 @@ def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
         require_same(run.state["kept"][0], made, "state")
         run.state["kept"].append(made())
     if dies:
-        run._sink.settle()  # what was recorded stands, so that the test knows where the run stands
+        run._sink.settle()  # everything recorded so far is durable, so that the test knows the run's position
         os.kill(os.getpid(), signal.SIGKILL)
     with run.step("read again"):
         require_same(run.state["kept"][1], made, "state behind a step")
@@ -218,18 +218,18 @@ def agent(run: refold.Run, kind: str, *, dies: bool = False) -> Any:
 
 
 def everything(run: refold.Run) -> Any:
-    """The agent, with one of all."""
+    """Run the agent with one value of every kind."""
     return agent(run, EVERY)
 
 
 def begun(log: Any, kind: str, run: str) -> refold.Run:
-    """A run of the agent, to be driven."""
+    """Return a run of the agent that can be driven."""
     made = made_of(kind)
     found: refold.Run = log.run("keeper", id=run, input={"value": made()}, state={"begun": made()})
     return found
 
 
 def main() -> None:
-    """Begin a run whose process is killed in it."""
+    """Begin a run, whose process is killed."""
     with refold.open(sys.argv[1]) as log:
         begun(log, EVERY, "killed").drive(partial(agent, kind=EVERY, dies=True))

@@ -1,4 +1,4 @@
-"""What every key ring has to do: subclassed with `opened`, it is the tests of one kind of ring."""
+"""The contract of every key ring. A subclass with the fixture `opened` tests one kind of ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ IDS = ("run:a", "run:A", "run:ä/../b", "x" * 1000, ".", "person:ab\u2028c")
 
 
 class RingContract:
-    """A subclass has the fixture `opened`: gives another handle of one ring each time, as another process would."""
+    """The contract. A subclass has the fixture `opened`, which returns a new handle of one ring each time, as if from
+    another process.
+    """
 
     def test_a_key_is_made_once_and_stays(self, opened: Callable[[], KeyRing]) -> None:
         ring = opened()

@@ -1,4 +1,6 @@
-"""Moments of the worker's protocol at which a test's worker kills or stops its own process, by methods of its own."""
+"""Moments of the worker's protocol at which a test's worker kills or stops its own process, from within its own
+methods.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ SEALING_MOMENTS = ("appended", "named", "sealed")
 
 
 def die_at(moment: str, count: int, sent: signal.Signals = signal.SIGKILL) -> None:
-    """From now on: send this process a signal when it comes to the moment for the count-th time."""
+    """Send this process a signal when it reaches the moment for the count-th time."""
     if not moment:
         return
     calls: list[None] = []
@@ -24,7 +26,8 @@ def die_at(moment: str, count: int, sent: signal.Signals = signal.SIGKILL) -> No
     def reached() -> None:
         calls.append(None)
         if len(calls) == count:
-            # To this thread: it goes no further, while one that the process is sent may reach another thread first.
+            # The signal goes to this thread, which then stops here. A signal to the process may reach another
+            # thread first.
             signal.pthread_kill(threading.get_ident(), sent)
 
     def after(owner: type, name: str) -> None:

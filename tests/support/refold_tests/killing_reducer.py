@@ -1,6 +1,6 @@
-"""Custom reducers that stop, or kill, the process they run in, unless it is the one that named itself in MORTAL_SPARES.
+"""Custom reducers that stop or kill their own process, except the process whose id is in MORTAL_SPARES.
 
-MORTAL_CALLS: at which call. MORTAL_HOLD: a folder; the process waits there, a file of its number says that it does.
+MORTAL_CALLS: at which call. MORTAL_HOLD: a folder; the process writes a file named after its id there and waits.
 Without it the process kills itself.
 """
 

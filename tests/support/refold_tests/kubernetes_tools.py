@@ -1,8 +1,8 @@
-"""What charts and images are tested with, fetched once into the user's cache: Helm, kubeconform, Kubernetes' schemas,
-and hadolint. Without one of them a test is skipped, in CI it fails.
+"""The tools for testing charts and images: Helm, kubeconform, Kubernetes' schemas, and hadolint. They are downloaded
+once into the user's cache. Without one of them a test is skipped; in CI it fails.
 
-Helm is the official helm.sh/helm/v3 as a shared library, from Maven Central. kubeconform is built by Go, whose checksum
-database vouches for it. The schemas are Kubernetes' own, from a wheel; what is not pinned by a lock is by its SHA-256.
+Helm is the official helm.sh/helm/v3 as a shared library from Maven Central. kubeconform is built by Go, and verified by
+its checksum database. The schemas are Kubernetes' own, from a wheel. What no lock file pins is pinned by its SHA-256.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = (
     "networkpolicy-networking-v1", "persistentvolumeclaim-v1", "pod-v1", "poddisruptionbudget-policy-v1", "service-v1",
     "serviceaccount-v1", "statefulset-apps-v1",
 )  # fmt: skip
-"""Those that a chart may make; more of them are to be added here."""
+"""The kinds that a chart may create. Others have to be added here."""
 _HELM_JAR = "com.marcnuri.helm-java:linux-amd64:0.0.21"
 _HELM_SHA256 = "a01b3a7a746e67ac9541d147dabcea0b295ea1cbb0c456a3f2f5b911ce75bf7a"
 _SCHEMAS = "kubernetes-validate==1.37.0"
@@ -45,27 +45,29 @@ _REFERENCE = re.compile(r'"#/\$defs/([^"]+)"')
 
 @cache
 def helm_library() -> Path:
-    """Helm's shared library."""
+    """Return Helm's shared library."""
     return _there("helm", lambda: fetched(cache_folder() / f"helm-{HELM_VERSION}", _fetch_helm)) / "helm.so"
 
 
 @cache
 def kubeconform() -> Path:
-    """The program kubeconform."""
+    """Return the program kubeconform."""
     folder = cache_folder() / f"kubeconform-{KUBECONFORM_VERSION}-{sys.platform}-{platform.machine()}"
     return _there("kubeconform", lambda: fetched(folder, _build_kubeconform)) / "kubeconform"
 
 
 @cache
 def kubernetes_schemas() -> Path:
-    """A folder of Kubernetes' schemas, vVERSION-standalone-strict/KIND-GROUP-VERSION.json for KUBERNETES_VERSIONS."""
+    """Return a folder of Kubernetes' schemas, vVERSION-standalone-strict/KIND-GROUP-VERSION.json for
+    KUBERNETES_VERSIONS.
+    """
     digest = hashlib.sha256(" ".join((_SCHEMAS, *KUBERNETES_VERSIONS, *KINDS)).encode()).hexdigest()[:12]
     return _there("Kubernetes' schemas", lambda: fetched(cache_folder() / f"kubernetes-{digest}", _fetch_schemas))
 
 
 @cache
 def hadolint() -> Path:
-    """The program hadolint."""
+    """Return the program hadolint."""
     folder = cache_folder() / _HADOLINT.replace("==", "-")
     return _there("hadolint", lambda: fetched(folder, _fetch_hadolint)) / "hadolint"
 
@@ -96,7 +98,7 @@ def _build_kubeconform(folder: Path) -> None:
         raise ServerMissing("it is built by Go 1.26 or newer, and there is no go on PATH")
     folder.mkdir()
     package = f"github.com/yannh/kubeconform/cmd/kubeconform@v{KUBECONFORM_VERSION}"
-    # Without cgo and without what debuggers want: it is built within a minute that way.
+    # Without cgo and debug information it is built within a minute.
     built = ["env", f"GOBIN={folder}", "CGO_ENABLED=0", go, "install", "-ldflags=-s -w", package]
     run_fetch(f"kubeconform {KUBECONFORM_VERSION}", built, folder)
 
@@ -115,8 +117,11 @@ def _fetch_schemas(folder: Path) -> None:
 
 
 def _whole(schema: str, definitions: Mapping[str, Any]) -> str:
-    """A schema with the definitions that it needs. As they are packed all share one file, by a name at kubernetes.io:
-    kubeconform would ask for that, or else read a megabyte for each object."""
+    """Return a schema together with the definitions that it needs.
+
+    As packaged, all schemas refer to one shared file at kubernetes.io. kubeconform would request that file, or else
+    read a megabyte for each object.
+    """
     tree = json.loads(schema.replace("/api/_definitions.json#", "#"))
     tree.pop("$id", None)
     needed: dict[str, Any] = {}
@@ -161,12 +166,14 @@ def _require_linux(what: str, machine: str) -> None:
 
 
 def conform(found: Sequence[Mapping[str, Any]], version: str) -> list[dict[str, str]]:
-    """What kubeconform finds wrong in objects, {filename, kind, name, status, msg} each; a kind without a schema
-    is one too. Custom resources are left out by the caller."""
+    """Return what kubeconform reports about objects, {filename, kind, name, status, msg} each.
+
+    A kind without a schema is reported too. The caller leaves out custom resources.
+    """
     schemas = kubernetes_schemas() / "{{.NormalizedKubernetesVersion}}-standalone{{.StrictSuffix}}"
     command = [str(kubeconform()), "-strict", "-output", "json", "-kubernetes-version", version, "-schema-location",
                f"{schemas}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"]  # fmt: skip
-    # No proxy and no network of its own: whatever is not in the folder is an error.
+    # No proxy and no network: whatever is missing in the folder is an error.
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     given = "\n---\n".join(json.dumps(each) for each in found)
     done = subprocess.run(command, input=given, env=kept, capture_output=True, text=True, timeout=120, check=False)

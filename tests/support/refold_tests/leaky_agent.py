@@ -1,4 +1,4 @@
-"""An agent that says a secret in every place where an author of agents can put text."""
+"""An agent that mentions a secret in every place where an agent's author can put text."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from refold.agents.effects.errors import NotDone
 from refold.agents.recorder.run import Run
 
 PAD = " and so on, to be too long to stand in a record" * 60
-"""More than a payload may have before it goes into a blob."""
+"""Longer than a payload may be before it is stored as a blob."""
 
 
 class Planted:
-    """Makes one secret of each sort for each place, and remembers them."""
+    """Creates one secret of each kind for each place, and remembers them."""
 
     def __init__(self) -> None:
         self.secrets: dict[str, str] = {}
 
     def text(self, place: str) -> str:
-        """A text with secrets of a form of their own, too long for a record."""
+        """Return a text with secrets that are recognized by their form. It is too long for a record."""
         number = len(self.secrets)
         self.secrets[f"{place}: mail"] = mail = f"planted{number}x@{place.replace(' ', '-')}.example"
         self.secrets[f"{place}: key"] = key = f"sk-planted{number:04}{'abcdefgh' * 3}"
         return f"ask {mail} with {key}{PAD}"
 
     def opaque(self, place: str) -> str:
-        """A secret that only a name gives away."""
+        """Return a secret that is recognized only by the name of its field."""
         self.secrets[f"{place}: opaque"] = secret = f"Opaque!{len(self.secrets)}-{place.replace(' ', '-')}"
         return secret
 
 
 def run_leaky(log: Any, planted: Planted, redact: Any) -> str:
-    """Record two runs, one that ends well and one that fails; the id of the first."""
+    """Record two runs, one that succeeds and one that fails; return the id of the first."""
     text, opaque = planted.text, planted.opaque
     password = opaque("input")
 

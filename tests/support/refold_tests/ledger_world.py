@@ -1,4 +1,4 @@
-"""A log, a clock that tests move, and ledgers as processes would have them."""
+"""A log, a clock that tests set, and ledgers as separate processes would use them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from refold.agents.effects.keys import StepKeys
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.order import Order
 
-# Long enough that no log of RocksDB holds it by chance.
+# Long enough not to occur in RocksDB's own log by chance.
 CARD = "4242 4242 4242 4242"
 ARGUMENTS = {"kwargs": {"order": 7, "amount": 50.0}}
 LEASE_S = 60.0
 
 
 class World:
-    """A log, a clock that moves when somebody sleeps, and ledgers as processes would have them."""
+    """A log, a clock that advances when a process sleeps, and ledgers as separate processes would use them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class World:
         return self.ledger().effect(order.key).status
 
     def restarted(self) -> None:
-        """As after a crash: nothing but the log is left."""
+        """Reopen the log, as after a crash: only the log is left."""
         self.log.close()
         self.log = refold.open(f"file:{self.path}")
 
@@ -47,7 +47,7 @@ def ordered(run: str = "r-1", step: int = 1) -> Order:
 
 
 class Service:
-    """What a tool calls: it answers in turn, the last for ever; exceptions are raised."""
+    """The service that a tool calls. It returns its answers in turn and repeats the last one; exceptions are raised."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = [*answers]

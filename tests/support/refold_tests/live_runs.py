@@ -1,4 +1,4 @@
-"""Runs of agents, recorded into memory."""
+"""Runs of agents that are recorded into memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refold.agents.replay.memory_runs import MemoryChildren
 
 
 class World(ReplayBackend):
-    """Entities as given; each observation has an id; write tools are sent."""
+    """A world with the given entities. Each observation gets an id, and calls of write tools are sent."""
 
     def __init__(self, entities: Mapping[str, Plain]) -> None:
         self._entities = entities
@@ -28,7 +28,7 @@ class World(ReplayBackend):
         self.sent: list[str] = []
 
     def read(self, entity: str, at: Any) -> Plain:
-        """What was given."""
+        """Return the given entity."""
         return {
             "version": 1,
             "state_hash": "aa",
@@ -38,57 +38,59 @@ class World(ReplayBackend):
         }
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """The same."""
+        """Return the fields of the given entity."""
         found: Mapping[str, Any] = self._entities[entity]
         return found
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
-        """Keep it."""
+        """Remember the observation; return its id."""
         self.observed.append((entity, dict(patch)))
         return f"{len(self.observed):064x}"
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
-        """Send it."""
+        """Send the call."""
         self.sent.append(tool.name)
         return send(key)
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
-        """Send it."""
+        """Send the call."""
         self.sent.append(tool.name)
         return await send(key)
 
 
 class Clock:
-    """Times and ids that go up with each look; waits take no time."""
+    """Times and ids that increase with each reading. Waiting takes no time."""
 
     def __init__(self) -> None:
         self.looks = 0
 
     def now_micros(self) -> int:
-        """One second later with each look."""
+        """Return a time one second later than the previous one."""
         self.looks += 1
         return self.looks * 1_000_000
 
     def new_id(self) -> str:
-        """The next one."""
+        """Return the next id."""
         return f"id-{self.now_micros()}"
 
     async def sleep(self, seconds: float) -> None:
-        """No wait."""
+        """Return at once."""
 
     @property
     def chance(self) -> Nondeterminism:
-        """As a run takes it."""
+        """The clock in the form that runs use."""
         return Nondeterminism(self.now_micros, self.new_id, lambda: 0.0, lambda seconds: None, self.sleep)
 
 
 def recorded(
     agent: Callable[[Run], Any], *, world: World | None = None, answers: Answers = WORLD, **given: Any
 ) -> Recording:
-    """Run an agent's function, sync or async, and give what it did; its own errors are how it ended."""
+    """Run an agent's function, sync or async; return its recording. The agent's own errors are part of the
+    recording.
+    """
     head = Recording(**{"run": "run-1", "agent": "agent", "state": {}, "status": "running", **given})
     folder = StepAssembler(lambda tree: tree, start_hash(head.agent, head.input, head.seed, head.state), head.state)
     sink = MemorySink(head, folder, lambda tree: tree)

@@ -1,4 +1,4 @@
-"""A log under load: a client that appends without a pause, and a worker that is started again whenever it ends."""
+"""A log under load: a client that appends continuously, and a worker that is restarted whenever it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 8
 
 
 class Feeding:
-    """Appends observations of THING in a thread, some at a time, and repeats of them once all are there."""
+    """Appends observations of THING in a thread, a few at a time. Once all are in the log, it repeats some of them."""
 
     def __init__(self, url: str, observations: Sequence[Observation], rng: random.Random) -> None:
         self.acknowledged: set[bytes] = set()
@@ -34,7 +34,7 @@ class Feeding:
         self._thread.start()
 
     def await_more(self, flushes: int = 3) -> None:
-        """Return when so many more appends were acknowledged, each begun after this call."""
+        """Return once this many more appends were acknowledged, each begun after this call."""
         wanted = self.flushes + flushes + 1
         deadline = time.monotonic() + PATIENCE_S
         while self.flushes < wanted:
@@ -43,17 +43,17 @@ class Feeding:
             time.sleep(0.02)
 
     def pause(self) -> None:
-        """Append nothing until `go_on`; what was appended is acknowledged on return."""
+        """Append nothing until `go_on`. Earlier appends are acknowledged on return."""
         self._going.clear()
         with self._lock:
             pass
 
     def go_on(self) -> None:
-        """Append again."""
+        """Resume appending."""
         self._going.set()
 
     def finish(self) -> set[bytes]:
-        """Append what is left, and stop; the ids of all that was acknowledged."""
+        """Append the rest, and stop; return the ids of all acknowledged observations."""
         self.stop()
         assert not self._thread.is_alive()
         if self._problem is not None:
@@ -61,7 +61,7 @@ class Feeding:
         return self.acknowledged
 
     def stop(self) -> None:
-        """As `finish`, whatever came of it."""
+        """Stop like `finish`, but ignore errors."""
         self._stopping.set()
         self._going.set()
         self._thread.join(PATIENCE_S)
@@ -85,7 +85,7 @@ class Feeding:
 
 @contextmanager
 def feeding(url: str, observations: Sequence[Observation], rng: random.Random) -> Iterator[Feeding]:
-    """A client that appends until it is told to finish, or the test failed."""
+    """Run a client that appends until it is told to finish, or the test fails."""
     found = Feeding(url, observations, rng)
     try:
         yield found
@@ -94,9 +94,9 @@ def feeding(url: str, observations: Sequence[Observation], rng: random.Random) -
 
 
 class Kept:
-    """A worker that is started again when it ends, as by whoever supervises processes.
+    """A worker that is restarted when it ends, as by a process supervisor.
 
-    Whatever it ends by has a name: one line, and the exit status of the command line. `said`: those lines.
+    It must end with one line and the exit status of the command line. `said`: these lines.
     """
 
     def __init__(self, start: Callable[[], Child]) -> None:
@@ -105,7 +105,7 @@ class Kept:
         self.now = start()
 
     def look(self) -> None:
-        """Start it again, if it has ended."""
+        """Restart the worker if it has ended."""
         if self.now.process.poll() is not None:
             said = self.now.line()
             assert self.now.end() == REFUSED, said
@@ -113,6 +113,6 @@ class Kept:
             self.now = self._start()
 
     def drain(self) -> None:
-        """Have it finish, and be sure that it did."""
+        """Let the worker finish, and check that it did."""
         self.now.signal(signal.SIGTERM)
         assert self.now.end() == 0

@@ -1,7 +1,7 @@
-"""What every log must do, whatever stores it: subclass `LogConformance` and say how a log is opened.
+"""The contract of every log, whatever stores it: subclass `LogConformance` and define how a log is opened.
 
-`FoldedLogConformance` adds what a log must do that is open together with the fold that follows it. Tests write through
-one handle and read through another; they may be the same one.
+`FoldedLogConformance` adds the contract of a log that is open together with the fold that follows it. Tests write
+through one handle and read through another; both may be the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from refold_tests.snapshot_conformance import check_snapshots_of_a_log
 
 
 def await_changes(log: LogPort, partition: int, more_than: int) -> None:
-    """Return when a partition shows more changes than so many: who folds may be another process."""
+    """Return once a partition shows more than this many changes: another process may fold them."""
     deadline = time.monotonic() + 60
     while sum(1 for _ in log.read_changes(partition, 0)) <= more_than:
         assert time.monotonic() < deadline
@@ -51,9 +51,9 @@ def await_changes(log: LogPort, partition: int, more_than: int) -> None:
 
 
 class LogConformance:
-    """Subclass it as a test class, with a fixture `opened` that gives an `Opened`."""
+    """Subclass it as a test class, with a fixture `opened` that returns an `Opened`."""
 
-    # Records: order, place and time
+    # Records: order, position and time
 
     def test_a_new_log_is_empty(self, opened: Opened) -> None:
         with opened() as (_, log):
@@ -115,7 +115,7 @@ class LogConformance:
             assert [each.offset for each in own] == list(range(1, 600))
 
     def test_times_are_known_at_every_offset(self, opened: Opened) -> None:
-        """Also where reading begins in the middle, and by every way of asking."""
+        """Also if reading begins in the middle, and through every method."""
         with opened() as handles:
             for start in range(0, 60, 20):
                 written(handles, [said(A, number) for number in range(start, start + 20)])
@@ -147,7 +147,7 @@ class LogConformance:
                 for end in {0, 1, own[len(own) // 2].offset, own[-1].offset, own[-1].offset + 1}:
                     below = {record.id: record for record in reversed(own) if record.offset < end}
                     found = list(log.entity_records(name, end))
-                    # Repeats may stand among them, each behind the first of its id.
+                    # There may be repeats, each after the first record of its id.
                     firsts = list({record.id: record for record in reversed(found)}.values())[::-1]
                     assert sorted(firsts, key=lambda record: record.offset) == sorted(
                         below.values(), key=lambda record: record.offset
@@ -230,7 +230,7 @@ class LogConformance:
             assert [each.cut for each in log.markers()] == [cuts[2], cuts[4], cuts[5], cuts[3]]
 
     def test_marking_again_alike_is_no_error(self, opened: Opened) -> None:
-        """Whoever asked an owner that ended before it answered asks again."""
+        """A caller whose owner ended before it answered asks again."""
         with opened() as (log, _):
             written(Handles(log, log), [said(A, 0)])
             cut = cut_text(log)
@@ -253,7 +253,7 @@ class LogConformance:
             assert len([*log.registry]) == 1
 
     def test_registration_and_recording_share_one_clock(self, opened: Opened) -> None:
-        """A cut by time takes the definitions registered by then."""
+        """A cut by time includes the definitions that were registered by then."""
         more = defined(document(more={"type": "string", "refold.reducer": "latest"}))
         with opened() as handles:
             for definition in (THING, OTHER):
@@ -268,7 +268,7 @@ class LogConformance:
             assert times == sorted(times)
             assert times[1] <= record.recorded_at <= times[2]
             before = [log.registry.registered_by(time - 1) for time in times]
-            # Workers register, too: which versions of types with code are in effect.
+            # Workers register too: which versions of types with code are in effect.
             assert before == (sorted(before) if opened.has_workers else [times.index(time) for time in times])
 
     def test_what_evolution_forbids_is_refused_and_changes_nothing(self, opened: Opened) -> None:
@@ -317,12 +317,12 @@ class LogConformance:
             for digest in (empty, old, kept, new):
                 log.blobs.put(digest, contents[digest])
             since_ms = time.time_ns() // 1_000_000 + 3_600_000
-            assert log.blobs.remove([new], 0) == Removed(0, 0, 1)  # put since
+            assert log.blobs.remove([new], 0) == Removed(0, 0, 1)  # put again in the meantime
             for again in range(2):
                 assert log.blobs.remove([old, empty, never], since_ms) == (
                     Removed(0, 0, 0) if again else Removed(2, 3, 0)
                 )
-            log.blobs.put(never, EXPIRED)  # as an import hears of it
+            log.blobs.put(never, EXPIRED)  # as an import reports it
             log.blobs.put(kept, EXPIRED)
             for each in (log, reader):
                 assert {name for name in contents if each.blobs.has_expired(name)} == {empty, old, never}
@@ -355,7 +355,9 @@ class LogConformance:
 
 
 class FoldedLogConformance(LogConformance):
-    """For a log whose handles are open together with the fold that follows it, and whose `flush` waits for that."""
+    """For a log whose handles are open together with the fold that follows it, and whose `flush` waits for that
+    fold.
+    """
 
     def test_a_read_of_changes_under_way_is_not_disturbed_by_writes(self, opened: Opened) -> None:
         with opened() as handles:
@@ -443,7 +445,7 @@ class FoldedLogConformance(LogConformance):
 
 
 class ClockedConformance:
-    """For a log that takes its times from a clock that tests set: beside the other suites."""
+    """For a log that takes its times from a clock that tests set, in addition to the other suites."""
 
     def test_recorded_at_never_falls_in_a_partition(self, opened: Opened) -> None:
         with opened() as handles:
@@ -474,7 +476,9 @@ class ClockedConformance:
             assert found == [0, 3, 5, 5, 6, 6]
 
     def test_registration_times_never_fall(self, opened: Opened) -> None:
-        """A cut by time takes the definitions registered by then, so the first one may not be the latest."""
+        """A cut by time includes the definitions that were registered by then, so the first one may not be the
+        latest.
+        """
         more = defined(document(more={"type": "string", "refold.reducer": "latest"}))
         with opened() as handles:
             handles.write.register(THING)

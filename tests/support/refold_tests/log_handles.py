@@ -1,4 +1,4 @@
-"""A log as its tests hold it: opened twice, written to, and held to what a naive fold says."""
+"""A log as its tests use it: opened twice, written to, and compared with the naive fold."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ PARTITIONS = 4
 
 
 class Handles(NamedTuple):
-    """One log: where it is written, where it is read."""
+    """One log: a handle to write it, and one to read it."""
 
     write: LogPort
     read: LogPort
 
 
 class Opened(ABC):
-    """A log of PARTITIONS partitions in a place of its own, opened and closed as often as a test wants."""
+    """A log of PARTITIONS partitions in its own place. A test may open and close it as often as it wants."""
 
     clock: FileClock | None = None
-    """What the log takes its times from; None where it has a clock of its own."""
+    """The clock of the log; None: it uses its own."""
     has_workers = False
-    """Whether a worker is at work on it."""
+    """Whether a worker folds it."""
 
     @abstractmethod
     def __call__(self) -> AbstractContextManager[Handles]:
-        """The log open until the end of the block; made when it is not there."""
+        """Open the log until the end of the block. It is created if it does not exist."""
 
     def set_clock(self, later_ms: int) -> None:
-        """From now on it is so long after BEGIN_MS."""
+        """Set the clock to this long after BEGIN_MS."""
         assert self.clock is not None
         self.clock.set(BEGIN_MS + later_ms)
 
 
 def put(log: LogPort, observations: Iterable[Observation], definition: TypeDefinition = THING) -> None:
-    """Append under a definition (of OTHER's type: under that), registered if it is not."""
+    """Append under a definition, which is registered if necessary. Observations of OTHER's type use OTHER."""
     for each in observations:
         append(log, each, OTHER if each.type == OTHER.name else definition)
 
 
 def mixed(seed: int) -> list[Observation]:
-    """A random history, and among it plain observations of entities with awkward names."""
+    """Return a random history, mixed with simple observations of entities with unusual names."""
     rng = random.Random(seed)
     observations = random_history(seed, 150)
     for number in range(100):
@@ -68,19 +68,19 @@ def mixed(seed: int) -> list[Observation]:
 
 
 def written(handles: Handles, observations: Iterable[Observation]) -> None:
-    """Append, flush, and let the reader see it."""
+    """Append, flush, and refresh the reader."""
     put(handles.write, observations)
     handles.write.flush()
     handles.read.refresh()
 
 
 def everything(log: LogReader) -> dict[int, list[Record]]:
-    """All records by partition."""
+    """Return all records, by partition."""
     return {partition: list(log.read(partition, 0, end)) for partition, end in log.ends().items()}
 
 
 def changes_of(log: LogReader) -> dict[str, list[Change]]:
-    """All changes by entity."""
+    """Return all changes, by entity."""
     reader = ChangeReader(log)
     found: dict[str, list[Change]] = defaultdict(list)
     for partition in range(log.partitions):
@@ -91,7 +91,7 @@ def changes_of(log: LogReader) -> dict[str, list[Change]]:
 
 
 def assert_folded(log: LogReader, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
-    """The table and the chains of changes are those of the observations, as the naive fold has them."""
+    """Check that the table and the chains of changes match the observations, by the naive fold."""
     reference = reference_definition(definition)
     states = {name: unpack(name, packed) for name, packed in log.stored_entities()}
     assert states.keys() == {each.entity for each in observations}
@@ -108,7 +108,7 @@ def assert_folded(log: LogReader, observations: Sequence[Observation], definitio
 
 
 def assert_rebuilt(log: LogReader, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
-    """What the log rebuilds to at its end is what the observations fold to, as the naive fold has them."""
+    """Check that a rebuild at the log's end matches the observations, by the naive fold."""
     rebuilt = rebuild(log, Points(log, 0).end(), parallel=False)
     states = {name: unpack(name, packed) for name, packed in rebuilt.rows()}
     assert states.keys() == {each.entity for each in observations}
@@ -118,7 +118,7 @@ def assert_rebuilt(log: LogReader, observations: Sequence[Observation], definiti
 
 
 def assert_chain(changes: Sequence[Change]) -> None:
-    """Versions without gaps from 0, hashes that meet."""
+    """Check that versions count from 0 without gaps, and that hashes link up."""
     assert (changes[0].from_version, changes[0].hash_before) == (0, None)
     for before, after in pairwise(changes):
         assert (after.from_version, after.hash_before) == (before.to_version, before.hash_after)

@@ -1,4 +1,4 @@
-"""An agent of one long step, whose calls run in order and in threads, and which is killed while it goes on."""
+"""An agent with one long step, whose calls run in order and in threads. It is killed during the step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ CODE = "from refold_tests.long_steps import main; main()"
 
 
 def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Callable[[refold.Run], Any]:
-    """The agent. calls: a file that gets a line when a call ends, once its answer is decided.
+    """Return the agent.
 
-    dies_behind: after so many calls it is killed, 0: never. is_barred: what had ended stands before.
+    Args:
+        calls: A file that gets a line when a call ends, once its answer is decided.
+        dies_behind: After how many calls it is killed; 0: never.
+        is_barred: Whether all ended calls are durable before it is killed.
     """
 
     def noted(name: str) -> str:
@@ -44,7 +47,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
                 if is_barred:
                     run._sink.settle()
                 else:
-                    time.sleep(random.random() * 0.02)  # around the time within which it stands
+                    time.sleep(random.random() * 0.02)  # about as long as it takes until the calls are durable
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def lane(number: int) -> list[str]:
@@ -55,7 +58,7 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
             return found
 
         with run.step("all of it"):
-            run._sink.settle()  # there is a run to resume
+            run._sink.settle()  # the run exists, so it can be resumed
             answers: list[Any] = []
             for number in range(CALLS):
                 answers.append(run.model(ask, f"call {number % 4}") if number % 2 else look(f"look {number}")["found"])
@@ -69,7 +72,9 @@ def agent_of(calls: Path, dies_behind: int = 0, *, is_barred: bool = True) -> Ca
 
 
 def main() -> None:
-    """Drive the run: the log's URL, the file of calls, after how many it is killed, `barred` and `resume` or not."""
+    """Drive the run. Arguments: the log's URL, the file of calls, the number of calls before the kill, and optionally
+    `barred` and `resume`.
+    """
     url, calls, dies_behind, how = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     agent = agent_of(calls, dies_behind, is_barred="barred" in how)
     with refold.open(url) as log:

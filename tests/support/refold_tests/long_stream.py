@@ -1,4 +1,4 @@
-"""A provider whose stream goes on as long as it is told to."""
+"""A provider whose stream continues as long as a test wants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = b"data: " + b"x" * ((1 << 16) - 8) + b"\n\n"
 
 @contextmanager
 def long_stream() -> Iterator[tuple[str, threading.Semaphore]]:
-    """Its URL, and what lets it send so many pieces of 64 KiB more."""
+    """Yield the URL, and a semaphore each release of which lets it send another piece of 64 KiB."""
     more = threading.Semaphore(0)
     ended = threading.Event()
 
@@ -33,7 +33,7 @@ def long_stream() -> Iterator[tuple[str, threading.Semaphore]]:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(PIECE), PIECE))
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with serving(Handler) as url:
         try:

@@ -1,4 +1,4 @@
-"""Recordings made by hand, with a chain that holds."""
+"""Hand-made recordings with a valid chain of hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = "run-1"
 
 
 def tool(name: str, answer: Any = None, effect: Effect = "read", **kwargs: Any) -> Call:
-    """A call of a tool."""
+    """Return a call of a tool."""
     return Call(
         asked=RecordedRequest(kind="tool", name=name, request={"args": [], "kwargs": kwargs}, effect=effect),
         answer=answer,
@@ -22,17 +22,17 @@ def tool(name: str, answer: Any = None, effect: Effect = "read", **kwargs: Any) 
 
 
 def model(answer: Any, **kwargs: Any) -> Call:
-    """A call of a model named chat."""
+    """Return a call of a model named chat."""
     return Call(asked=RecordedRequest(kind="model", name="chat", request={"args": [], "kwargs": kwargs}), answer=answer)
 
 
 def made(kind: Any, answer: Any = None, name: str = "", request: Any = None) -> Call:
-    """Any other call."""
+    """Return a call of any other kind."""
     return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer)
 
 
 def failed(call: Call, exception: str, message: str = "") -> Call:
-    """The call, as one that failed."""
+    """Return the call as one that failed."""
     return msgspec.structs.replace(call, failure=Failure(exception=exception, message=message))
 
 
@@ -44,13 +44,13 @@ def step(
     outcome: Outcome = "succeeded",
     before: tuple[Attempt, ...] = (),
 ) -> Step:
-    """A step of one attempt behind those before; its number and hashes are given by `run_of`."""
+    """Return a step with one attempt after those in `before`. `run_of` sets its number and hashes."""
     attempts = (*before, Attempt(number=len(before) + 1, calls=calls))
     return Step(number=0, name=name, attempts=attempts, delta=delta, result=result, outcome=outcome)
 
 
 def run_of(*steps: Step, output: Any = None, **fields: Any) -> Recording:
-    """A run that ended with these steps."""
+    """Return a run that ended with these steps."""
     recording = Recording(run=RUN, agent="agent", status="ended", outcome="succeeded", output=output, **fields)
     state, previous = recording.state, start_hash("agent", recording.input, recording.seed, recording.state)
     placed = []

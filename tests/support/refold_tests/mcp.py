@@ -1,4 +1,4 @@
-"""refold's MCP server on a real transport, and the official client that talks to it."""
+"""refold's MCP server on a real transport, and the official client."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from refold.streams.web.server import WebServer
 from refold_tests.command import COMMAND, environment
 
 MODES = ("auto", "legacy")
-"""Today's protocol, and the handshake of those before."""
+"""Today's protocol, and the handshake of earlier versions."""
 POSTED = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 T = TypeVar("T")
 
 
 class HttpServer(NamedTuple):
-    """A server. url: that messages are posted to."""
+    """A server. url: the address that messages are posted to."""
 
     url: str
 
     def post(self, content: bytes, method: str = "POST", headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        """One request as it is: status and body."""
+        """Send one request unchanged; return status and body."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         try:
@@ -46,7 +46,7 @@ class HttpServer(NamedTuple):
 
 @contextmanager
 def http_server(url: str, token: str | None = None, *, writes: bool = False) -> Iterator[HttpServer]:
-    """The MCP server of a log on a free port."""
+    """Run the MCP server of a log on a free port."""
     server = WebServer("127.0.0.1", 0, Access(None if token is None else Token(token)), what="the MCP server")
     history = HistoryServer(LogTarget(url), writes=writes)
     site = McpSite(history)
@@ -60,7 +60,7 @@ def http_server(url: str, token: str | None = None, *, writes: bool = False) -> 
 
 
 def by_stdio(url: str, *options: str, more: Mapping[str, str] | None = None) -> Any:
-    """A transport of the client: `refold mcp` as a process of its own."""
+    """Return a transport for the client: `refold mcp` as its own process."""
     command, *rest = map(str, COMMAND)
     given = StdioServerParameters(
         command=command, args=[*rest, "mcp", *options], env=environment(url, dict(more or {}))
@@ -69,7 +69,7 @@ def by_stdio(url: str, *options: str, more: Mapping[str, str] | None = None) -> 
 
 
 def asked(target: Any, work: Callable[[Client], Awaitable[T]], mode: str = "auto") -> T:
-    """What a client finds at a server: an URL, or a transport."""
+    """Connect a client to a server, given by URL or transport, and return the result of `work`."""
 
     async def run() -> T:
         async with Client(target, mode=mode) as client:
@@ -79,13 +79,13 @@ def asked(target: Any, work: Callable[[Client], Awaitable[T]], mode: str = "auto
 
 
 def text_of(result: Any) -> str:
-    """The one text of a tool's result."""
+    """Return the only text of a tool's result."""
     (content,) = result.content
     return str(content.text)
 
 
 async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
-    """A tool's answer, read; the tool has one."""
+    """Call a tool, which must have an answer; return the parsed answer."""
     result = await client.call_tool(tool, given)
     assert not result.is_error, text_of(result)
     found: dict[str, Any] = json.loads(text_of(result))
@@ -93,7 +93,7 @@ async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
 
 
 async def refused(client: Client, tool: str, **given: Any) -> str:
-    """Why a tool has no answer."""
+    """Call a tool that must have no answer; return the reason."""
     result = await client.call_tool(tool, given)
     assert result.is_error, text_of(result)
     return text_of(result)

@@ -1,4 +1,4 @@
-"""An MCP server in a few lines, without any library: `call` answers with what it was given, `stall` never answers."""
+"""An MCP server in a few lines, without any library: `call` returns its arguments, `stall` never answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small MCP server by the official SDK, as a program: `mcp_shop.py FILE`. What is bought is a line of the file."""
+"""A small MCP server with the official SDK, as a program: `mcp_shop.py FILE`. Each purchase appends a line to the
+file.
+"""
 
 from __future__ import annotations
 

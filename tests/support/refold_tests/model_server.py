@@ -1,7 +1,7 @@
-"""A stand-in for model providers: it speaks the wire formats of OpenAI and Anthropic, and counts what it is asked.
+"""A stand-in for model providers. It implements the wire formats of OpenAI and Anthropic, and records its requests.
 
-It says the same to everybody, unless a test gives it a mind: a function of a request's body that returns what the model
-answers, as a Reply.
+Its answer is always the same, unless a test sets its mind: a function from a request's body to the model's answer, a
+Reply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TEXT = "".join(WORDS)
 
 
 class Reply(NamedTuple):
-    """What a model answers: words, or the tools that it asks for, with their arguments."""
+    """A model's answer: words, or the tools that it calls, with their arguments."""
 
     words: Sequence[str] = ()
     tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -29,9 +29,9 @@ class Reply(NamedTuple):
 class ModelServer:
     """One server.
 
-    requests: path, headers and body of each; raw: the bodies as they came. failing: how many of the next requests get
-    a 429. breaks: whether streams end in the middle. hold: streams wait for it in the middle, where they set `held`.
-    mind: answers requests; it may wait.
+    requests: path, headers and body of each request; raw: the bodies as bytes. failing: how many of the next requests
+    get a 429. breaks: whether streams end in the middle. hold: streams set `held` in the middle, and wait for it. mind:
+    answers requests; it may block.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ModelServer:
         self.url = ""
 
     def reset(self) -> None:
-        """As new."""
+        """Reset the server."""
         self.requests.clear()
         self.raw.clear()
         self.failing, self.breaks = 0, False
@@ -53,7 +53,7 @@ class ModelServer:
 
 @contextmanager
 def model_server() -> Iterator[ModelServer]:
-    """A server on loopback, until the end of the block."""
+    """Run a server on loopback until the end of the block."""
     server = ModelServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -103,7 +103,7 @@ def model_server() -> Iterator[ModelServer]:
             self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with serving(Handler) as server.url:
         yield server
@@ -176,5 +176,5 @@ def _anthropic(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str,
 
 
 def _call_id(body: Any, index: int) -> str:
-    """Another one for each turn of a conversation, and the same for an equal one."""
+    """Return the id of a call. It differs for each turn of a conversation, and is the same for an equal turn."""
     return f"call_{len(body['messages'])}_{index}"

@@ -1,7 +1,7 @@
-"""An agent whose runs within run in threads or in tasks, at most three deep, and which is killed at any moment.
+"""An agent with runs within runs, in threads or in tasks, up to three levels deep. It is killed at arbitrary moments.
 
-The process that runs this module forks one for each life: whatever was imported is there. The world outside is a file:
-each effect that takes place is a line in it.
+The process that runs this module forks a child for each life, so imports are done only once. The outside world is a
+file: each effect that takes place appends a line.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ EFFECTS = Counter(
      "file outside": 1, "send all": 1}
 )  # fmt: skip
 RUNS = 1 + 5 * 2
-# A loaded machine may take half of it to claim; a resume after a kill may have to wait for its end.
+# On a loaded machine a claim may take half of it. A resume after a kill may have to wait for its end.
 LEASE_S = 20.0
-LONG_LEASE_S = 600.0  # where nothing is killed, nobody waits for it
+LONG_LEASE_S = 600.0  # if nothing is killed, nobody waits for it
 KINDS = ("threads", "tasks")
 FINISHED, FAILED = 0, 1
 
 
 class Nested:
-    """The agent, of one log and one world. kind: of KINDS."""
+    """The agent, for one log and one world. kind: one of KINDS."""
 
     def __init__(self, log: refold.AgentLog, world: Path, kind: str, lease_s: float = LONG_LEASE_S) -> None:
         self.log = log
@@ -66,14 +66,14 @@ class Nested:
         self._act, self._look = act, look
 
     def clerk(self, run: refold.Run) -> str:
-        """Within a worker."""
+        """Run within a worker."""
         with run.step("file"):
             self._act(f"file {run.input}")
             run.state["filed"] = True
         return "filed"
 
     def worker(self, run: refold.Run) -> str:
-        """Within the agent; a clerk's run is within."""
+        """Run within the agent. A clerk runs within this run."""
         with run.step("look"):
             found = self._look(run.input)
         run.step("pay", self._act, f"pay {run.input}")
@@ -82,7 +82,7 @@ class Nested:
         return found
 
     async def worker_async(self, run: refold.Run) -> str:
-        """The same, where others go on meanwhile."""
+        """Run like `worker`, but asynchronously, so that others continue in the meantime."""
         async with run.step("look"):
             await asyncio.sleep(random.random() * 0.003)
             found = self._look(run.input)
@@ -93,11 +93,11 @@ class Nested:
         return found
 
     def in_threads(self, of: str) -> str:
-        """A worker's run."""
+        """Run a worker."""
         return str(self.log.run("worker", input=of).drive(self.worker))
 
     async def in_tasks(self) -> list[str]:
-        """The lanes as tasks."""
+        """Run the lanes as tasks."""
 
         async def one(of: str) -> str:
             return str(await self.log.run("worker", input=of).drive_async(self.worker_async))
@@ -108,7 +108,7 @@ class Nested:
         return [first.result(), *others]
 
     def agent(self, run: refold.Run) -> list[str]:
-        """The outermost run."""
+        """Run the outermost run."""
         with run.step("fan out"):
             if self._kind == "tasks":
                 found = asyncio.run(self.in_tasks())
@@ -122,17 +122,17 @@ class Nested:
 
 
 def lines(world: Path) -> list[str]:
-    """What took place."""
+    """Return what took place."""
     return world.read_text().splitlines() if world.exists() else []
 
 
 def effects(world: Path) -> Counter[str]:
-    """The same, without the keys."""
+    """Count what took place, without the keys."""
     return Counter(line.partition(" ")[2] for line in lines(world))
 
 
 def drive(log: refold.AgentLog, world: Path, run: str, kind: str, lease_s: float = LONG_LEASE_S) -> Any:
-    """Begin the run, or go on with it; its output, also where its end stands already."""
+    """Begin the run, or continue it; return its output. If it has ended already, only return its output."""
     try:
         found = log.recording(run)
     except UnknownEntity:
@@ -145,7 +145,9 @@ def drive(log: refold.AgentLog, world: Path, run: str, kind: str, lease_s: float
 
 
 class _Boundaries:
-    """Counts what is said to the log, before and after; behind so many it kills its process, after a while."""
+    """Counts the moments before and after each observation. At a given count it kills its process after a short
+    delay.
+    """
 
     def __init__(self, dies_behind: int) -> None:
         self.count = 0
@@ -177,20 +179,24 @@ def _die_after(wait_s: float) -> None:
 
 
 class Lives:
-    """A process that lives a run as often as it is asked to, each time in a process of its own."""
+    """A process that runs a run any number of times, each time in a new child process."""
 
     def __init__(self, child: Callable[..., Child], url: str) -> None:
         self._child = child(CODE, url)
 
     def live(self, world: Path, run: str, kind: str, dies_behind: int = 0) -> tuple[int, int]:
-        """Its status, negative for a signal; and how many boundaries it came to, 0 where it was killed."""
+        """Run one life.
+
+        Returns:
+            Its exit status, negative for a signal; and how many boundaries it reached, 0 if it was killed.
+        """
         self._child.say(f"{world} {run} {kind} {dies_behind} {random.getrandbits(31)}")
         status, count = self._child.line().split()
         return int(status), int(count)
 
 
 def main() -> None:
-    """Hear lines of WORLD RUN KIND DIES_BEHIND SEED, and say how each life ended."""
+    """Read lines of WORLD RUN KIND DIES_BEHIND SEED, and print how each life ended."""
     url = sys.argv[1]
     for line in sys.stdin:
         world, run, kind, dies_behind, seed = line.split()

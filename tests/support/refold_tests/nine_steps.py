@@ -1,8 +1,8 @@
 """A task of nine write effects, in processes that kill themselves at a given boundary of the ledger's protocol.
 
-A boundary is the moment before or behind one command of the protocol: a look at the log, something said durably, a call
-of the other side; of a recorded run also what it writes of its steps. The process that runs this module forks one for
-each life: whatever was imported is there.
+A boundary is the moment before or after one command of the protocol: a read of the log, a durable write, a call of the
+external service; for a recorded run also what it writes about its steps. The process that runs this module forks a
+child for each life, so imports are done only once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def order_of(task: str, run: str, step: int) -> Order:
 
 
 class Dying:
-    """Kills its process at the boundary `at`, counted from step `step` on; `now` is the step under way."""
+    """Kills its process at the boundary `at`, counted from step `step` on. `now` is the current step."""
 
     def __init__(self, step: int, at: int) -> None:
         self._step = step
@@ -63,9 +63,10 @@ class Dying:
 def live(
     url: str, service: ThirdParty, task: str, run: str, dying: Dying, *, is_probing: bool, starts_at: float = 0
 ) -> int:
-    """Perform the nine effects by a ledger alone, or as many as come before death.
+    """Perform the nine effects with a ledger alone, or as many as are done before the process dies.
 
-    starts_at: when others begin too, in seconds since 1970, and then each step at the next beat: so that they race.
+    starts_at: the time when other processes begin too, in seconds since 1970. Each step then starts at the next beat,
+    so that the processes race.
     """
     terms = Terms(attempts_max=1000, backoff_ms=1, lease_s=LEASE_S, probe=service.probe if is_probing else None)
     with refold.open(url) as log:
@@ -84,7 +85,9 @@ def live(
 
 
 def live_run(url: str, service: ThirdParty, task: str, run: str, dying: Dying, *, is_probing: bool) -> int:
-    """The same by a recorded run, begun or resumed; steps are functions and blocks in turn, and keep a state."""
+    """Perform the nine effects in a recorded run, begun or resumed. Its steps alternate between functions and blocks,
+    and it has state.
+    """
 
     @refold.tool(effect="write", attempts_max=1000, backoff_ms=1, lease_s=LEASE_S,
                  probe=service.probe if is_probing else None)  # fmt: skip
@@ -120,20 +123,22 @@ def live_run(url: str, service: ThirdParty, task: str, run: str, dying: Dying, *
 
 
 def run_order(task: str, run: str, step: int) -> Order:
-    """The order of a recorded run's step."""
+    """Return the order of a recorded run's step."""
     given = {"kwargs": {"amount": 3}}
     return Order(StepKeys(task, step).next("pay", given), "pay", given, run=run)
 
 
 def _slow(error: StorageError) -> int:
-    """On a loaded machine the log was slower than half of the lease."""
+    """Return SLOW if the log took longer than half of the lease, as happens on a loaded machine; else raise the
+    error.
+    """
     if "nothing was sent" not in str(error):
         raise error
     return SLOW
 
 
 def _wrap_sink(dying: Dying) -> None:
-    """Die before and behind what a run writes beside its effects, too."""
+    """Also die before and after what a run writes in addition to its effects."""
     for name in ("_step_begun", "_step_ended", "settle"):
         write = getattr(LogSink, name)
 
@@ -147,7 +152,7 @@ def _wrap_sink(dying: Dying) -> None:
 
 
 def _wrap_protocol(reached: Callable[[], None]) -> None:
-    """Have each command of the ledger's protocol begin and end with `reached`."""
+    """Call `reached` before and after each command of the ledger's protocol."""
     perform = Protocol.perform
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,7 +188,7 @@ def _wrap_protocol(reached: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """For each line of JSON, the arguments of a life: fork, and say how it ended: its exit status, or -9."""
+    """For each line of JSON, the arguments of a life: fork, and print its exit status, or -9."""
     for line in sys.stdin:
         sys.stdout.flush()
         pid = os.fork()
@@ -213,7 +218,7 @@ def _one(
 
 
 class Lives:
-    """The process that forks them. is_run: they are recorded runs, and not a ledger alone."""
+    """The process that forks lives. is_run: whether they are recorded runs instead of a ledger alone."""
 
     def __init__(self, child: Callable[..., Child], url: str, port: int, *, is_run: bool = False) -> None:
         self._child = child(CODE)
@@ -222,17 +227,17 @@ class Lives:
     def begin(
         self, task: str, run: str, *, dies_in: int = 0, dies_at: int = 0, is_probing: bool = True, starts_at: float = 0
     ) -> None:
-        """Begin one; `ended` waits for its end."""
+        """Begin a life. `ended` waits for its end."""
         more = {"task": task, "run": run, "dies_in": dies_in, "dies_at": dies_at, "is_probing": is_probing}
         self._child.say(json.dumps({**self._given, **more, "starts_at": starts_at}))
 
     def ended(self) -> int:
-        """How it ended."""
+        """Wait for the end; return the exit status."""
         status = int(self._child.line())
         assert status in (UNKNOWN, SLOW, FINISHED, -signal.SIGKILL), f"a life ended with {status}; see standard error"
         return status
 
     def live(self, task: str, run: str, **how: Any) -> int:
-        """One from begin to end."""
+        """Run one life to its end."""
         self.begin(task, run, **how)
         return self.ended()

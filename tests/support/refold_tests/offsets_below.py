@@ -1,4 +1,4 @@
-"""The records of a log of THING below its cuts, as (offset, observation): what the naive reference takes."""
+"""The records of a log of THING before its cuts, as (offset, observation), for the naive reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Offsets = list[tuple[int, Observation]]
 
 
 def logged(log: Log, observations: Sequence[Observation], seed: int, sizes: Sequence[int] = (1, 2, 9)) -> None:
-    """Record in flushes of random size, so that changes hold from one step to many."""
+    """Record in flushes of random size, so that changes have one to many steps."""
     rng = random.Random(seed)
     done = 0
     while done < len(observations):
@@ -26,7 +26,7 @@ def logged(log: Log, observations: Sequence[Observation], seed: int, sizes: Sequ
 
 
 def records(log: Log) -> dict[int, Offsets]:
-    """By partition, every record as (offset, observation)."""
+    """Return every record as (offset, observation), by partition."""
     return {
         partition: [(each.offset, log.port.registry.decode(each.data)) for each in log.port.read(partition, 0, end)]
         for partition, end in log.port.ends().items()
@@ -34,17 +34,17 @@ def records(log: Log) -> dict[int, Offsets]:
 
 
 def below(every: dict[int, Offsets], offsets: Iterable[tuple[int, int]]) -> Offsets:
-    """The records below next offsets, with entities' order kept."""
+    """Return the records before the next offsets. The order within each entity is kept."""
     return [each for partition, end in offsets for each in every[partition][:end]]
 
 
 def names(log: Offsets) -> set[str]:
-    """The entities that these records are about."""
+    """Return the entities of these records."""
     return {observation.entity for _, observation in log}
 
 
 def every_cut(log: Log) -> Iterator[tuple[Cut, Offsets]]:
-    """Each combination of next offsets of a log of two partitions, and what stands below it."""
+    """Yield each combination of next offsets of a log of two partitions, with the records before it."""
     every = records(log)
     for first in range(len(every[0]) + 1):
         for second in range(len(every[1]) + 1):
@@ -53,7 +53,7 @@ def every_cut(log: Log) -> Iterator[tuple[Cut, Offsets]]:
 
 
 def some_cuts(log: Log, seed: int, count: int) -> list[tuple[Cut, Offsets]]:
-    """The begin, the end and random points between."""
+    """Return the beginning, the end, and random points between."""
     rng, every, ends = random.Random(seed), records(log), log.port.ends()
     found = []
     for number in range(count):

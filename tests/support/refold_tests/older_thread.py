@@ -1,4 +1,4 @@
-"""A thread that was there before a run began: what it is given carries nothing of the run."""
+"""A thread that existed before a run began, so its work carries nothing of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 @contextmanager
 def older_thread() -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A thread from before, which is given work by a queue; what it gives, or raises, comes back."""
+    """Yield a function that runs work in an older thread, through a queue, and returns its result or raises its
+    error.
+    """
     asked: queue.Queue[Callable[[], Any] | None] = queue.Queue()
     answered: queue.Queue[Any] = queue.Queue()
 

@@ -1,4 +1,4 @@
-"""Logs in a folder, with a clock that tests set and ids that repeat from run to run."""
+"""Logs in a folder, with a clock that tests set, and ids that are the same in each test run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_log(
     types: Sequence[TypeDefinition] = (THING, OTHER),
     read_only: bool = False,
 ) -> Log:
-    """The log at `path`/log by the clock at `path`/clock; made with PARTITIONS partitions where no number is given."""
+    """Open the log at `path`/log with the clock at `path`/clock. A new log has PARTITIONS partitions by default."""
     clock = FileClock(path / "clock")
     number = count()
     made = (path / "log" / "FORMAT").exists()
@@ -40,7 +40,7 @@ def open_log(
 
 
 def take(log: Log, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:
-    """Record observations as they are (those of OTHER's type under that), durable on return."""
+    """Record observations unchanged, durable on return. Observations of OTHER's type use OTHER."""
     for each in observations:
         log.take(each, identify(each), OTHER if each.type == OTHER.name else definition, {})
     log.flush()

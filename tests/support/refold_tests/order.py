@@ -1,11 +1,11 @@
-"""In which order xdist's workers get the tests (`make test`): what decides is how long both cores have work.
+"""The order in which xdist's workers get the tests (`make test`). It keeps both cores busy as long as possible.
 
 1. Half of the workers begin with tests that mostly wait for a broker, the other half with tests that compute. In the
-   order of collection all workers would wait at the same time, and the cores with them.
-2. A worker stays with a module until all of its tests are given out, so its fixtures are made once. When no module is
-   left that nobody has begun, a worker helps with the one that has most tests left.
-3. What cannot be shared comes first: groups (`xdist_group`), then the modules in the reverse of their collection, in
-   which those with the longest tests are last. So the run ends with short tests, and no worker is alone for long.
+   order of collection, all workers would wait at the same time and leave the cores idle.
+2. A worker stays with a module until all of its tests are assigned, so its fixtures are created once. When every module
+   has been begun, a free worker helps with the one that has most tests left.
+3. What cannot be shared comes first: groups (`xdist_group`), then the modules in the reverse order of collection, in
+   which the longest tests come last. So the run ends with short tests, and no worker runs alone for long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
-# Their tests wait for brokers, for clients that time out, and for pages. A module that is missing here costs seconds.
+# Their tests wait for brokers, for clients that time out, and for pages. A missing module costs seconds.
 WAITING = (
     "tests/agents/effects/", "tests/agents/replay/", "tests/explorer/test_deadletters.py",
     "tests/explorer/test_secured.py", "tests/sinks/", "tests/streams/objects/", "tests/streams/test_kafka_",
@@ -22,13 +22,13 @@ WAITING = (
 
 
 class Order:
-    """The scopes that are still to be given to workers, and which of them a worker gets next.
+    """The scopes that are not assigned yet, and the order in which workers get them.
 
-    A scope is what xdist gives to one worker as a whole: a test's node id, or the name of a group.
+    A scope is what xdist assigns to one worker as a whole: a test's node id, or the name of a group.
     """
 
     def __init__(self, scopes: Iterable[tuple[str, str]]) -> None:
-        """Each scope in the order of collection, with the node id of its first test."""
+        """scopes: each scope in the order of collection, with the node id of its first test."""
         modules = defaultdict[str, list[str]](list)
         groups: dict[str, list[str]] = {}
         self._waits: dict[str, bool] = {}
@@ -37,7 +37,7 @@ class Order:
             module = path if scope == node else f"{path}@{scope}"
             (modules if scope == node else groups).setdefault(module, []).append(scope)
             self._waits[module] = path.startswith(WAITING)
-        # The lists are in reverse, to be taken from at their end.
+        # The lists are reversed, because scopes are taken from their ends.
         self._left = {name: [*reversed(each)] for name, each in (*groups.items(), *reversed(modules.items()))}
         self._begun: set[str] = set()
         self._lanes: dict[Hashable, bool] = {}
@@ -47,7 +47,7 @@ class Order:
         return bool(self._left)
 
     def next_for(self, worker: Hashable) -> str:
-        """The scope that the worker is to run; it is given once. There has to be one."""
+        """Return the next scope for a worker. It is assigned once. There must be one left."""
         module = self._at.get(worker, "")
         if module not in self._left:
             module = self._at[worker] = self._chosen(worker)

@@ -1,12 +1,12 @@
-"""A receiver of OTLP traces in a process of its own, on OpenTelemetry's protobuf and gRPC's server, over HTTP and gRPC.
+"""A receiver of OTLP traces in its own process, with OpenTelemetry's protobuf and gRPC's server, over HTTP and gRPC.
 
     python -c 'from refold_tests.otlp_receiver import main; main()' FOLDER HTTP_PORT GRPC_PORT
 
-1. What it takes is read as protobuf and held to the specification: ids of 16 and 8 bytes that are not 0, names, times
-   in order. Anything else is answered with 400, INVALID_ARGUMENT.
-2. What it acknowledges is a file in FOLDER/taken before, whole or not at all, and outlives it.
-3. FOLDER/mood, a JSON object, says how it answers instead: {"status", "retry_after", "said"}: a HTTP status, for both
-   protocols; {"rejected", "said"}: a partial success; {"bytes_max"}; {"token"}: whom it takes.
+1. Each request is parsed as protobuf and checked against the specification: ids of 16 and 8 bytes that are not 0,
+   names, times in order. Anything else is answered with 400, INVALID_ARGUMENT.
+2. Before a request is acknowledged, it is stored as a file in FOLDER/taken, atomically. The files outlive the process.
+3. FOLDER/mood, a JSON object, sets another answer: {"status", "retry_after", "said"}: a HTTP status, for both
+   protocols; {"rejected", "said"}: a partial success; {"bytes_max"}; {"token"}: the only token that is accepted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CODES = {
 
 
 class Refusal(Exception):
-    """How a request is answered instead."""
+    """Another answer to a request."""
 
     def __init__(self, status: int, said: str, retry_after_s: float | None = None) -> None:
         super().__init__(said)
@@ -57,7 +57,7 @@ class Refusal(Exception):
 
 
 class _Store:
-    """What the process took."""
+    """The requests that the process accepted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class _Store:
         self._lock = threading.Lock()
 
     def take(self, request: ExportTraceServiceRequest, size: int, token: str) -> ExportTraceServiceResponse:
-        """Keep a request, by the mood of the moment."""
+        """Store a request, or refuse it, according to the current mood."""
         with self._lock:
             mood = self._mood()
             if token != mood.get("token", token):
@@ -93,7 +93,7 @@ class _Store:
 
 
 def problem_of(span: Span) -> str:
-    """What the specification does not allow in a span."""
+    """Return how a span violates the specification; empty if it does not."""
     ids = [(span.trace_id, 16), (span.span_id, 8)]
     ids += [(span.parent_span_id, 8)] if span.parent_span_id else []
     ids += [found for link in span.links for found in ((link.trace_id, 16), (link.span_id, 8))]
@@ -108,7 +108,7 @@ def problem_of(span: Span) -> str:
 
 
 def spans_in(request: ExportTraceServiceRequest) -> Iterator[Span]:
-    """Every span of a request."""
+    """Yield every span of a request."""
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
             yield from scope.spans
@@ -158,7 +158,7 @@ def main() -> None:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     server = grpc.server(ThreadPoolExecutor(4))
     add_TraceServiceServicer_to_server(Service(), server)
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 class Receiver:
-    """A running receiver as a test has it."""
+    """A running receiver, as a test uses it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -178,11 +178,11 @@ class Receiver:
         self._start()
 
     def url(self, scheme: str) -> str:
-        """Where it takes traces; scheme: http or grpc."""
+        """Return the URL for traces. scheme: http or grpc."""
         return f"{scheme}://127.0.0.1:{self._http if scheme == 'http' else self._grpc}"
 
     def mood(self, **mood: object) -> None:
-        """How it answers from now on."""
+        """Set how it answers from now on."""
         path = self._folder / "mood"
         path.with_name("mood.new").write_text(json.dumps(mood), encoding="utf-8")
         path.with_name("mood.new").replace(path)
@@ -194,19 +194,21 @@ class Receiver:
         self._process.stdout.close()
 
     def restart(self) -> None:
-        """Kill it, and start it again with what it took."""
+        """Kill it, and restart it with its stored requests."""
         self.kill()
         self._start()
 
     @property
     def requests(self) -> list[ExportTraceServiceRequest]:
-        """What it acknowledged, or was about to when it was killed, in order."""
+        """Return the acknowledged requests, in order, including one that it was about to acknowledge when it was
+        killed.
+        """
         paths = sorted((self._folder / "taken").iterdir())
         return [ExportTraceServiceRequest.FromString(path.read_bytes()) for path in paths]
 
     @property
     def spans(self) -> list[Span]:
-        """Every span that it took, in order."""
+        """Return every span that it accepted, in order."""
         return [span for request in self.requests for span in spans_in(request)]
 
     def _start(self) -> None:
@@ -220,7 +222,7 @@ class Receiver:
 
 @contextmanager
 def receiving(folder: Path) -> Iterator[Receiver]:
-    """A receiver, which keeps what it takes in a folder; gone behind the block."""
+    """Run a receiver that stores its requests in a folder. It ends after the block."""
     folder.mkdir(parents=True, exist_ok=True)
     receiver = Receiver(folder)
     try:

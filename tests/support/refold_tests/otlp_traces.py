@@ -1,4 +1,4 @@
-"""What a receiver holds of a log's runs, against what agents/otel.py makes of their recordings."""
+"""Compares what a receiver holds about a log's runs with what agents/otel.py makes of their recordings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Told = dict[str, Any]
 
 @contextmanager
 def sending(url: str, position: Path, *more: str) -> Iterator[Sink]:
-    """The sink, with its position in a file."""
+    """Open the sink, with its position in a file."""
     query = "&".join([f"position={position}", *more])
     with closing(open_sink(f"{url}?{query}")) as sink:
         yield sink
 
 
 def send(log: AgentLog, url: str, position: Path, *more: str, changes_max: int = 5_000) -> Report:
-    """A process that sends what there is, and ends."""
+    """Send everything to the end of the log, as a process that then ends."""
     log.flush()
     with sending(url, position, *more) as sink:
         assert isinstance(sink, OtlpSink)
@@ -38,13 +38,13 @@ def send(log: AgentLog, url: str, position: Path, *more: str, changes_max: int =
 
 
 def expected(log: AgentLog, runs: Iterable[str], *, content: bool = True) -> dict[str, Told]:
-    """By their ids the spans of some runs, as their recordings say now."""
+    """Return the spans of some runs by id, computed from their recordings."""
     mapped = [span for run in runs for span in otel.spans(log.recording(run), content=content)]
     return {f"{each.span_id:016x}": _of_mapping(each) for each in mapped}
 
 
 def held(receiver: Receiver) -> dict[str, Told]:
-    """By its id what the receiver was told last of each span; where it was told anything else before, it says so."""
+    """Return the last received version of each span, by id."""
     found: dict[str, Told] = {}
     for span in receiver.spans:
         found[span.span_id.hex()] = _of_wire(span)
@@ -52,7 +52,7 @@ def held(receiver: Receiver) -> dict[str, Told]:
 
 
 def told_twice(receiver: Receiver) -> dict[str, int]:
-    """Spans of which the receiver was told different things, and how many."""
+    """Return the spans of which the receiver got different versions, with the number of versions."""
     said: dict[str, list[Told]] = {}
     for span in receiver.spans:
         told, before = _of_wire(span), said.setdefault(span.span_id.hex(), [])

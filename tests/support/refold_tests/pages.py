@@ -1,6 +1,6 @@
 """A page of the documentation, run as written: every python block, and every `refold` command of the sh blocks, in
-order, in one folder, as a reader would. A command is expected to succeed, unless a comment behind it says
-`# exits with N`. `make` and `pip` lines are what got the tests here.
+order and in one folder, as a reader would. A command must succeed, unless the comment `# exits with N` follows it.
+`make` and `pip` lines are skipped, because the test environment is set up already.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXITS = re.compile(r"# exits with (\d+)")
 REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 DIFFER = (" diff ", " compare ")
-"""They say 1 when they found something."""
+"""These commands exit with 1 if they found something."""
 
 CONVERSATION = [
     {"role": "user", "content": "Where is order 7?"},
@@ -29,13 +29,13 @@ CONVERSATION = [
 
 
 def with_conversation(folder: Path) -> None:
-    """Put the file there that pages import."""
+    """Create the file that pages import."""
     (folder / "conversations.jsonl").write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
 
 
 def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) -> int:
-    """Run a page in a folder; how many commands and blocks there were. more: variables of its environment."""
-    # Programs of a page start `refold` by its name, too.
+    """Run a page in a folder; return the number of commands and blocks. more: additional environment variables."""
+    # Programs on a page also start `refold` by name.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "COLUMNS": "120", "PATH": path}
     environment.pop("REFOLD_LOG", None)

@@ -1,4 +1,4 @@
-"""A Parquet sink's place as its readers find it: its newest commit, read past the sink."""
+"""A Parquet sink's store as its readers see it: its newest commit, read without the sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from refold.testing.sinks import Held
 
 
 def newest(objects: Objects) -> CommitManifest:
-    """The manifest of the commit that CURRENT names."""
+    """Return the manifest of the commit that CURRENT names."""
     folder = (objects.get(CURRENT) or b"").decode()
     number = folder.removeprefix("commits/").partition("-")[0]
     name = f"manifests/{number}.json"
@@ -34,7 +34,7 @@ def newest(objects: Objects) -> CommitManifest:
 
 
 def held(objects: Objects, definitions: dict[str, TypeDefinition]) -> Held:
-    """What stands there, in JSON form, of what CURRENT names alone; every file is what the manifest says."""
+    """Return the contents of the commit that CURRENT names, in JSON form. Every file must match the manifest."""
     manifest = newest(objects)
     states: dict[str, tuple[int, str, dict[str, Any], list[dict[str, Any]]]] = {}
     for each in manifest.files:
@@ -77,14 +77,16 @@ def _shown(definition: TypeDefinition, name: str, value: Any) -> Any:
 
 
 class Place:
-    """Where a sink commits to. definitions: of every type, as they are at the cut."""
+    """The store of a sink. definitions: of every type, as they are at the cut."""
 
     def __init__(self, objects: Objects, url: str, definitions: dict[str, TypeDefinition]) -> None:
         self.objects, self.url, self.definitions = objects, url, definitions
 
 
 def assert_equal(log: LogPort, place: Place, *, at_end: bool = True) -> None:
-    """What CURRENT names is what a rebuild at its cut says; at_end: and that cut is all there is."""
+    """Check that the commit that CURRENT names equals a rebuild at its cut. at_end: whether the cut must be the
+    log's end.
+    """
     log.refresh()
     found = held(place.objects, place.definitions)
     if at_end:
@@ -104,11 +106,13 @@ def assert_equal(log: LogPort, place: Place, *, at_end: bool = True) -> None:
 
 
 def _is_double_sum(definition: TypeDefinition, name: str) -> bool:
-    """A whole sum of doubles may be an integer that no double is; the column has the nearest."""
+    """Return whether a field is a sum of doubles. Its exact integer may not be a double; the column has the nearest
+    double.
+    """
     field = definition.by_first_name[name]
     return field.reducer == "sum" and value_of(field.node)["type"] in ("float", "double")
 
 
 def inode(folder: Path, manifest: CommitManifest, path: str) -> int:
-    """Which file it is, whatever its name."""
+    """Return the inode of a file, which identifies it under any name."""
     return (folder / manifest.folder / path).stat().st_ino

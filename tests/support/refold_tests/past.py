@@ -1,4 +1,6 @@
-"""Logs with a varied past: several types, of which some close, definitions that change, epochs sealed at any moment."""
+"""Logs with a varied past: several types, some of which close, changing definitions, and epochs at arbitrary
+moments.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ DAY_MICROS = 24 * 3_600 * 1_000_000
 
 
 def variants(name: str, closed_by: str = "") -> list[TypeDefinition]:
-    """A type, with what closes it if anything does, and what it may become: the second folds otherwise."""
+    """Return a type's definition and its later versions; the second one folds differently. closed_by: what closes
+    it, if any.
+    """
     closing = {"refold.closed_by": closed_by} if closed_by else {}
     greatest = {"last": {"type": "long", "refold.reducer": "max"}}
     more = {**greatest, "more": {"type": "string", "refold.reducer": "latest"}}
@@ -40,7 +44,7 @@ TYPES = {
 
 
 def mixed_history(seed: int, length: int, entities: int = 12) -> list[Observation]:
-    """Observations of all TYPES in arrival order, with duplicates, over some months."""
+    """Return observations of all TYPES in arrival order, with duplicates, over some months."""
     rng = random.Random(seed)
     regime = Regime.draw(rng)
     names = [f"{rng.choice(list(TYPES))}/{number}" for number in range(entities)]
@@ -54,7 +58,7 @@ def mixed_history(seed: int, length: int, entities: int = 12) -> list[Observatio
 
 
 class Past:
-    """A log while its past comes about; `schemas` is how many definitions it had below each record."""
+    """A log whose past is being created."""
 
     def __init__(self, log: Log, clock: FileClock, rng: random.Random) -> None:
         self.log = log
@@ -65,7 +69,7 @@ class Past:
         self._now_ms = BEGIN_MS
 
     def take(self, observations: Sequence[Observation]) -> None:
-        """Record these, durable on return, at a later time."""
+        """Record observations at a later time, durable on return."""
         self._now_ms += self.rng.choice((0, 1, 60_000))
         self.clock.set(self._now_ms)
         for each in observations:
@@ -78,7 +82,7 @@ class Past:
         self.snapshots += 1
 
     def redefine(self) -> None:
-        """One type gets its next definition, if there is another."""
+        """Give one type its next definition, if it has one."""
         name = self.rng.choice(list(TYPES))
         later = TYPES[name][TYPES[name].index(self.current[name]) + 1 :]
         if later:
@@ -86,7 +90,9 @@ class Past:
             self.log.register(later[0])
 
     def run(self, observations: Sequence[Observation], *, snapshots: float, redefined: float = 0.0) -> None:
-        """All of it, with these chances of a snapshot and of a definition after each flush."""
+        """Record all observations. snapshots, redefined: the chance of a snapshot and of a new definition after each
+        flush.
+        """
         done = 0
         while done < len(observations):
             size = self.rng.choice((1, 3, 9, 30))
@@ -99,7 +105,7 @@ class Past:
 
 
 def records_of(log: Log) -> dict[int, list[Observation]]:
-    """By partition, every record's observation in order."""
+    """Return every record's observation, in order, by partition."""
     registry = log.port.registry
     return {
         partition: [registry.decode(each.data) for each in log.port.read(partition, 0, end)]
@@ -108,7 +114,7 @@ def records_of(log: Log) -> dict[int, list[Observation]]:
 
 
 def random_cut(log: Log, rng: random.Random, every: dict[int, list[Observation]]) -> Cut:
-    """Any next offsets, under any definitions that know the types below them."""
+    """Return a cut with random next offsets, and random definitions that know the types before them."""
     registry = log.port.registry
     ends = {partition: len(records) for partition, records in every.items()}
     offsets = {partition: rng.choice((end, rng.randint(0, end))) for partition, end in ends.items()}
@@ -119,7 +125,7 @@ def random_cut(log: Log, rng: random.Random, every: dict[int, list[Observation]]
 
 
 def cuts_below(end: Cut, rng: random.Random, count: int) -> list[Cut]:
-    """So many cuts up to a cut, each partition anywhere, under its definitions."""
+    """Return `count` cuts up to a cut, with random offsets, under its definitions."""
     return [
         replace(end, offsets={partition: rng.randint(0, offset) for partition, offset in end.offsets.items()})
         for _ in range(count)
@@ -132,7 +138,7 @@ Fold = Callable[[Definition, str, list[tuple[int, Observation]]], State | None]
 def reference_at(
     log: Log, cut: Cut, every: dict[int, list[Observation]], fold: Fold = reference_state
 ) -> dict[str, State]:
-    """What a naive fold gives for every entity below a cut, under the cut's definitions."""
+    """Return the naive fold's state of every entity before a cut, under the cut's definitions."""
     by_entity: dict[str, list[tuple[int, Observation]]] = defaultdict(list)
     for partition, end in cut.offsets.items():
         for offset, each in enumerate(every[partition][:end]):
@@ -147,5 +153,5 @@ def reference_at(
 
 
 def hashes_of(states: dict[str, State]) -> dict[str, bytes]:
-    """State hashes by the reference."""
+    """Return state hashes, computed by the reference."""
     return {name: reference_hash(state) for name, state in states.items()}

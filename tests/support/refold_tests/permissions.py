@@ -1,4 +1,4 @@
-"""Permissions that bind root too, for tests of who may do what."""
+"""Permissions that restrict root too, for tests of access rights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PR_CAPBSET_DROP = 24
 
 
 def without_override() -> None:
-    """Before a child process starts: root, whom permissions do not bind, becomes a user whom they do."""
+    """Call before a child process starts: root, whom permissions do not restrict, becomes a user whom they do."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in _CAPABILITIES:
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

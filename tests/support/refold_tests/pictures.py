@@ -1,4 +1,4 @@
-"""Take the pictures of the explorer that README and the guide show: of the real pages, over the demo's log.
+"""Takes the pictures of the explorer in README and the guide, from the real pages over the demo's log.
 
 make pictures
 """
@@ -25,7 +25,7 @@ PATIENCE_MS = 300_000
 
 
 class Picture(NamedTuple):
-    """One picture: of which address, in light or dark, and how large."""
+    """One picture: its address, light or dark, and its size."""
 
     target: str
     scheme: str = "light"
@@ -51,7 +51,7 @@ def take(browser: Browser, url: str, name: str, picture: Picture) -> Path:
         page.set_default_timeout(PATIENCE_MS)
         page.goto(f"{url}{picture.target}")
         page.locator("html[data-ready]").wait_for(state="attached")
-        # Where the demo ran on this machine is nobody's concern.
+        # The picture should not show where the demo ran on this machine.
         page.evaluate(f"document.querySelector('.where .log').textContent = 'file:{LOG}'")
         file = FOLDER / f"{name}.png"
         page.screenshot(path=file)

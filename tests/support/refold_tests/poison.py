@@ -1,4 +1,4 @@
-"""Records that are no observations, written where observations stand, and the verdicts on them."""
+"""Records that are not observations, written into `.observations`, and the verdicts on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def framed(log: KafkaLog, observation: Observation) -> bytes:
 
 
 def bad_records(log: KafkaLog, partition: int) -> list[Sent]:
-    """(key, value, headers, the verdict's reason) for a partition, one of each kind and more."""
+    """Return (key, value, headers, the verdict's reason) of records for a partition, at least one of each kind."""
     names = [f"{THING.name}/{number}" for number in range(99)]
     mine = next(name for name in names if log.partition_of(name) == partition)
     other = next(name for name in names if log.partition_of(name) != partition)

@@ -1,4 +1,4 @@
-"""The run's PostgreSQL, and a database of a test's own in it."""
+"""The PostgreSQL server of the test run, and a test's own database in it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ NEEDS = "needs PostgreSQL: "
 
 
 def start() -> Started:
-    """The run's server, for `servers.own`."""
+    """Start the server of the test run, for `servers.own`."""
     server = started()
     return Started(server, server.url)
 
 
 def shared(owner: Owner | None) -> str:
-    """The URL of the run's server, started if need be; without PostgreSQL the test is skipped, in CI failed."""
+    """Return the URL of the run's server, starting it if necessary. Without PostgreSQL the test is skipped; in CI it
+    fails.
+    """
     try:
         return servers.address_of(owner, "postgres")
     except ServerMissing as error:
@@ -32,7 +34,7 @@ def shared(owner: Owner | None) -> str:
 
 
 def require(item: pytest.Item) -> None:
-    """Ends a test that needs a server where none can be had."""
+    """End a test that needs a server if none is available."""
     try:
         binaries()
     except ServerMissing as error:
@@ -40,7 +42,7 @@ def require(item: pytest.Item) -> None:
 
 
 class Database:
-    """A database of a test's own, and a user of it who is no superuser and may connect and make schemas."""
+    """A test's own database, with a user who is not a superuser, and may connect and create schemas."""
 
     def __init__(self, server_url: str, name: str) -> None:
         self.server_url = server_url
@@ -53,14 +55,14 @@ class Database:
 
     @contextmanager
     def admin(self, database: str | None = None) -> Iterator[Any]:
-        """A connection of the superuser, each statement a transaction."""
+        """Open a connection as the superuser. Each statement is a transaction."""
         import psycopg
 
         with psycopg.connect(f"{self._place}/{database or self.name}", autocommit=True) as connection:
             yield connection
 
     def disconnect(self) -> None:
-        """End everybody else's connections to it."""
+        """Close all other connections to it."""
         with self.admin("postgres") as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (self.name,)

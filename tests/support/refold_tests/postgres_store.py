@@ -1,4 +1,4 @@
-"""A PostgreSQL sink's schema as the contract suite looks at it."""
+"""A PostgreSQL sink's schema as the conformance suite reads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "refold"
 
 
 class PostgresStore(Store):
-    """The sink's schema in a database; followed: for how its log's fields are shown."""
+    """The sink's schema in a database. followed: the log, whose definitions are needed to show fields."""
 
     name = "postgres"
 
@@ -35,7 +35,9 @@ class PostgresStore(Store):
         return PostgresSink(self.url)
 
     def held(self) -> Held:
-        """What users see: each type's own columns; `_held` is compared in the columns' stead where these are lossy."""
+        """Return what users see: each type's own columns. `_held` is compared instead of columns that lose
+        information.
+        """
         with psycopg.connect(self.url) as connection:
             cut_row = connection.execute(f"SELECT cut FROM {SCHEMA}.{POSITION}").fetchone()
             assert cut_row is not None
@@ -51,7 +53,7 @@ class PostgresStore(Store):
         return Held(cut, states, [(*head, _shown(old), _shown(new), by) for *head, old, new, by in rows])
 
     def _states(self, connection: Any, table: str, schemas: int) -> Iterator[tuple[str, Any]]:
-        from refold.streams.view import _showers_of  # the one way that views show fields
+        from refold.streams.view import _showers_of  # the function with which views show fields
 
         definition = self._followed.log.registry.newest(table, schemas).definition
         showers = _showers_of(definition, False)
@@ -68,7 +70,7 @@ class PostgresStore(Store):
             plain = {
                 name: value for name, value in zip(definition.by_first_name, columns, strict=True) if value is not None
             }
-            # A text column has a Blob as JSON.
+            # A text column holds a Blob as JSON.
             plain |= {name: json.loads(plain[name]) for name in plain if isinstance(shown[name], dict)
                       and isinstance(plain[name], str)}  # fmt: skip
             assert {name: _shown(value) for name, value in plain.items()} == shown
@@ -76,7 +78,7 @@ class PostgresStore(Store):
 
 
 def _shown(value: Any) -> Any:
-    """A numeric as the number it stands for: PostgreSQL writes great ones digit by digit."""
+    """Convert a numeric to an int or float: PostgreSQL writes large numbers digit by digit."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int):
         return value
     return int(value) if value == int(value) and -(2**63) <= value < 2**64 else float(value)

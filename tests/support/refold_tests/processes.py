@@ -1,4 +1,4 @@
-"""Any processes of this machine's, the test's children or not, as Linux has them in /proc."""
+"""Processes of this machine, whether children of the test or not, as Linux shows them in /proc."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def state_of(pid: int) -> str:
-    """The letter that the kernel has for what it does; empty where it is gone."""
+    """Return the kernel's letter for a process's state; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -14,5 +14,5 @@ def state_of(pid: int) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether it has ended, waited for by its parent or not."""
+    """Return whether a process has ended, even if its parent has not waited for it."""
     return state_of(pid) in {"", "Z"}

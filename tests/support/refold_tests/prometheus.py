@@ -1,6 +1,6 @@
-"""Real Prometheus, as its own programs: a server of a test's own on loopback, and promtool.
+"""Real Prometheus, as its own programs: a test's own server on loopback, and promtool.
 
-Nothing is installed and no service is started: two programs on PATH are enough, such as those in Debian's package.
+Nothing is installed and no service is started. Two programs on PATH are enough, such as those of Debian's package.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _TYPES = {
     "counter": (of_workers.WORKER_COUNTERS, of_workers.COUNTERS, of_sinks.COUNTERS),
 }
 METRICS = {name: kind for kind, tables in _TYPES.items() for table in tables for name, _ in table.values()}
-"""Each metric's type, by the tables that collectors are made from."""
+"""The type of each metric, from the tables that collectors are created from."""
 _WORDS = frozenset({"and", "or", "unless", "offset", "bool", "atan2", "inf", "nan"})
 _LISTED = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)")
 _NAMED = re.compile(r"""__name__\s*=~?\s*("[^"]*"|'[^']*')""")
 
 
 def program(name: str) -> str:
-    """The path of `promtool` or `prometheus`; without it the test is skipped, in CI it fails."""
+    """Return the path of `promtool` or `prometheus`. Without it the test is skipped; in CI it fails."""
     found = shutil.which(name)
     if found is None:
         without(f"{NEEDS}there is no {name}; on Debian and Ubuntu: apt-get download prometheus, unpack it by "
@@ -56,26 +56,26 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    """What promtool says; not checked."""
+    """Run promtool; return its result, unchecked."""
     command = [program("promtool"), *map(str, arguments)]
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
 
 
 def alert_rules() -> list[dict[str, Any]]:
-    """The rules of monitoring/alerts.yml."""
+    """Return the rules of monitoring/alerts.yml."""
     groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def dashboard_queries() -> list[str]:
-    """Every query of the dashboard, as Grafana sends it with everything chosen."""
+    """Return every query of the dashboard, as Grafana sends it with everything selected."""
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     return [each.replace("$__rate_interval", "1m").replace("$log", ".*").replace("$instance", ".*") for each in asked]
 
 
 def metrics_in(query: str) -> set[str]:
-    """The names of metrics in a PromQL query."""
+    """Return the names of the metrics in a PromQL query."""
     named = {name for each in _NAMED.findall(query) for name in each[1:-1].split("|")}
     bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", query)
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", " ", bare)
@@ -91,7 +91,11 @@ class Server:
         self.url = url
 
     def get(self, path: str, **query: str) -> Any:
-        """What the API answers, its `data`. AssertionError where it refuses, with what it says."""
+        """Return `data` of the API's answer.
+
+        Raises:
+            AssertionError: The API refuses; the message says why.
+        """
         try:
             with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}", timeout=20) as found:
                 return json.loads(found.read())["data"]
@@ -100,7 +104,7 @@ class Server:
                 raise AssertionError(f"{path} {query}: {error.read().decode()}") from None
 
     def query(self, query: str) -> list[dict[str, Any]]:
-        """An instant query's vector: {metric, value: [time, text]} each."""
+        """Return the vector of an instant query: {metric, value: [time, text]} each."""
         found: list[dict[str, Any]] = self.get("query", query=query)["result"]
         return found
 
@@ -115,7 +119,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, targets: Sequence[str]) -> Iterator[Server]:
-    """Prometheus with our alert rules, which scrapes these HOST:PORT twice a second as the job `refold`."""
+    """Run Prometheus with refold's alert rules. It scrapes these HOST:PORT twice a second as the job `refold`."""
     command = program("prometheus")
     config = {
         "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"},

@@ -1,6 +1,7 @@
-"""A stand-in for Gemini, Ollama and Bedrock: it speaks the wire format of each, streaming and not.
+"""A stand-in for Gemini, Ollama and Bedrock, with the wire format of each, streaming and not.
 
-It answers as its mind does (refold_tests.model_server.Reply). Streams are cut at places that know nothing of events.
+Its mind (refold_tests.model_server.Reply) determines the answers. Streams are cut at arbitrary positions, regardless of
+events.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ PIECE_BYTES = 173
 JSON = "application/json"
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 USAGE = (11, 7)
-"""The tokens that each answer says it read and wrote."""
+"""The tokens that each answer reports as read and written."""
 
 
 class ProviderServer:
-    """requests: path, headers and body of each. sent: the body of each answer. mind: answers requests."""
+    """One server. requests: path, headers and body of each; sent: the body of each answer; mind: answers requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
@@ -37,7 +38,7 @@ class ProviderServer:
 
 @contextmanager
 def provider_server() -> Iterator[ProviderServer]:
-    """A server on loopback, until the end of the block."""
+    """Run a server on loopback until the end of the block."""
     server = ProviderServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,14 +60,14 @@ def provider_server() -> Iterator[ProviderServer]:
             self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with serving(Handler) as server.url:
         yield server
 
 
 def answer_to(target: str, body: Any, reply: Reply) -> tuple[str, bytes]:
-    """The content type and the body of an answer."""
+    """Return the content type and the body of an answer."""
     path, query = urlsplit(target)[2:4]
     if "/models/" in path:
         return _gemini(path.endswith(":streamGenerateContent"), "alt=sse" in query, reply)
@@ -142,7 +143,7 @@ def _converse(is_streamed: bool, reply: Reply) -> tuple[str, bytes]:
 
 
 def _invoke(is_streamed: bool, reply: Reply) -> tuple[str, bytes]:
-    """As Anthropic's messages; in a stream each event is base64 in a frame."""
+    """Answer in the format of Anthropic's messages. In a stream each event is base64 in a frame."""
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x"}
     usage = {"input_tokens": USAGE[0], "output_tokens": USAGE[1]}
     content: list[Any] = [{"type": "text", "text": "".join(reply.words)}] if reply.words else []
@@ -170,7 +171,7 @@ def _invoke(is_streamed: bool, reply: Reply) -> tuple[str, bytes]:
 
 
 def frame(event: str, payload: bytes) -> bytes:
-    """One frame of Amazon's event stream."""
+    """Return one frame of Amazon's event stream."""
     named = ((":event-type", event), (":content-type", JSON), (":message-type", "event"))
     headers = b"".join(
         struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", 7, len(value)) + value.encode()

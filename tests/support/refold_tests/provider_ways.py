@@ -1,4 +1,4 @@
-"""The ways in which the SDKs of Google, Ollama and Amazon are used: a question, a tool call, its result, the answer."""
+"""The usage of the SDKs of Google, Ollama and Amazon: a question, a tool call, its result, the answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"at": {"type": "integ
 
 
 def mind(body: Any) -> Reply:
-    """Asks for a tool, and answers when its result is there."""
+    """Call a tool, and answer once its result is there."""
     return SAYING if RESULT in json.dumps(body) or "prompt" in body else ASKING
 
 
 def gemini(url: str, question: str, *, is_streamed: bool) -> list[Any]:
-    """By google-genai."""
+    """Use google-genai."""
     from google import genai
     from google.genai import types
 
@@ -46,7 +46,7 @@ def gemini(url: str, question: str, *, is_streamed: bool) -> list[Any]:
 
 
 def ollama(url: str, question: str, *, is_streamed: bool) -> list[Any]:
-    """By Ollama's SDK."""
+    """Use Ollama's SDK."""
     import ollama as sdk
 
     tools: Any = [{"type": "function", "function": {"name": TOOL, "parameters": SCHEMA}}]
@@ -65,7 +65,7 @@ def ollama(url: str, question: str, *, is_streamed: bool) -> list[Any]:
 
 
 def generate(url: str, question: str, *, is_streamed: bool) -> list[Any]:
-    """By Ollama's SDK: prompts, which go on by a context."""
+    """Use Ollama's SDK with prompts, which are continued by a context."""
     import ollama as sdk
 
     found: list[Any] = []
@@ -79,7 +79,7 @@ def generate(url: str, question: str, *, is_streamed: bool) -> list[Any]:
 
 
 def bedrock(url: str) -> Any:
-    """Amazon's client."""
+    """Return Amazon's client."""
     import botocore.session
     from botocore.config import Config
 
@@ -91,7 +91,7 @@ def bedrock(url: str) -> Any:
 
 
 def converse(url: str, question: str, *, is_streamed: bool) -> list[Any]:
-    """By botocore, Bedrock's Converse."""
+    """Use botocore with Bedrock's Converse."""
     messages: list[Any] = [{"role": "user", "content": [{"text": question}]}]
     found: list[Any] = []
     with closing(bedrock(url)) as client:
@@ -113,7 +113,7 @@ def converse(url: str, question: str, *, is_streamed: bool) -> list[Any]:
 
 
 def invoke(url: str, question: str, *, is_streamed: bool) -> list[Any]:
-    """By botocore, a model's own format."""
+    """Use botocore with a model's own format."""
     messages: list[Any] = [{"role": "user", "content": question}]
     found: list[Any] = []
     with closing(bedrock(url)) as client:

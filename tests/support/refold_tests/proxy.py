@@ -1,7 +1,8 @@
-"""An HTTP proxy on loopback before a Schema Registry: it lets in one user alone, and answers what it is told to.
+"""An HTTP proxy on loopback in front of a Schema Registry. It accepts only one user, and gives forged answers on
+request.
 
-Apicurio's own basic authentication needs an identity server, so what demands the password stands before it, as a
-gateway does in production.
+Apicurio's own basic authentication needs an identity server. So the proxy checks the password, as a gateway does in
+production.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ FORWARDED = ("Accept", "Content-Type")
 
 
 class Gateway(ThreadingHTTPServer):
-    """`forged`: a path's beginning -> (status, body) instead of the registry's; `asked`: the paths let through."""
+    """The proxy. `forged`: a path's prefix -> (status, body) instead of the registry's answer; `asked`: the paths
+    passed on.
+    """
 
     daemon_threads = True
 
@@ -77,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def gateway(registry: str, user_info: str | None = None) -> Iterator[Gateway]:
-    """A gateway before the registry at that URL, gone at the end."""
+    """Run a gateway in front of the registry at this URL. It ends after the block."""
     server = Gateway(registry, user_info)
     with running(server):
         yield server

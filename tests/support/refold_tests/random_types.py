@@ -1,4 +1,4 @@
-"""Random types of a few fields, of every kind and reducer that the native kernel folds, and observations of them."""
+"""Random types with a few fields, of every kind and reducer that the native kernel folds, and observations of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ REDUCERS = {"latest": tuple(TYPES), "first": tuple(TYPES), "min": ORDERED, "max"
 
 @st.composite
 def definitions(draw: st.DrawFn) -> TypeDefinition:
-    """Types of a few fields, of any kind and reducer but custom ones."""
+    """Draw types with a few fields, of any kind and with any reducer except custom ones."""
     fields = []
     for number in range(draw(st.integers(1, 6))):
         reducer = draw(st.sampled_from(("latest", "latest", *REDUCERS)))
@@ -77,7 +77,7 @@ def definitions(draw: st.DrawFn) -> TypeDefinition:
 
 @st.composite
 def observations(draw: st.DrawFn, definition: TypeDefinition, example: int = 0) -> Observation:
-    """An observation of one of an example's three entities: most assert fields, some clear, link or retract."""
+    """Draw an observation of one of an example's three entities. Most assert fields, some clear, link or retract."""
     agent, run = draw(st.sampled_from(SOURCES))
     given: dict[str, Any] = {
         "patch": draw(patches(definition)),
@@ -103,6 +103,6 @@ def observations(draw: st.DrawFn, definition: TypeDefinition, example: int = 0) 
 
 
 def damaged_bytes(data: bytes, chosen: random.Random, start: int = 0) -> bytes:
-    """The bytes with a few of them changed, put in or taken out, from a place on."""
+    """Return the bytes with a few of them changed, inserted or removed, from `start` on."""
     place = chosen.randrange(start, len(data) + 1)
     return data[:place] + chosen.randbytes(chosen.randrange(3)) + data[place + chosen.randrange(3) :]

@@ -1,4 +1,4 @@
-"""Bare connections to a web server, for callers that no HTTP client would be."""
+"""Bare connections to a web server, for requests that no HTTP client would send."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from refold.streams.web.server import WebServer
 
 
 def connect(server: WebServer) -> socket.socket:
-    """A connection on which nothing was said yet."""
+    """Return a connection on which nothing was sent yet."""
     connection = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
     connection.settimeout(60)
     return connection
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
+    """Return everything that arrives until the server closes the connection."""
     answer = bytearray()
     try:
         while part := connection.recv(1 << 16):

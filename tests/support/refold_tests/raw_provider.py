@@ -1,4 +1,4 @@
-"""A provider that answers each request with the bytes that it was given for it."""
+"""A provider that answers each request with given bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold_tests.http_server import serving
 
 
 class Raw(NamedTuple):
-    """A response. chunks: of its body, each sent as one chunk of HTTP."""
+    """A response. chunks: the parts of its body, each sent as one HTTP chunk."""
 
     headers: Sequence[tuple[str, str]]
     chunks: Sequence[bytes]
@@ -21,8 +21,9 @@ class Raw(NamedTuple):
 
 
 class RawProvider:
-    """answers: what the next requests get. requests: method, path, headers and body of each. before_end: called before
-    a body ends."""
+    """One provider. answers: for the next requests; requests: method, path, headers and body of each; before_end:
+    called before a body ends.
+    """
 
     def __init__(self) -> None:
         self.answers: list[Raw] = []
@@ -33,7 +34,7 @@ class RawProvider:
 
 @contextmanager
 def raw_provider() -> Iterator[RawProvider]:
-    """One on loopback, until the end of the block."""
+    """Run a provider on loopback until the end of the block."""
     provider = RawProvider()
 
     class Handler(BaseHTTPRequestHandler):
@@ -76,7 +77,7 @@ def raw_provider() -> Iterator[RawProvider]:
             self.do_POST()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with serving(Handler) as provider.url:
         yield provider
@@ -84,7 +85,7 @@ def raw_provider() -> Iterator[RawProvider]:
 
 @contextmanager
 def answering_with(answer: Callable[[str], bytes]) -> Iterator[str]:
-    """A provider that reads a request, sends the bytes for its path, and closes the connection: its URL."""
+    """Run a provider that reads a request, sends the bytes for its path, and closes the connection; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -107,7 +108,7 @@ def answering_with(answer: Callable[[str], bytes]) -> Iterator[str]:
 
 
 def _path_read(reading: BinaryIO) -> str:
-    """Read a request to its end; its path, "" if there was none."""
+    """Read a whole request; return its path, empty if there was none."""
     length, is_chunked = 0, False
     line = first = reading.readline()
     while line.strip():

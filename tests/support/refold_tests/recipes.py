@@ -1,10 +1,11 @@
 """A recipe of docs/guides, followed by a reader whose models are the stand-in server (refold_tests/model_server.py).
 
 1. A python block that begins with `# NAME.py` is that file. Other python blocks are run.
-2. The lines of a sh block are run one after the other. `pip` lines are what got the tests here. A line must succeed,
-   unless `# exits with N` follows it. A line with `# killed` gets a SIGKILL when the server has its last request.
-3. A text block that follows is what its lines print to standard output. `...` is the rest of a line, or any lines where
-   it is one by itself. Times, durations, spaces in lines and the server's address are not compared.
+2. The lines of a sh block are run one after the other. `pip` lines are skipped, because the test environment is set up
+   already. A line must succeed, unless `# exits with N` follows it. A line with `# killed` gets a SIGKILL when the
+   server receives its last request.
+3. A text block after that is what the lines print to standard output. `...` is the rest of a line, or any number of
+   lines if it is a line by itself. Times, durations, spaces in lines and the server's address are not compared.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ NAMED = re.compile(r"# (\w+\.py)\n")
 
 
 class Clerk:
-    """The model behind each recipe: a refund desk's. It looks an order up, refunds what was paid, and says so. It obeys
-    a prompt that says `Never refund`. Without tools it says what to do. hold: it keeps its last word until this is set,
-    after it sets `held`."""
+    """The model of each recipe: a refund desk. It looks up an order, refunds it if it was paid, and says so. It obeys a
+    prompt that says `Never refund`. Without tools it says what to do.
+
+    hold: it sets `held` before its last answer, and waits until this is set.
+    """
 
     def __init__(self) -> None:
         self.hold: threading.Event | None = None
@@ -67,10 +70,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def follow(page: Path, folder: Path, server: ModelServer) -> dict[str, int]:
-    """Do all that a page says, in a folder: each line, and how many requests it made.
+    """Do everything that a page says, in a folder; return each line with the number of requests it made.
 
     Raises:
-        AssertionError: something comes out otherwise than the page says.
+        AssertionError: A result differs from the page.
     """
     clerk = Clerk()
     server.reset()
@@ -104,7 +107,7 @@ def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk) -> str:
         environment.pop(ours, None)
     python = f"{shlex.quote(sys.executable)} -P"
     commands = f'refold() {{ {shlex.join(REFOLD)} "$@"; }}; python() {{ {shlex.quote(sys.executable)} "$@"; }}; '
-    # LangGraph's plugin, which other recipes do not install, is half of pytest's start.
+    # LangGraph's plugin, which other recipes do not install, takes half of pytest's start time.
     pytest = f"-m pytest -c {shlex.quote(str(folder / 'none.ini'))} -p no:langsmith_plugin"
     commands += f'pytest() {{ {python} {pytest} "$@"; }}; '
     (folder / "none.ini").write_text("[pytest]\n")  # a reader's folder has none of this project's settings
@@ -135,7 +138,7 @@ def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk) -> str:
 
 
 def is_as_shown(shown: str, printed: str, address: str) -> bool:
-    """Whether a page shows what was printed."""
+    """Return whether a page's text matches the output."""
     lines = (
         r"(?:[^\n]*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", r"[^\n]*") + r"\n"
         for line in _plain(shown).splitlines()

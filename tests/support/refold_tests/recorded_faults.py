@@ -1,12 +1,12 @@
-"""Real faults, and what a worker's metrics say of them: `make record-faults` (record_faults.py) writes it down.
+"""Real faults, and what a worker's metrics show during them. `make record-faults` (record_faults.py) records this.
 
-1. Start a Kafka, a log that is named as the fault, with two partitions, and one worker. Scrape the worker every
-   INTERVAL_S, at fixed times.
-2. Record observations all the time, but while there is no broker to take them.
-3. After `before_s` begin the fault, after `fault_s` end it, and scrape for `after_s` more.
+1. Start a Kafka, a log named after the fault with two partitions, and one worker. Scrape the worker every INTERVAL_S,
+   at fixed times.
+2. Record observations continuously, except while no broker accepts them.
+3. Begin the fault after `before_s`, end it after `fault_s`, and scrape for `after_s` more.
 4. Keep the metrics that the alert rules use.
 
-Faults may be recorded at once, on one Kafka. Those that stop a broker, or keep its answers back, have one of their own.
+Several faults may be recorded at once on one Kafka. Those that stop a broker, or hold back its answers, have their own.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from refold_tests.worker_process import Worker, starting
 
 INTERVAL_S = 5.0
 WINDOW_S = 600.0
-"""How long an alert fires on something that happened once."""
+"""How long an alert fires after something that happened once."""
 _PAUSE_S = 0.5
 _LAST_BATCH, _LAGGING_BATCH = 300, 4000
 
 
 class Run(NamedTuple):
-    """A worker of a log that is scraped while something befalls it. proxy: what fetches come by, where one is."""
+    """A worker that is scraped during a fault. proxy: the proxy that fetches pass through, if there is one."""
 
     name: str
     kafka: Kafka
@@ -54,12 +54,12 @@ class Run(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The log's."""
+        """The log's URL."""
         return url_of(self.kafka.bootstrap, self.name)
 
     @property
     def broker(self) -> Broker:
-        """Below refold."""
+        """Direct access to the broker."""
         return Broker(self.kafka.bootstrap, self.name)
 
     @property
@@ -68,7 +68,7 @@ class Run(NamedTuple):
         return round(time.monotonic() - self.scraper.begun_s, 1)
 
     def recording(self, begun_s: float, over_s: float) -> Recording:
-        """What was scraped until now."""
+        """Return what was scraped so far."""
         end_s, used = self.now_s, used_metrics()
         samples = list(self.scraper.samples)
         names = sorted({name for each in samples for name in each if name.partition("{")[0] in used})
@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
 
 class Producer:
-    """Records observations in a thread, two a second, until closed."""
+    """Records observations in a thread, two per second, until it is closed."""
 
     def __init__(self, url: str) -> None:
         self._log = refold.open(url)
@@ -88,24 +88,24 @@ class Producer:
         self._thread.start()
 
     def pause(self) -> None:
-        """Record nothing until `go_on`; what was recorded is acknowledged on return."""
+        """Record nothing until `go_on`. Earlier observations are acknowledged on return."""
         self._going.clear()
         with self._lock:
             self._log.flush()
 
     def go_on(self) -> None:
-        """Record again."""
+        """Resume recording."""
         self._going.set()
 
     def batch(self, count: int) -> None:
-        """Record so many at once; acknowledged on return."""
+        """Record `count` observations at once. They are acknowledged on return."""
         with self._lock:
             for each in range(count):
                 self._log.observe(f"document/l{each}", {"fields": {"a": each}}, source="one")
             self._log.flush()
 
     def close(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopping.set()
         self._going.set()
         self._thread.join()
@@ -122,24 +122,26 @@ class Producer:
 
 
 class Fault:
-    """Something that befalls a worker's log, which began well. before_s, fault_s, after_s: as in the module's text."""
+    """A fault of a worker or its log, which is healthy at first. before_s, fault_s, after_s: see the module's
+    docstring.
+    """
 
     before_s, fault_s, after_s = 60.0, 240.0, 120.0
     has_own_kafka = comes_by_proxy = False
 
     def prepare(self, run: Run) -> None:
-        """What has to be there before; no alert may fire."""
+        """Create what the fault needs. No alert may fire because of it."""
 
     def begin(self, run: Run) -> None:
-        """Begin it."""
+        """Begin the fault."""
         raise NotImplementedError
 
     def end(self, run: Run) -> None:
-        """End it, where it does not last."""
+        """End the fault, if it does not last."""
 
 
 class Outage(Fault):
-    """The only broker is killed, and starts again."""
+    """The only broker is killed, and restarted."""
 
     after_s = 180.0
     has_own_kafka = True
@@ -155,19 +157,19 @@ class Outage(Fault):
 
 
 class TopicGone(Fault):
-    """`.changes` is deleted, and does not come back."""
+    """`.changes` is deleted, and not restored."""
 
     fault_s, after_s = 300.0, 0.0
 
     def begin(self, run: Run) -> None:
         run.producer.pause()
-        # A worker that has something to commit there ends, and that is another fault.
+        # A worker that has something to commit there would end, which is another fault.
         await_true(lambda: all(each["lag"] == 0 for each in run.worker.folding.values()))
         run.broker.delete(f"{run.name}.changes")
 
 
 class Drifted(Fault):
-    """Somebody alters a setting of `.observations`, and takes it back."""
+    """A setting of `.observations` is changed, and changed back."""
 
     fault_s = 300.0
 
@@ -179,7 +181,7 @@ class Drifted(Fault):
 
 
 class Foreign(Fault):
-    """A producer writes a record into `.schemas` that is no definition."""
+    """A producer writes a record into `.schemas` that is not a definition."""
 
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
@@ -188,7 +190,7 @@ class Foreign(Fault):
 
 
 class DeadLetter(Fault):
-    """A producer writes a record into `.observations` that is no observation."""
+    """A producer writes a record into `.observations` that is not an observation."""
 
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
@@ -207,7 +209,7 @@ class Held(Fault):
 
 
 class Pending(Fault):
-    """A producer registers a new version of a type that is in effect, and no worker has its code."""
+    """A producer registers a new version of a type in effect, and no worker has its code."""
 
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
@@ -237,7 +239,9 @@ class ReducerFails(Fault):
 
 
 class Damaged(Fault):
-    """A disk loses an observation that was folded: it is set aside and taken back, and then its bytes are restored."""
+    """A disk loses an observation that was folded. It is set aside and counted again, and then its bytes are
+    restored.
+    """
 
     def prepare(self, run: Run) -> None:
         lost = said(f"{THING.name}/lost", 1)
@@ -265,7 +269,7 @@ class Damaged(Fault):
 
 
 class DamagedBatches(Fault):
-    """A disk loses batches of snapshots, which the worker meets where it makes its tables again: it does not end."""
+    """A disk loses batches of snapshots, which the worker reads when it rebuilds its tables. It does not end."""
 
     after_s = 0.0
 
@@ -285,7 +289,7 @@ class DamagedBatches(Fault):
 
 
 class Lagging(Fault):
-    """The broker answers everything but requests for records: a worker hears of nothing that it could be behind."""
+    """The broker answers everything except fetches, so the worker does not know that it lags."""
 
     fault_s = 18 * 60.0
     has_own_kafka = comes_by_proxy = True
@@ -325,7 +329,7 @@ def _now_ms() -> int:
 
 @contextmanager
 def _running(name: str, kafka: Kafka, proxy: FetchProxy | None, interval_s: float) -> Iterator[Run]:
-    """A worker of a log of its own, scraped once it is ready."""
+    """Run a worker of its own log, and scrape it once it is ready."""
     url = url_of(kafka.bootstrap, name)
     with ExitStack() as ending:
         folder = Path(ending.enter_context(tempfile.TemporaryDirectory()))
@@ -337,7 +341,7 @@ def _running(name: str, kafka: Kafka, proxy: FetchProxy | None, interval_s: floa
 
 
 def record(name: str, fault: Fault, shared: Kafka, interval_s: float = INTERVAL_S) -> Recording:
-    """Have a fault befall a worker; takes its times and some seconds."""
+    """Record one fault. This takes the fault's times and some seconds."""
     with ExitStack() as ending:
         kafka = ending.enter_context(start_kafka()) if fault.has_own_kafka else shared
         proxy = ending.enter_context(fetches_through_proxy(kafka)) if fault.comes_by_proxy else None

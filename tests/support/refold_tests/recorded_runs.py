@@ -1,4 +1,4 @@
-"""Runs made up at random, and written to a log as a recorder writes them: for tests of what reads them."""
+"""Random runs, written to a log as a recorder writes them, for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOOLS = ("orders.get", "mail.send", "risk.score")
 
 
 def call(tool: str, answer: Plain = None, *args: Plain, **more: Any) -> Call:
-    """A call of a tool that was answered."""
+    """Return a call of a tool that was answered."""
     asked = RecordedRequest(
         kind=more.pop("kind", "tool"), name=tool, request={"args": list(args), "kwargs": more.pop("given", {})}
     )
@@ -42,7 +42,7 @@ def call(tool: str, answer: Plain = None, *args: Plain, **more: Any) -> Call:
 
 
 def chained(run: Recording, states: Iterable[Plain] | None = None) -> Recording:
-    """The run with all its hashes; states: after each step, where the edits of the state are not there yet."""
+    """Return the run with all its hashes. states: the state after each step, if the steps have no edits yet."""
     if states is not None:
         every = [run.state, *states]
         deltas = [edits(before, after) for before, after in pairwise(every)]
@@ -52,7 +52,7 @@ def chained(run: Recording, states: Iterable[Plain] | None = None) -> Recording:
 
 
 def random_run(rng: random.Random, name: str, steps: int, *, ended: bool = True) -> Recording:
-    """A run of some steps; one that did not end has a pending step behind them, with an attempt that failed."""
+    """Return a run of some steps. One that did not end has another, pending step, with a failed attempt."""
     state: dict[str, Any] = {"seen": []}
     states: list[Plain] = []
     found: list[Step] = []
@@ -79,7 +79,7 @@ def random_run(rng: random.Random, name: str, steps: int, *, ended: bool = True)
 
 
 def forked(parent: Recording, name: str, at: int, *steps: Step, patch: Plain = None) -> Recording:
-    """A child of a run that parts from it after its step `at`, with some steps of its own."""
+    """Return a child that diverges from a run after step `at`, with its own steps."""
     patch = {"state": [["set", ["x"], 1]]} if patch is None else patch
     before = (*parent.forks, Fork(at=parent.forked_at, patch=parent.patch)) if parent.parent else ()
     child = msgspec.structs.replace(
@@ -91,7 +91,7 @@ def forked(parent: Recording, name: str, at: int, *steps: Step, patch: Plain = N
 
 
 def write(log: Log, run: Recording, vault: ValueCipher | None = None) -> None:
-    """Record a run as the recorder does: durable on return."""
+    """Record a run as the recorder does. It is durable on return."""
     _Writer(log, run, vault).all()
     log.flush()
 

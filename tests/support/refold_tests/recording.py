@@ -1,4 +1,4 @@
-"""A log's `observe` that only checks and remembers: for tests of what is observed, without a log."""
+"""A log's `observe` that only validates and remembers, for tests of what is observed, without a log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from refold_tests.tree import ROOT
 
 @cache
 def door(kind: str) -> ObservationValidator:
-    """The check at the log's entrance for one shipped type."""
+    """Return a log's validator for one shipped type."""
     path = ROOT / "avro" / "types" / f"{kind}.avsc"
     return ObservationValidator(parse(json.loads(path.read_text(encoding="utf-8")), place=path.name))
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Observations by id, in order; `patches` holds what each entity was given, as it was given."""
+    """The observations by id, in order. `patches` has the patches of each entity, as given."""
 
     observations: dict[str, Observation] = field(default_factory=dict)
     patches: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Recorder:
         link: Link | None = None,
         kind: Kind = "assert",
     ) -> str:
-        """Check as a log would, and give the real id."""
+        """Validate as a log does; return the real id."""
         observation = door(entity.partition("/")[0]).build(
             entity,
             patch,
@@ -62,14 +62,14 @@ class Recorder:
         return identifier
 
     def entities(self, kind: str) -> list[str]:
-        """Entities of a type that were asserted, in order."""
+        """Return the asserted entities of a type, in order."""
         return [entity for entity in self.patches if entity.startswith(f"{kind}/")]
 
     def latest(self, entity: str) -> dict[str, Any]:
-        """Each field's last assertion, in the order given."""
+        """Return the last assertion of each field, in the order given."""
         return {name: value for patch in self.patches[entity] for name, value in patch.items()}
 
     def links(self) -> set[tuple[str, str, str]]:
-        """Every (entity, relation, target)."""
+        """Return every (entity, relation, target)."""
         every = self.observations.values()
         return {(each.entity, each.link.relation, each.link.target) for each in every if each.link}

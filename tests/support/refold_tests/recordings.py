@@ -1,4 +1,4 @@
-"""Recordings made up for tests: a run's steps by their calls, with whole chains of hashes."""
+"""Artificial recordings: a run's steps, given by their calls, with valid chains of hashes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from refold.agents.journal.self_replay import chained
 
 
 def call(name: str, answer: Any = None, *, kind: Kind = "tool", failed: str = "", **given: Any) -> Call:
-    """One call. given: keyword arguments of a tool, else the whole request."""
+    """Return one call. given: keyword arguments of a tool, else the whole request."""
     request: Any = {"args": [], "kwargs": given} if kind in ("tool", "model") else given or None
     failure = Failure(exception=failed, message=name) if failed else None
     return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer, failure=failure)
 
 
 def decided(choice: str, why: str = "") -> Call:
-    """A decision."""
+    """Return a decision."""
     return Call(asked=RecordedRequest(kind="decide", request={"choice": choice, "why": why, "options": None}))
 
 
 def step(*calls: Call, name: str = "", result: Any = None, **kept: Any) -> Step:
-    """One step in one attempt. kept: members of the state that it sets."""
+    """Return a step with one attempt. kept: members of the state that it sets."""
     return Step(
         number=0, name=name, attempts=(Attempt(calls=calls),), result=result, outcome="succeeded",
         delta=delta.edits({}, kept),
@@ -32,7 +32,7 @@ def step(*calls: Call, name: str = "", result: Any = None, **kept: Any) -> Step:
 
 
 def run(*steps: Step, run: str = "run-a", **more: Any) -> Recording:
-    """A run that succeeded, its steps numbered and its hashes made."""
+    """Return a run that succeeded, with numbered steps and computed hashes."""
     numbered = tuple(msgspec.structs.replace(each, number=number) for number, each in enumerate(steps, 1))
     given: dict[str, Any] = {"agent": "tester", "state": {}, "outcome": "succeeded", "status": "ended"} | more
     return chained(Recording(run=run, steps=numbered, **given))

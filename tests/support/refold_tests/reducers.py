@@ -1,4 +1,4 @@
-"""The custom reducers that tests register, and a module that none registers."""
+"""The custom reducers that tests register, and a module that nothing registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REDUCERS = ",".join(
         "refold_tests.killing_reducer:mortal",
     ]
 )
-"""As the variable REFOLD_REDUCERS lists them."""
+"""The list, as in the variable REFOLD_REDUCERS."""
 
 TRAP = """
 import os
@@ -38,6 +38,6 @@ marked.refold_version = 2
 
 
 def trap(folder: Path) -> Path:
-    """Write a module refold_trap; returns the file that is there once it was imported."""
+    """Write a module refold_trap; return the file that exists after it was imported."""
     (folder / "refold_trap.py").write_text(TRAP)
     return folder / "imported"
