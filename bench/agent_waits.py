@@ -1,15 +1,16 @@
-"""What recording makes an agent wait for: a call, a claimed write, the event loop, many short runs.
+"""Measures how long recording makes an agent wait: in a call, a claimed write, the event loop, and many short runs.
 
 A call. In a step that stays open, a model call that answers at once is recorded by itself, and durable within 10 ms of
-its end. Time of the agent's own thread around it, as in bench/recording.py, by the wall clock and its CPU clock.
+its end. The time is that of the agent's own thread around the call, as in bench/recording.py, by the wall clock and the
+thread's CPU clock.
 
-A claimed write. A write tool that does nothing. Its wall time is told in syncs of this disk, too: how long an append of
-4 KB and its fdatasync take in the same folder, measured by turns with the writes. How often the log syncs is counted
-where it syncs, in the thread that calls, and in all of the process.
+A claimed write. A write tool that does nothing. Its wall time is also given in syncs of this disk: the time of an
+append of 4 KB and its fdatasync in the same folder, measured alternately with the writes. The log's syncs are counted
+where they happen: in the calling thread, and in the whole process.
 
-The loop. Four answers of 5 MB come at once to an async agent. A task that sleeps for a millisecond again and again
-tells the longest time that it had to wait, until the run has ended. The same without a recording is beside it: on a
-machine that does other things as well, only the difference is refold's.
+The loop. Four answers of 5 MB arrive at once at an async agent. A task that repeatedly sleeps for a millisecond reports
+the longest time that it had to wait until the run ended. The table also has the same without a recording: on a machine
+that does other work, only the difference is due to refold.
 
 Short runs. 1,000 runs of five steps with a model call each, one after the other.
 """
@@ -52,7 +53,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Write:
-    """Milliseconds, medians; sync: of one fdatasync. syncs: of the log, a write, in the agent's thread and in all."""
+    """Milliseconds, medians; sync: of one fdatasync. syncs: the log's syncs per write in the agent's thread; all_syncs:
+    in all threads."""
 
     wall: float
     cpu: float
@@ -63,7 +65,8 @@ class Write:
 
 @dataclass(frozen=True)
 class Stall:
-    """The longest wait of a ticking task, in milliseconds, recorded and not; loop: CPU of the loop's thread in it."""
+    """The longest wait of a ticking task, in milliseconds, with and without a recording; loop: CPU time of the loop's
+    thread in that wait."""
 
     recorded: float
     bare: float
@@ -72,7 +75,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Runs:
-    """Seconds; syncs: of the log and of files, a run."""
+    """Seconds; syncs: of the log and of files, per run."""
 
     wall: float
     cpu: float
@@ -81,7 +84,7 @@ class Runs:
 
 @contextmanager
 def log_in(folder: Path) -> Iterator[Any]:
-    """A new embedded log."""
+    """Yield a new embedded log."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     with refold.open(f"file:{path}/log") as log:
         yield log
@@ -90,7 +93,7 @@ def log_in(folder: Path) -> Iterator[Any]:
 
 @contextmanager
 def counted_syncs() -> Iterator[list[int]]:
-    """The thread of each sync of a log, a content or a key."""
+    """Yield a list that gets the thread of each sync of a log, a content or a key."""
     found: list[int] = []
     sync_log, fsync = Database._sync_log, os.fsync
 
@@ -110,7 +113,7 @@ def counted_syncs() -> Iterator[list[int]]:
 
 
 def answers_at_once(prompt: str) -> dict[str, str]:
-    """A model's client."""
+    """Answer at once, as a model's client."""
     return {"text": "yes"}
 
 
@@ -120,7 +123,7 @@ def send(number: int) -> None:
 
 
 def call(folder: Path, count: int = CALLS) -> Call:
-    """What a call in an open step costs its thread."""
+    """Measure what a call in an open step costs its thread."""
     wall, cpu = [], []
     state = state_of(STATE_BYTES)
     with log_in(folder) as log, log.run("bench", state=state) as run, run.step("asks"):
@@ -134,7 +137,7 @@ def call(folder: Path, count: int = CALLS) -> Call:
 
 
 def write(folder: Path, count: int = WRITES) -> Write:
-    """What a claimed write costs, and a sync of the same disk."""
+    """Measure a claimed write, and a sync of the same disk."""
     wall, cpu, syncs, own, everywhere = [], [], [], [], []
     me = threading.get_ident()
     with log_in(folder) as log, log.run("bench", state={"n": 0}) as run, counted_syncs() as found:
@@ -165,7 +168,7 @@ def _synced_s(file: Any) -> float:
 
 
 def stall(folder: Path) -> Stall:
-    """How long four large answers hold up a loop."""
+    """Measure how long four large answers block a loop."""
     texts = [{"text": words(ANSWER_BYTES, Random(seed))} for seed in range(ANSWERS)]
 
     async def client(number: int) -> Any:
@@ -187,7 +190,7 @@ def stall(folder: Path) -> Stall:
             await asyncio.sleep(0.5)
         return max(waits)
 
-    asyncio.run(recorded())  # the first imports what others have
+    asyncio.run(recorded())  # a first run, for the imports
     rounds = [(asyncio.run(recorded()), asyncio.run(bare())) for _ in range(ROUNDS)]
     return Stall(
         median(found[0] for found, _ in rounds) * 1e3, median(found[0] for _, found in rounds) * 1e3,
@@ -196,7 +199,7 @@ def stall(folder: Path) -> Stall:
 
 
 class _Ticking:
-    """Around what is measured: (seconds that a tick came late, CPU of the thread meanwhile)."""
+    """Wraps the measured code; collects (seconds by which a tick was late, CPU time of the thread meanwhile)."""
 
     async def __aenter__(self) -> list[tuple[float, float]]:
         self._waits: list[tuple[float, float]] = []
@@ -214,7 +217,7 @@ class _Ticking:
 
 
 def short_runs(folder: Path, count: int = RUNS) -> Runs:
-    """Many runs, one after the other."""
+    """Measure many runs, one after the other."""
     with log_in(folder) as log, counted_syncs() as found:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         for number in range(count):

@@ -1,8 +1,8 @@
-"""One entity as it was, on the embedded log: how long `Log.state` takes at a point of its past.
+"""Measures `Log.state` of one entity at a point of its past, on the embedded log.
 
-The entity has 10,000 distinct observations, 1 % of them repeated and 1 % late (workload.disturbed), and nothing else
-stands in the log. Points are cuts, drawn uniformly: known at (any offset), true at (any observed time, under the end),
-and both at once (an observed time under an offset). Runs in a process of its own.
+The entity has 10,000 distinct observations, 1 % of them repeated and 1 % late (workload.disturbed), and the log has
+nothing else. Points are cuts, drawn uniformly: known at (any offset), true at (any observed time, at the log's end),
+and both at once (an observed time at an offset). Runs in a separate process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARM = 20
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds; the median of ROUNDS rounds each."""
+    """Milliseconds; each is the median of ROUNDS rounds."""
 
     name: str
     p50: float
@@ -40,7 +40,7 @@ class Latency:
 
 
 def measure(folder: Path, count: int = OBSERVATIONS) -> list[Latency]:
-    """Run in a fresh process."""
+    """Measure in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_run, (str(folder), count))
 
@@ -90,6 +90,6 @@ def _latency(log: Any, entity: str, name: str, cut_of: Callable[[], Any]) -> Lat
 
 def _milliseconds(log: Any, entity: str, cut: Any) -> float:
     begin = time.perf_counter()
-    with contextlib.suppress(refold.NotAnswerable):  # nothing was observed by then
+    with contextlib.suppress(refold.NotAnswerable):  # nothing had been observed by then
         log.state(entity, cut)
     return (time.perf_counter() - begin) * 1000

@@ -1,7 +1,7 @@
-"""A stand-in provider for the bench: a bare server that answers with a stream, at once or paced.
+"""A model provider for the benchmark: a minimal server that answers with a stream, at once or paced.
 
-python capture_upstream.py prints its URL. POST /paced/... gives an event every PACE_S, each with the clock's time in
-nanoseconds when it was sent; every other POST gives EVENTS events at once.
+python capture_upstream.py prints its URL. POST /paced/... sends an event every PACE_S, each with its time of sending in
+nanoseconds; every other POST sends EVENTS events at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodin
 
 
 def piece(data: bytes) -> bytes:
-    """A chunk of HTTP/1.1."""
+    """Return a chunk of HTTP/1.1."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The requests of one connection."""
+    """Answer the requests of one connection."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")

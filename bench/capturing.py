@@ -1,15 +1,15 @@
-"""What a capture by `refold proxy` costs an agent, next to a direct connection and to mitmproxy.
+"""Measures what a capture by `refold proxy` costs an agent, next to a direct connection and to mitmproxy.
 
-Each request is a conversation of 40 KB that begins differently, on connections that stay open; the answer is a stream
-of some events. All processes are on this machine. Measured from the client:
+Each request is a conversation of 40 KB with a different beginning, on connections that stay open; the answer is a
+stream of some events. All processes are on this machine. Measured from the client:
 
-- the time to the first byte of the answer, one request after another, and what each way adds to the direct one's
-- how much later a paced event arrives than it was sent: the clocks are one
+- the time to the first byte of the answer, for sequential requests, and what each proxy adds to the direct connection
+- how much later a paced event arrives than it was sent: both use the same clock
 - requests a second by 8 clients at once
 - the proxy's resident memory after a tenth of the requests and after all
-- the bytes that a session of 200 turns takes in the log, each request with all that came before, against what was new
+- the bytes of a session of 200 turns in the log, where each request repeats all earlier turns, against the new bytes
 
-mitmproxy is in reverse mode with a script that saves what passes (peers/mitmproxy), in an environment of its own.
+mitmproxy runs in reverse mode with a script that saves the traffic (peers/mitmproxy), in a separate environment.
 LiteLLM's proxy is not measured: one of its releases was reported as compromised in 2026.
 """
 
@@ -49,7 +49,7 @@ WAIT_S = 60.0
 
 
 class ProxyFigures(NamedTuple):
-    """Of one way. Times in milliseconds; memory in MB, None where there is no proxy."""
+    """The figures of one connection kind. Times in milliseconds; memory in MB, None without a proxy."""
 
     p50_ms: float
     p99_ms: float
@@ -71,7 +71,7 @@ class BenchConnection:
         self._reader, self._writer = await asyncio.open_connection(host, port, limit=1 << 22)
 
     async def ask(self, path: str, body: bytes) -> tuple[float, list[tuple[int, bytes]]]:
-        """The seconds to the first byte of the answer; each chunk with the time at which it came, in nanoseconds."""
+        """Return the seconds to the first byte of the answer, and each chunk with its arrival time in nanoseconds."""
         head = f"POST {path} HTTP/1.1\r\nHost: {self._parts.netloc}\r\nContent-Type: application/json\r\n"
         began = time.perf_counter()
         self._writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -86,19 +86,19 @@ class BenchConnection:
         return first_s, chunks
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
 
 def request_body(number: int, size: int = REQUEST_BYTES) -> bytes:
-    """A conversation of its own."""
+    """Return a conversation that differs for each number."""
     text = f"request {number} " + "and what was said before " * (size // 25)
     messages = [{"role": "user", "content": text[:size]}]
     return json.dumps({"model": "bench", "stream": True, "messages": messages}).encode()
 
 
 async def measured(url: str, pid: int | None, share: int) -> ProxyFigures:
-    """All figures of one way."""
+    """Measure all figures of one connection kind."""
     path, number = "/v1/chat/completions", 0
     connection = BenchConnection(url)
     await connection.open()
@@ -133,14 +133,14 @@ async def measured(url: str, pid: int | None, share: int) -> ProxyFigures:
 
 
 def resident_mb(pid: int) -> float:
-    """A process's resident memory."""
+    """Return a process's resident memory in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 @contextmanager
 def started(command: list[str], said: str, environment: dict[str, str] | None = None) -> Iterator[tuple[str, int]]:
-    """A process until the end of the block: the URL in the first line that has `said`, and its id."""
+    """Run a process until the end of the block; yields the URL in the first line that contains `said`, and its id."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
     try:
         assert process.stdout is not None
@@ -153,7 +153,7 @@ def started(command: list[str], said: str, environment: dict[str, str] | None = 
 
 @contextmanager
 def mitmproxy(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
-    """mitmproxy in reverse mode, listening. ServerMissing where it cannot be installed."""
+    """Run mitmproxy in reverse mode. Raises ServerMissing if it cannot be installed."""
     python = built_python(HERE / "peers" / "mitmproxy")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -181,7 +181,7 @@ def mitmproxy(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def refold_proxy(upstream: str, folder: Path) -> list[str]:
-    """The command of a capture into a folder."""
+    """Return the command of a capture into a folder."""
     return [
         sys.executable, "-P", "-m", "refold.explorer.cli.main", "proxy", "--upstream", upstream, "--listen",
         "127.0.0.1:0", "--spool", str(folder / "spool"), "--log", f"file:{folder / 'log'}",
@@ -189,7 +189,7 @@ def refold_proxy(upstream: str, folder: Path) -> list[str]:
 
 
 def stored_session(upstream: str, folder: Path, turns: int) -> tuple[int, int]:
-    """The new bytes of a session's turns, and the bytes that it takes in the log."""
+    """Return the new bytes of a session's turns, and the bytes that the session takes in the log."""
     new = 0
 
     async def session(url: str) -> None:

@@ -1,7 +1,8 @@
-"""Whether an observation costs the same however many there are: of observations, of entities, and of them in an entity.
+"""Measures whether the cost of an observation depends on the number of observations, of entities, or of observations
+per entity.
 
-Each point is a log of its own on the embedded log (folding.py). The cost is CPU of the whole process, for the rate of a
-machine that does something else says little.
+Each point is a separate embedded log (folding.py). The cost is the CPU time of the whole process, because on a machine
+that does other work the rate says little.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ A_TENTH = 10
 
 
 def show(console: Console, folder: Path, share: int) -> None:
-    """Print the table, and keep the pictures."""
+    """Print the table, and collect the pictures."""
     table = Table(title="The cost of an observation on the embedded log, CPU us")
     for number, column in enumerate(("what grows", "observations", "entities", "with the kernel", "by Python")):
         table.add_column(column, justify="right" if number else "left")
     count = COUNT // share
-    # Fewer than 10,000 are over before anything is measured.
+    # Fewer than 10,000 end before anything can be measured.
     grown = {
         "observations": (
             "observations",

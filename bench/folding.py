@@ -1,7 +1,7 @@
-"""Folding on the embedded log: observations a second through the whole path, and the memory it takes.
+"""Measures folding on the embedded log: observations a second through the whole path, and its memory.
 
 One process: observe (checks, id, Avro), then the log record, state, timeline, arrivals, id index and change in one
-write. Making the observations is not counted; each case runs in a process of its own, whose peak memory is read.
+write. Creating the observations is not counted. Each case runs in a separate process, whose peak memory is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     count: int
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a case measured. cpu_us: of the whole process, an observation."""
+    """The figures of a case. cpu_us: CPU time of the whole process per observation."""
 
     per_second: float
     cpu_us: float
@@ -52,7 +52,7 @@ class Figures:
 
 
 def measure(case: Case, folder: Path, *, uses_kernel: bool = True) -> Figures:
-    """Run a case in a fresh process. uses_kernel: the native kernel may be used, where it is installed."""
+    """Run a case in a new process. uses_kernel: whether the native kernel may be used, if it is installed."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_run, (case, str(folder), uses_kernel))
 

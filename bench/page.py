@@ -1,7 +1,7 @@
-"""The page of a run of `make bench --write`: its tables and pictures, as docs/reference/figures.md.
+"""Writes the page of a run of `make bench --write`: its tables and pictures, as docs/reference/figures.md.
 
-What is printed is kept, too: each table as Markdown, each line as it is. A picture is an SVG with a line for each
-series, its x axis logarithmic, its y axis from 0.
+Everything printed is also collected: each table as Markdown, each line unchanged. A picture is an SVG with a line for
+each series; its x axis is logarithmic, its y axis starts at 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLOURS = ("#3949ab", "#c62828", "#2e7d32", "#6d4c41")
 
 
 class Picture(NamedTuple):
-    """A picture: its file's name, its title, what the axes are, and of each series its points."""
+    """A picture: its file's name, its title, the names of the axes, and the points of each series."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Picture(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """One figure that the project wants to reach, beside its peer. at_least: whether more is better."""
+    """A measured figure with its goal and its peer. at_least: whether more is better."""
 
     name: str
     measured: float
@@ -50,7 +50,7 @@ class Figure(NamedTuple):
 
 
 class PageConsole(Console):
-    """A console that keeps what is printed, and pictures and figures, for the page."""
+    """A console that also collects its output, pictures and figures for the page."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -59,20 +59,20 @@ class PageConsole(Console):
         self.figures: list[Figure] = []
 
     def print(self, *objects: Any, **settings: Any) -> None:
-        """As a console; tables and lines are kept."""
+        """Print, and collect tables and lines."""
         for each in objects:
             self.blocks.append(markdown(each) if isinstance(each, Table) else str(each))
         super().print(*objects, **settings)
 
 
 def note(console: Console, figure: Figure) -> None:
-    """Keep a figure for the page, where there is to be one."""
+    """Collect a figure for the page, if one will be written."""
     if isinstance(console, PageConsole):
         console.figures.append(figure)
 
 
 def write(console: PageConsole, command: str, left_out: Sequence[str], folder: Path = FOLDER) -> Path:
-    """Write the page and its pictures; returns the page."""
+    """Write the page and its pictures, and return the page's path."""
     for each in console.pictures:
         (folder / f"figures-{each.name}.svg").write_text(drawn(each), encoding="utf-8")
     page = folder / NAME
@@ -81,7 +81,7 @@ def write(console: PageConsole, command: str, left_out: Sequence[str], folder: P
 
 
 def rendered(console: PageConsole, command: str, left_out: Sequence[str]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     lines = [
         "# Figures", "",
         f"Made by one run of `{command}` on {dt.datetime.now(dt.UTC):%Y-%m-%d}: {_machine()}, load "
@@ -107,7 +107,7 @@ def rendered(console: PageConsole, command: str, left_out: Sequence[str]) -> str
 
 
 def markdown(table: Table) -> str:
-    """A table as Markdown, its title first."""
+    """Return a table as Markdown, preceded by its title."""
     columns = [str(each.header) for each in table.columns]
     rows = zip(*(list(each.cells) for each in table.columns), strict=True)
     signs = ["---:" if each.justify == "right" else "---" for each in table.columns]
@@ -117,7 +117,7 @@ def markdown(table: Table) -> str:
 
 
 def drawn(picture: Picture) -> str:
-    """A picture as SVG."""
+    """Return a picture as SVG."""
     points = [point for series in picture.series.values() for point in series]
     low, high = (math.log10(each(x for x, _ in points)) for each in (min, max))
     top = max(y for _, y in points) * 1.15 or 1.0

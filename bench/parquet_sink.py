@@ -1,6 +1,7 @@
-"""The Parquet sink: whole commits of a table's entities into a folder, and the rebuild before them, apart.
+"""Measures the Parquet sink: complete commits of a table's entities into a folder, and separately the rebuild before.
 
-CPU is of the whole process, Arrow's threads included. The second commit follows a change in one of four partitions.
+CPU time is that of the whole process, including Arrow's threads. The second commit follows a change in one of four
+partitions.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _add(table: Table, log: refold.Log, place: Path, count: int) -> None:
         rebuilds.append(took)
         lake = place / f"lake-{number}"
         sink = open_sink(lake.as_uri())
-        with calm_collector():  # as `refold sink` has it
+        with calm_collector():  # as in `refold sink`
             _, *took = _timed(lambda sink=sink, view=view: sink.commit(view))
         commits.append(took)
         size = sum(each.stat().st_size for each in lake.glob("commits/**/*.parquet"))

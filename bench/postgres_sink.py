@@ -1,10 +1,10 @@
-"""The PostgreSQL sink: changes a second into tables and history, beside a plain COPY of the same rows as the limit.
+"""Measures the PostgreSQL sink: changes a second into tables and history; the limit is a plain COPY of the same rows.
 
 1. Record `CHANGES` observations over `ENTITIES` entities in an embedded log: half of them, then the other half.
-2. A sink loads the first half (COPY of every entity, and history), then follows the second, change by change.
-3. The rows that stand then are copied out of the tables and, by psycopg's COPY alone, into empty ones of equal columns
+2. A sink loads the first half (COPY of every entity, and history), then follows the second half, change by change.
+3. The resulting rows are copied out of the tables and, with psycopg's COPY only, into empty tables with equal columns
    and keys.
-The server is one of this machine's, on loopback and without fsync, as for tests: what is measured is the sink.
+The server runs on this machine, on loopback and without fsync, as for tests: the sink is measured, not the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHANGES, ENTITIES, RUNS, PARTITIONS, SEED, GOAL = 200_000, 100_000, 3, 4, 7, 10_
 
 
 class Took(NamedTuple):
-    """How many of what, in how long. cpu_s: of this process, without the server."""
+    """How many items of which kind, in how many seconds. cpu_s: CPU time of this process, without the server."""
 
     count: int
     rows: int
@@ -81,7 +81,7 @@ def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
             log.flush()
             rows_before = _rows(server, schema)
             began, cpu = time.perf_counter(), time.process_time()
-            with calm_collector():  # as `refold sink` has it
+            with calm_collector():  # as in `refold sink`
                 keep_up(log.port, sink, follow=False, stop=Event())
             wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
             return Took(more, _rows(server, schema) - rows_before, wall_s, cpu_s)
@@ -109,7 +109,7 @@ def _rows(server: Postgres, schema: str) -> int:
 
 
 def _copied(server: Postgres, schema: str, count: int) -> Took:
-    """Every row there is, out of its table and into another like it: the second is what is timed."""
+    """Copy every row out of its table and into another one with equal columns; only the second copy is timed."""
     import psycopg
 
     rows = _rows(server, schema)

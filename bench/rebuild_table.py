@@ -1,4 +1,4 @@
-"""The table of rebuilds, of whatever log."""
+"""The table of rebuilds, for any kind of log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rich.table import Table
 
 
 def rebuild_table(title: str) -> Table:
-    """Without rows yet."""
+    """Return the table, without rows."""
     table = Table(title=f"{title}, root included (medians of {RUNS})")
     for number, column in enumerate((
         "workload", "observations", "folded a second", "--full, s", "--full, a second", "from snapshot, s",
@@ -19,7 +19,7 @@ def rebuild_table(title: str) -> Table:
 
 
 def add_rebuild(table: Table, name: str, found: RebuildFigures) -> None:
-    """One row."""
+    """Add a row."""
     table.add_row(
         name, f"{found.observations:,}", f"{found.folded_per_second:,.0f}", f"{found.full_s:.1f}",
         f"{found.full_per_second:,.0f}", f"{found.rebuilt_s:.2f}", f"{found.full_s / found.rebuilt_s:.1f}",

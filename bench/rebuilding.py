@@ -1,7 +1,7 @@
-"""Rebuilding: from the nearest snapshot against full replay, what snapshots cost, and closed entities.
+"""Measures rebuilds: from the nearest snapshot against full replay, the cost of snapshots, and closed entities.
 
-Each case runs in a process of its own, on a log it makes itself. Who rebuilds the large log is a reader that did not
-fold it, as whoever asks for a past point is. A rebuild includes its root. Medians of RUNS.
+Each case runs in a separate process, on a log that it creates. The large log is rebuilt by a reader that did not fold
+it, like any reader that asks for a past point. A rebuild includes its root. Figures are medians of RUNS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POINTS, POINT_RUNS = 5, 60
 
 @dataclass(frozen=True)
 class RebuildFigures:
-    """Seconds, and what was read. ranges_s: reading the bytes of the snapshot ranges and nothing else."""
+    """Seconds, and the amounts read. ranges_s: the time for only reading the bytes of the snapshot ranges."""
 
     observations: int
     folded_per_second: float
@@ -50,9 +50,9 @@ class RebuildFigures:
 
 @dataclass(frozen=True)
 class ClosedFigures:
-    """Seconds to rebuild when about so many runs have ended: the median of POINTS points, and the longest of them.
+    """Seconds to rebuild when about this many runs have ended: the median and the maximum of POINTS points.
 
-    What was changed since the last base differs from point to point, and with it the time.
+    The amount changed since the last base differs from point to point, and so does the time.
     """
 
     runs: int
@@ -63,7 +63,7 @@ class ClosedFigures:
 
 
 def rebuilding(count: int, entities: int, *, is_disturbed: bool, folder: Path) -> RebuildFigures:
-    """At 95 % of a log of so many observations."""
+    """Measure a rebuild at 95 % of a log of `count` observations."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     folded_s = _apart(_folded_log, count, entities, is_disturbed, str(path))
     figures: RebuildFigures = _apart(_read_only, str(path), folded_s)
@@ -72,11 +72,11 @@ def rebuilding(count: int, entities: int, *, is_disturbed: bool, folder: Path) -
 
 
 def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
-    """At 95 % of a log that took so long to fold."""
+    """Measure a rebuild at 95 % of a log whose fold took `folded_s` seconds."""
     ends = log.port.ends()
     where = ",".join(f"{partition}={end * 95 // 100}" for partition, end in ends.items())
     cut = log.point(f"offset:{where}").cut
-    # Where it was folded until now, what is still compacted and sealed is over when these are.
+    # If the log was folded just before, compaction and sealing have ended once these full replays have.
     fulls = [_rebuild(log, cut, full=True) for _ in range(RUNS)]
     views, ranges = [], []
     for _ in range(RUNS):
@@ -106,7 +106,7 @@ def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
 
 
 def snapshot_cost(count: int, entities: int, folder: Path) -> float:
-    """The part of its throughput that snapshotting costs the fold: the median of RUNS pairs, with and without."""
+    """Return the share of its throughput that the fold loses by snapshots: the median of RUNS pairs with and without."""
     ratios = []
     for _ in range(RUNS):
         without = _apart(_folding, count, entities, False, str(folder))
@@ -115,7 +115,7 @@ def snapshot_cost(count: int, entities: int, folder: Path) -> float:
 
 
 def closed(runs: Iterable[int], steps: int, folder: Path) -> list[ClosedFigures]:
-    """A log that grows by ended runs, rebuilt at each of the given numbers of them."""
+    """Measure rebuilds of a log that grows by ended runs, at each of the given numbers of runs."""
     return _apart(_closed, list(runs), steps, str(folder))
 
 
@@ -125,7 +125,7 @@ def _apart(measure: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _folded(log: Any, source: Iterable[dict[str, Any]]) -> float:
-    """Observe all; the seconds that took, without making them."""
+    """Record all observations, and return the seconds that took, without creating them."""
     spent = 0.0
     given = iter(source)
     while some := list(islice(given, AT_ONCE)):
@@ -179,7 +179,7 @@ def _closed(runs: list[int], steps: int, folder: str) -> list[ClosedFigures]:
 
 @dataclass(frozen=True)
 class _Rebuild:
-    """What is kept of one rebuild: views that pile up would have each next one take new memory from the system."""
+    """The kept figures of one rebuild; keeping the views would make each next one take new memory from the system."""
 
     seconds: float
     root: bytes
@@ -192,7 +192,7 @@ def _rebuild(log: Any, cut: Any, *, full: bool = False) -> _Rebuild:
 
 
 def _used(log: Any, cut: Any, source: Any) -> list[Any]:
-    """The epochs that a view began from."""
+    """Return the epochs from which a view started."""
     epochs = [each for p in cut.offsets for each in log.port.snapshots.epochs(p)]
     return [each for each in epochs if source["snapshot_epochs"].get(str(each.partition)) == each.offset]
 
@@ -203,7 +203,7 @@ def _rooted(view: Any) -> Any:
 
 
 def _read(log: Any, epochs: list[Any]) -> int:
-    """Read the records of the epochs' ranges; how many bytes they have."""
+    """Read the records of the epochs' ranges, and return their size in bytes."""
     total = 0
     for epoch in epochs:
         for span in log.port.snapshots.manifest(epoch).ranges:
@@ -212,7 +212,7 @@ def _read(log: Any, epochs: list[Any]) -> int:
 
 
 def _pass(log: Any, cut: Any) -> int:
-    """One pass over the observations that finds no entity."""
+    """Make one pass over the observations for an entity that does not exist."""
     return sum(1 for p, end in cut.offsets.items() for record in log.port.read(p, 0, end) if record.entity == "")
 
 

@@ -1,18 +1,18 @@
-"""What recording costs an agent, what a run takes on disk, and how fast it is replayed.
+"""Measures what recording costs an agent, what a run takes on disk, and how fast it is replayed.
 
 Recording. A step changes a state of 2 KB and calls nothing. Its time is that of the agent's own thread, by the wall
 clock and by the thread's CPU clock, around `with run.step(...)`; the block inside sets one key. Between steps the agent
-waits as it would for a model, so that the writer's thread has its turn, and then works for a moment, as on an answer.
-Without that work the first thing that runs after the wait pays for the processor's waking, whatever it is: on a virtual
-machine json.dumps(state) took 79 us there, and 25 us in a loop. That row stands beside it. Further: a model call that
-answers at once, and a write tool that does nothing, which the ledger claims, and so has to wait for the disk or the
-broker. Each is told in encodings too: how often json.dumps(state), timed after each step, would have fitted in the same
-CPU time. On a machine that does other things as well, that is the figure to compare.
+waits as it would for a model, so that the writer's thread can run, and then works for a moment, as on an answer.
+Without that work, whatever runs first after the wait pays for waking the processor: on a virtual machine
+json.dumps(state) took 79 us there, and 25 us in a loop. The table has a row without that work. Further rows: a model
+call that answers at once, and a write tool that does nothing, which the ledger claims, and which therefore waits for
+the disk or the broker. Each figure is also given in encodings: how many json.dumps(state), timed after each step, take
+the same CPU time. On a machine that does other work, compare this figure.
 
-Storage. A run of 1,000 steps whose state grows by 1 KB of words a step, sealed as by default; counted when the log is
-closed, by the sizes of files and by the blocks they take (as `du` does), against the bytes added.
+Storage. A run of 1,000 steps whose state grows by 1 KB of words per step, sealed with the defaults. Measured once the
+log is closed, by the sizes of files and by the blocks they take (as `du` does), relative to the bytes added.
 
-Replay. A run of 1,000 steps with a model call each is loaded from the log, and today's code run against it.
+Replay. A run of 1,000 steps with a model call each is loaded from the log, and the current code is run against it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ADDED_BYTES = 1_000
 
 @dataclass(frozen=True)
 class Cost:
-    """Microseconds, the median of ROUNDS rounds each; encodings: how many json.dumps(state) fit in cpu."""
+    """Microseconds, each the median of ROUNDS rounds; encodings: how many json.dumps(state) take the time `cpu`."""
 
     name: str
     wall: float
@@ -58,7 +58,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Stored:
-    """Bytes after the log was closed, and seconds until then."""
+    """Bytes once the log is closed, and seconds until then."""
 
     added: int
     files: int
@@ -67,7 +67,7 @@ class Stored:
 
 
 def words(count: int, rng: random.Random) -> str:
-    """Text of so many bytes, of made-up words: about as compressible as prose."""
+    """Return `count` bytes of text made of invented words: about as compressible as prose."""
     found: list[str] = []
     size = 0
     while size < count:
@@ -81,14 +81,14 @@ _WORDS = ["".join(_letters.choices("etaoinshrdlucmfwyp", k=_letters.randint(2, 9
 
 
 def state_of(size: int) -> dict[str, Any]:
-    """A working memory of about so many bytes, as agents keep it: messages and a few numbers."""
+    """Return a typical agent's working memory of about `size` bytes: messages and a few numbers."""
     rng = random.Random(SEED)
     messages = [{"role": "user", "content": words(150, rng)} for _ in range(size // 190)]
     return {"messages": messages, "order": {"id": 7, "total": 50.5, "paid": True}, "n": 0}
 
 
 def costs(url: str, count: int) -> list[Cost]:
-    """Of each kind of step, on a log; `count` steps a round."""
+    """Measure each kind of step on a log, with `count` steps per round."""
     rounds = [_costs(url, count) for _ in range(ROUNDS)]
     return [
         Cost(name, *(median(each[name][part] for each in rounds) for part in range(4)))
@@ -128,11 +128,11 @@ def _costs(url: str, count: int) -> dict[str, tuple[float, float, float, float]]
 
 
 def _nothing(number: int) -> None:
-    """A write that costs nothing."""
+    """Do nothing: a write without a cost of its own."""
 
 
 def wait_and_work(state: Any, work_s: float = WORK_S) -> None:
-    """What an agent does between two calls: it waits, and then works on its state."""
+    """Do what an agent does between two calls: wait, then work on its state."""
     time.sleep(WAIT_S)
     working_until_s = time.perf_counter() + work_s
     while time.perf_counter() < working_until_s:
@@ -157,13 +157,13 @@ def _timed(
 
 
 def items(steps: int) -> Iterator[str]:
-    """What a growing state grows by."""
+    """Yield the items that a growing state gets."""
     rng = random.Random(SEED)
     return (words(ADDED_BYTES, rng) for _ in range(steps))
 
 
 def stored(folder: Path, steps: int = STEPS) -> Stored:
-    """Of a run whose state grows."""
+    """Measure the size of a run whose state grows."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     began_s = time.perf_counter()
     with refold.open(f"file:{path}/log") as log, log.run("bench", state={"items": []}) as run:
@@ -177,7 +177,7 @@ def stored(folder: Path, steps: int = STEPS) -> Stored:
 
 
 def stored_by_langgraph(folder: Path, steps: int = STEPS) -> Stored:
-    """Of the same run, by its SqliteSaver. ServerMissing where it could not be installed."""
+    """Measure the same run with LangGraph's SqliteSaver. Raises ServerMissing if it cannot be installed."""
     python = built_python(LANGGRAPH)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     given = "\n".join(items(steps))
@@ -188,7 +188,7 @@ def stored_by_langgraph(folder: Path, steps: int = STEPS) -> Stored:
 
 
 def on_disk(path: Path) -> tuple[int, int]:
-    """Bytes in files, and in the blocks that files and folders take."""
+    """Return the bytes in files, and in the blocks that files and folders take."""
     files = blocks = 0
     for folder, _, names in os.walk(path):
         blocks += Path(folder).stat().st_blocks * 512
@@ -201,7 +201,7 @@ def on_disk(path: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Replay:
-    """Seconds to load a run, and to replay it, loading included; by the wall clock and of the process's CPU."""
+    """Seconds to load a run, and to replay it, loading included; by the wall clock and in the process's CPU time."""
 
     load: float
     load_cpu: float
@@ -210,7 +210,7 @@ class Replay:
 
 
 def replayed(folder: Path, steps: int = STEPS) -> Replay:
-    """Of a run of so many steps; medians of ROUNDS."""
+    """Measure the replay of a run of `steps` steps; medians of ROUNDS."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
 
     def agent(run: refold.Run) -> int:

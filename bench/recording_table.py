@@ -20,7 +20,7 @@ STEPS_A_ROUND = 200
 
 
 def show(console: Console, folder: Path, share: int) -> None:
-    """Print them: what recording costs on each log, what a run takes on disk, how long its replay takes."""
+    """Print the tables: what recording costs on each log, what a run takes on disk, how long its replay takes."""
     os.environ.setdefault("REFOLD_KEYS", f"file:{tempfile.mkdtemp(prefix='bench-keys-', dir=folder)}")
     steps = recording.STEPS // share
     title = f"Recording a step, the agent's own time (medians of {recording.ROUNDS} rounds)"

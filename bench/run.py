@@ -68,7 +68,7 @@ def main() -> None:
     share = 10 if options.quick else 1
     begin_s, left_out = time.monotonic(), []
     command = f"make bench ARGS={shlex.quote(shlex.join(sys.argv[1:]))}"
-    # What a run that is short of time should have comes first.
+    # The most important parts come first, in case the time runs out.
     for name in ("worker", "flat", *(each for each in (*PARTS, *PEER_PARTS) if each not in {"worker", "flat"})):
         if options.only and name not in options.only:
             continue
@@ -77,7 +77,7 @@ def main() -> None:
         else:
             try:
                 _part(name, console, options, share)
-            except Exception as problem:  # the others are measured still
+            except Exception as problem:  # the other parts are still measured
                 traceback.print_exc()
                 left_out.append(f"{name} ({type(problem).__name__})")
         if options.write:

@@ -1,6 +1,6 @@
-"""A thread of LangGraph's by RefoldSaver and by SqliteSaver: what each call takes, and what the thread takes on disk.
+"""Compares RefoldSaver with SqliteSaver on one LangGraph thread: the time of each call, and the thread's size on disk.
 
-peers/langgraph/thread.py is the thread. SqliteSaver runs in an environment of its own.
+peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STEPS = 500
 
 @dataclass(frozen=True)
 class Saved:
-    """Of one checkpointer: milliseconds by name of a call (thread.py), and bytes in files."""
+    """The figures of one checkpointer: milliseconds by name of a call (thread.py), and bytes in files."""
 
     took: dict[str, float]
     files: int
 
 
 def by_refold(folder: Path, steps: int = STEPS) -> Saved:
-    """By RefoldSaver, on an embedded log."""
+    """Measure RefoldSaver, on an embedded log."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     with RefoldSaver(f"file:{path}/log") as saver:
         took = drive(saver, steps)
@@ -43,7 +43,7 @@ def by_refold(folder: Path, steps: int = STEPS) -> Saved:
 
 
 def by_sqlite(folder: Path, steps: int = STEPS) -> Saved:
-    """By SqliteSaver. ServerMissing where it could not be installed."""
+    """Measure SqliteSaver. Raises ServerMissing if it cannot be installed."""
     python = built_python(LANGGRAPH)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     command = [str(python), str(LANGGRAPH / "saver.py"), str(path), str(steps)]
@@ -54,7 +54,7 @@ def by_sqlite(folder: Path, steps: int = STEPS) -> Saved:
 
 
 def show(console: Console, folder: Path, share: int) -> None:
-    """Both, and the size of a thread of half the steps: twice the steps should take twice the room."""
+    """Print both, and the size of a thread with half the steps: twice the steps should take twice the space."""
     steps = STEPS // share
     table = Table(title=f"A thread of {steps:,} steps, its messages growing (goal: put within 1.5 times SqliteSaver)")
     table.add_column("kept by")

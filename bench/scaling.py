@@ -1,12 +1,12 @@
-"""The model of `refold plan` (explorer/capacity) held to measured logs.
+"""Compares the model of `refold plan` (explorer/capacity) with measured logs.
 
-1. A worker folds three logs on Kafka: few entities, many entities, and one in the middle that is twice as long. Of each
-   are measured: CPU, memory, the sizes of the table, of the topics' segments and of what was sealed, and rebuilds by a
+1. A worker folds three logs on Kafka: few entities, many entities, and one in between that is twice as long. Measured
+   for each: CPU, memory, the sizes of the table, of the topics' segments and of the sealed snapshots, and rebuilds by a
    reader.
-2. The constants are found from the first two logs alone: what grows with records and what grows with entities.
-3. The model says what the third one takes. The table shows how far that is from what was measured: to be under LIMIT.
+2. The constants are computed from the first two logs only: what grows with records and what grows with entities.
+3. The model predicts the third log. The table shows the deviation from the measurement, which must be below LIMIT.
 
-The constants that are printed are those of explorer/capacity/measured.py, of this machine.
+The printed constants are those of explorer/capacity/measured.py, for this machine.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RAW_BYTES = 190
 
 @dataclass(frozen=True)
 class Point:
-    """A folded log, as it was measured. Sizes in bytes of all partitions; seconds of CPU, which a rebuild takes whole.
+    """The measurements of a folded log. Sizes in bytes of all partitions; seconds of CPU time: a rebuild is CPU-bound.
 
-    ranges: the snapshots that a rebuild reads, as they are stored, compressed.
+    ranges: the size of the snapshots that a rebuild reads, as stored, compressed.
     """
 
     records: int
@@ -63,7 +63,7 @@ class Point:
 
 
 def scale(console: Console, folder: Path, share: int, keys: Collection[str]) -> None:
-    """Print the constants, and how far the model is from the log that they were not taken from."""
+    """Print the constants, and the model's deviation from the log that was not used to compute them."""
     if (reason := missing()) is not None:
         console.print(f"The model of `refold plan` was skipped: {reason}", markup=False)
         return
@@ -110,7 +110,7 @@ def _point(worker: Refold, workload: Workload, place: Place, folder: Path, broke
     topics = Topics(workload.prefix)
     stored = _size(broker, f"{topics.snapshots}-*/*.log")
     with open_log(place.url(workload), read_only=True) as log:
-        _rebuilt(log)  # what is imported and connected at first is no cost of a longer log
+        _rebuilt(log)  # the first imports and connections are not a cost of a longer log
         full_s, _ = _rebuilt(log, full=True)
         seconds, source = _rebuilt(log)
         epochs = [each for number in range(workload.partitions) for each in log.port.snapshots.epochs(number)]
@@ -131,7 +131,7 @@ def _point(worker: Refold, workload: Workload, place: Place, folder: Path, broke
 
 
 def _rebuilt(log: refold.Log, *, full: bool = False) -> tuple[float, Any]:
-    """The seconds of CPU that a rebuild takes, with its root and the processes it starts, and what it was made from."""
+    """Return the CPU seconds of a rebuild, including its root and its child processes, and its sources."""
     begin = _cpu_s()
     view = log.rebuild(full=full)
     assert view.root
@@ -139,20 +139,20 @@ def _rebuilt(log: refold.Log, *, full: bool = False) -> tuple[float, Any]:
 
 
 def _cpu_s() -> float:
-    """What this process and those it started and that have ended have used."""
+    """Return the CPU seconds of this process and of its child processes that have ended."""
     return sum(os.times()[:4])
 
 
 def _size(folder: Path, pattern: str) -> int:
-    """The sizes of all files below a folder that a pattern names."""
+    """Return the total size of all files below a folder that match a pattern."""
     return sum(each.stat().st_size for each in folder.rglob(pattern))
 
 
 def _constants(few: Point, many: Point) -> Measured:
-    """From two logs of as many records and other numbers of entities."""
+    """Compute the constants from two logs with equal numbers of records and different numbers of entities."""
     state = (many.table - few.table) / (many.entities - few.entities)
     replay_us = mean(each.replay_s / each.records for each in (few, many)) * 1e6
-    # Of the one that reads more entities: with few the rest of a rebuild is more than the reading.
+    # From the log with more entities: with few, the rest of a rebuild takes longer than the reading.
     read_us = max(0.0, many.rebuild_s * 1e6 - many.replayed * replay_us) / max(1, many.entities_read)
     return Measured(
         thread_rate=mean((few.rate, many.rate)),
@@ -170,7 +170,7 @@ def _constants(few: Point, many: Point) -> Measured:
 
 
 def _held_back(point: Point, constants: Measured) -> list[tuple[str, float, float]]:
-    """Each figure of a log as it was measured, and as the model says."""
+    """Return each figure of a log: its name, the measured value, and the model's value."""
     return [
         ("worker: observations a second", point.rate, constants.thread_rate),
         ("worker: CPU, us an observation", point.cpu_us, constants.cpu_us),

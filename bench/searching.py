@@ -1,10 +1,10 @@
-"""How long a search over many turns takes, by the index of `refold run search`.
+"""Measures how long a search over many turns takes with the index of `refold run search`.
 
-Turns of 60 words from a vocabulary whose words are as frequent as in a language (Zipf), 200 to a run, go straight into
-an index: what is measured is the index, not the recording of turns. A third calls a tool; the cost varies. Then
-questions of every kind are asked, words from every part of the vocabulary, with filters and without, each for the
-newest 20 hits by what the index says. Clear turns are searched by FTS5, sealed ones by a hash under each run's key; the
-keys are in memory, as those of a process that goes on.
+Turns of 60 words are written directly to an index, 200 per run; the words are as frequent as in a language (Zipf). So
+the index is measured, not the recording of turns. A third of the turns call a tool; the cost varies. Then queries of
+every kind are run, with words from every part of the vocabulary, with and without filters, each for the newest 20 hits
+in the index. Clear turns are searched with FTS5, sealed ones by a hash under each run's key; the keys are in memory, as
+in a long-running process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BenchKeys:
         self._held: dict[str, bytes] = {}
 
     def get(self, key_id: str) -> bytes:
-        """The key of an id: always the same."""
+        """Return the key of an id: always the same."""
         found = self._held.get(key_id)
         if found is None:
             found = self._held[key_id] = hashlib.sha512(key_id.encode()).digest()
@@ -58,7 +58,7 @@ class BenchKeys:
 
 
 class SearchFigures(NamedTuple):
-    """Of one kind of content. built_s: to make the index; questions in milliseconds."""
+    """The figures for one kind of content. built_s: seconds to build the index; queries in milliseconds."""
 
     kind: str
     turns: int
@@ -70,7 +70,7 @@ class SearchFigures(NamedTuple):
 
 
 def measure(folder: Path, turns: int, *, is_sealed: bool) -> SearchFigures:
-    """Build an index in a folder, and ask it."""
+    """Build an index in a folder, and query it."""
     rng = random.Random(20261126)
     words = [f"w{number}" for number in range(VOCABULARY)]
     weights = [1 / (number + 1) for number in range(VOCABULARY)]
@@ -123,7 +123,7 @@ def _build(
 def _questions(rng: random.Random, words: list[str], turns: int) -> list[SearchWanted]:
     found = []
     for number in range(QUESTIONS):
-        # From every part of the vocabulary: the most frequent words as often as the rarest.
+        # From every part of the vocabulary: frequent words as often as rare ones.
         some = [words[int(VOCABULARY ** rng.random()) - 1] for _ in range(rng.choice((1, 1, 2, 3)))]
         filters: list[dict[str, object]] = [
             {}, {}, {"tool": f"tool{rng.randrange(50)}"}, {"error": "timeout"}, {"model": "dear"},

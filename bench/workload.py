@@ -1,8 +1,8 @@
-"""What the benchmarks fold: 5-field observations of tool_config entities, uniform or Zipf, made from a seed.
+"""The benchmarks' input: 5-field observations of tool_config entities, uniform or Zipf, generated from a seed.
 
-An observation sets rate_limit, timeout_ms, endpoint, tool and enabled; it is about 190 bytes in the log, its record's
-key and id included. Entities are drawn uniformly, or by a Zipf law with exponent 1.1, by inverting its distribution.
-`disturbed` makes any of them arrive as logs really do: some twice, some late.
+An observation sets rate_limit, timeout_ms, endpoint, tool and enabled; it takes about 190 bytes in the log, including
+its record's key and id. Entities are drawn uniformly, or by a Zipf law with exponent 1.1, by inverting its
+distribution. `disturbed` makes observations arrive as in real logs: some twice, some late.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LATE_RECORDS_MAX = 10_000
 
 
 def uniform(entities: int, seed: int) -> Callable[[], int]:
-    """Draws of an entity's number, each as likely."""
+    """Return a function that draws an entity's number; all are equally likely."""
     chosen = random.Random(seed)
     return lambda: chosen.randrange(entities)
 
 
 def zipf(entities: int, seed: int) -> Callable[[], int]:
-    """Draws of an entity's number, the k-th in proportion to k^-1.1."""
+    """Return a function that draws an entity's number; the k-th has a probability in proportion to k^-1.1."""
     chosen = random.Random(seed)
     cumulative = list(itertools.accumulate(1 / rank**ZIPF_EXPONENT for rank in range(1, entities + 1)))
     total = cumulative[-1]
@@ -38,7 +38,7 @@ def zipf(entities: int, seed: int) -> Callable[[], int]:
 
 
 def observations(count: int, draw: Callable[[], int]) -> Iterator[dict[str, Any]]:
-    """Keyword arguments for `Log.observe`."""
+    """Yield keyword arguments for `Log.observe`."""
     for number in range(count):
         yield {
             "entity": f"tool_config/entity-{draw():07d}",
@@ -55,11 +55,11 @@ def observations(count: int, draw: Callable[[], int]) -> Iterator[dict[str, Any]
 
 
 def disturbed(observations: Iterable[dict[str, Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """The same observations with 1 % of them given twice, the repeat 1 to 10,000 records after the original, and
-    1 % given only once but so many records late. What is still held back at the end comes there, in its order.
+    """Yield the same observations, with 1 % of them twice, the repeat 1 to 10,000 records after the original, and
+    another 1 % once, but late by as many records. Observations still held back at the end follow there, in their order.
     """
     chosen = random.Random(seed)
-    held: list[tuple[int, int, dict[str, Any]]] = []  # (the record it comes after, a number of its own, what comes)
+    held: list[tuple[int, int, dict[str, Any]]] = []  # (the record after which it comes, a unique number, observation)
     given = 0
     for number, each in enumerate(observations):
         while held and held[0][0] <= given:
@@ -77,7 +77,8 @@ def disturbed(observations: Iterable[dict[str, Any]], seed: int) -> Iterator[dic
 
 
 def ended_runs(start: int, stop: int, steps: int) -> Iterator[dict[str, Any]]:
-    """Runs number start to stop, of so many steps each, all ended; every tenth changes a tool's settings."""
+    """Yield the observations of runs number start to stop, all ended, with `steps` steps each; every tenth run changes
+    a tool's settings."""
     for run in range(start, stop):
         at = START_MICROS + run * 60_000_000
         seq = itertools.count()

@@ -1,4 +1,4 @@
-"""The limit: one consumer that fetches, decodes by fastavro and commits what it has decoded. Nothing else is done.
+"""The limit: one consumer that fetches, decodes with fastavro and commits what it has decoded, and does nothing else.
 
 bare.py KIND BOOTSTRAP TOPIC CHANGES GROUP FOLDER SCHEMA COMMIT_MS
 """

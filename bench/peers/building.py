@@ -1,4 +1,4 @@
-"""The peers that have to be built, each once for its sources, into the user's cache."""
+"""Builds peers into the user's cache, once per version of their sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refold.testing.processes import ServerMissing, cache_folder
 
 @cache
 def built_java(project: Path) -> Path:
-    """The classes and libs of a Maven project. ServerMissing where there is no JDK or Maven."""
+    """Return the classes and libraries of a Maven project. Raises ServerMissing without a JDK or Maven."""
     what = f"bench/peers/{project.name}"
     folder = cache_folder() / f"bench-{project.name}-{_digest(project, '.xml', '.java')}"
     if not folder.is_dir():
@@ -35,13 +35,13 @@ def built_java(project: Path) -> Path:
 
 @cache
 def built_python(project: Path) -> Path:
-    """The Python of a virtual environment with a project's requirements. ServerMissing where pip did not get them."""
+    """Return the Python of a virtual environment with a project's requirements. Raises ServerMissing if pip fails."""
     what = f"bench/peers/{project.name}"
     release = f"{sys.version_info.major}.{sys.version_info.minor}"
     folder = cache_folder() / f"bench-{project.name}-py{release}-{_digest(project, '.txt')}"
 
     def build(whole: Path) -> None:
-        # It is renamed afterwards: only its `python` is used, which knows no path of its own.
+        # The folder is renamed afterwards: only its `python` is used, which does not depend on its path.
         run_fetch(what, [sys.executable, "-m", "venv", str(whole)], whole.parent)
         pip = [str(whole / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         run_fetch(what, [*pip, "--requirement", str(project / "requirements.txt")], whole.parent)

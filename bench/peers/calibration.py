@@ -1,14 +1,15 @@
-"""Whether a peer is slowed by how it is written here: each on a plain fold, its ratio beside an earlier one.
+"""Checks that this implementation of a peer does not slow the peer down: compares its ratio on a plain fold with an
+earlier measurement.
 
-They were measured so before refold was written, by other programs: 400 k records, 20 k entities, 4 partitions, the
-last write wins, one thread, start-up included (not in the bare loop's). Machines differ, so ratios to the bare loop are
-compared. One that reaches TOLERATED of its earlier ratio, or more, is as fast as it should be; the table says which is
-not.
+The earlier figures were measured before refold was written, with other programs: 400 k records, 20 k entities, 4
+partitions, the last write wins, one thread, start-up included (except for the bare loop). Machines differ, so ratios to
+the bare loop are compared. A peer with at least TOLERATED of its earlier ratio is as fast as it should be; the table
+says which peers are not.
 
-The base is the bare loop that was measured then, not the sum of a loop's parts that were measured apart: the loop here
-takes less than that sum (15.3 us of CPU beside other work, against 19.3), so the sum is of no loop that anybody ran,
-and a ratio to it says how good the bare loop is, not the peer. The measured one went over records of another size, so
-the ratio by the parts stands beside it, as the stricter reading, and so does the rate to the earlier rate.
+The base is the bare loop that was measured then, not the sum of a loop's parts that were measured separately. The loop
+here takes less than that sum (15.3 us of CPU next to other work, against 19.3). So nobody ran a loop that takes the sum,
+and a ratio to it says how good the bare loop is, not the peer. The measured loop read records of another size, so the
+table also shows the ratio by the parts, which is stricter, and the rate relative to the earlier rate.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ COLUMNS = (
 
 
 def calibrate(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
-    """Print the table, of the peers with these keys and of the limit."""
+    """Print the table of the peers with these keys, and of the limit."""
     workload = Workload("plain", "plain fold", COUNT // share, ENTITIES // share, is_plain=True)
     wanted = [each for each in ALL if each.earlier_rate is not None and each.key in {*keys, LIMIT}]
     with on_broker(console, workload.name) as place:

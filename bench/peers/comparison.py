@@ -1,4 +1,4 @@
-"""`make bench`'s table of the worker beside its peers: rates, ratios to the limit and to Kafka Streams, peak memory."""
+"""`make bench`'s table of the worker and its peers: rates, ratios to the limit and to Kafka Streams, peak memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 class Goal(NamedTuple):
-    """How many times a peer's rate, and its rate per CPU second, the worker with the kernel is to reach."""
+    """The goal for the worker with the kernel: multiples of a peer's rate, and of its rate per CPU second."""
 
     rate: float
     per_cpu: float | None = None
@@ -80,7 +80,7 @@ class Row:
 
 
 def workloads(share: int) -> list[Workload]:
-    """What is compared; a share of 10 is a tenth of the records and of the entities."""
+    """Return the compared workloads; a share of 10 is a tenth of the records and of the entities."""
     few, many = 200_000 // share, 1_000_000 // share
     return [
         Workload("uniform", f"uniform, {few:,} entities", COUNT // share, few),
@@ -90,7 +90,7 @@ def workloads(share: int) -> list[Workload]:
 
 @contextmanager
 def on_broker(console: Console, what: str) -> Iterator[Place | None]:
-    """The broker; None, and why it was skipped is said, where this machine cannot run one."""
+    """Yield the broker. If this machine cannot run one, yield None, and print why the part is skipped."""
     if (reason := missing()) is not None and "KAFKA_BOOTSTRAP" not in os.environ:
         console.print(f"{what} was skipped: {reason}", markup=False)
         yield None
@@ -100,7 +100,7 @@ def on_broker(console: Console, what: str) -> Iterator[Place | None]:
 
 
 def compare(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
-    """Print the tables, of the peers with these keys."""
+    """Print the tables of the peers with these keys."""
     with on_broker(console, "The worker beside its peers") as place:
         if place is None:
             return
@@ -114,7 +114,7 @@ def compare(console: Console, folder: Path, share: int, keys: Collection[str], r
 
 
 def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: int) -> None:
-    """Keep how the worker with the kernel stands to each peer that there is a goal for."""
+    """Collect the ratio of the worker with the kernel to each peer that has a goal."""
     found = {row.contender.key: row for row in rows}
     own = found.get("refold-kernel")
     for key, goals in GOALS.items():
@@ -128,7 +128,7 @@ def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: in
 
 
 def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:
-    """Those that could be built; says which were not, and why."""
+    """Return the peers that could be built; prints which could not, and why."""
     found = []
     for each in contenders:
         try:
@@ -144,11 +144,11 @@ def rows_of(
     console: Console, contenders: Sequence[Contender], workload: Workload, place: Place, folder: Path, runs: int,
     threads: int = 1, longest_s: float = LONGEST_S,
 ) -> list[Row]:  # fmt: skip
-    """Each peer's runs on the workload; one that failed is said, and left out."""
+    """Return each peer's runs on the workload; a peer that fails is printed, and left out."""
     with console.status(f"{workload.name}: writing {workload.count:,} observations"):
         schema = place.make(workload)
     found: dict[Contender, list[Measured]] = {each: [] for each in contenders}
-    # In turns, so that what else the machine does meanwhile falls on all of them.
+    # In turns, so that other load on the machine affects all of them.
     for number, each in itertools.product(range(runs), contenders):
         try:
             with console.status(f"{workload.name}: {each.name}, run {number + 1} of {runs}"):
@@ -178,7 +178,7 @@ def _table(workload: Workload, rows: Sequence[Row], runs: int, threads: int) -> 
 
 
 def shown(value: float | None, form: str) -> str:
-    """A figure; a dash for one that is not known."""
+    """Format a figure; a dash if it is unknown."""
     return "-" if value is None else format(value, form)
 
 

@@ -1,6 +1,6 @@
-"""Who folds: each peer's command, and what it takes to build it.
+"""The systems in the comparison: each peer's command, and how to build it.
 
-Every peer takes the same words and folds until SIGTERM, committing its group's offsets:
+Every peer takes the same arguments and folds until SIGTERM, committing its group's offsets:
 KIND (same or plain) BOOTSTRAP TOPIC CHANGES GROUP FOLDER SCHEMA COMMIT_MS
 """
 
@@ -20,15 +20,15 @@ from refold.testing.processes import ServerMissing
 
 HERE = Path(__file__).parent
 COMMIT_MS = 100
-# A bare loop with decode as it was measured before refold was written, over 266-byte records: 12.2 us each.
+# A bare loop with decoding, as measured before refold was written, over 266-byte records: 12.2 us each.
 EARLIER_BARE = 81_803
-# What the parts of one, measured apart, added up to: 1.8 us to consume and 16 to 19 us to decode, taken in the middle.
+# The sum of a loop's parts, measured separately: 1.8 us to consume and 16 to 19 us to decode, of which the middle.
 EARLIER_PARTS = 1e6 / (1.8 + 17.5)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a peer: its name on the broker, where it keeps what it keeps, and what it reads."""
+    """One run of a peer: its name on the broker, its folder, and the topic it reads."""
 
     name: str
     folder: Path
@@ -42,19 +42,19 @@ class Run:
 
     @property
     def changes(self) -> str:
-        """The topic that a peer's changes go to."""
+        """The topic to which a peer writes its changes."""
         return f"{self.name}-changes"
 
     def words(self) -> list[str]:
-        """What every peer is given."""
+        """Return the arguments of every peer."""
         kind = "plain" if self.is_plain else "same"
         return [kind, self.bootstrap, self.topic, self.changes, self.name, str(self.folder), str(self.schema),
                 str(COMMIT_MS)]  # fmt: skip
 
 
 class Contender(ABC):
-    """One row of the comparison. earlier_rate: records a second as measured earlier on the plain fold, and whether
-    start-up was in it. takes_threads: whether it is also run on more than one."""
+    """One row of the comparison. earlier_rate: records a second in the earlier measurement on the plain fold;
+    earlier_has_start: whether that included start-up. takes_threads: whether it is also run on more than one thread."""
 
     key: str
     name: str
@@ -63,19 +63,19 @@ class Contender(ABC):
     takes_threads = False
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Build it, once for its sources. ServerMissing says what this machine lacks for it."""
+        """Build it, once per version of its sources. ServerMissing says what this machine lacks."""
 
     def group(self, run: Run) -> str:
-        """The consumer group whose commits are its progress."""
+        """Return the consumer group whose commits show its progress."""
         return run.name
 
     @abstractmethod
     def command(self, run: Run) -> list[str]:
-        """How it is started."""
+        """Return its command line."""
 
 
 class Bare(Contender):
-    """The limit: a consumer that decodes and does nothing."""
+    """The limit: a consumer that decodes and does nothing else."""
 
     key, name, earlier_rate = "bare", "bare confluent-kafka loop with decode", EARLIER_BARE
     earlier_has_start = False
@@ -109,7 +109,7 @@ class Refold(Contender):
 
 
 class KafkaStreams(Contender):
-    """Kafka Streams, exactly_once_v2, Avro, RocksDB stores with their changelogs."""
+    """Kafka Streams with exactly_once_v2, Avro, and RocksDB stores with their changelogs."""
 
     key, name, earlier_rate = "kafka-streams", "Kafka Streams 4.1.1, exactly_once_v2", 31_800
     takes_threads = True
@@ -126,7 +126,7 @@ class KafkaStreams(Contender):
 
 
 class PythonPeer(Contender):
-    """A peer in Python, with a virtual environment of its own."""
+    """A peer in Python, with its own virtual environment."""
 
     folder: str
 
@@ -134,13 +134,13 @@ class PythonPeer(Contender):
         built_python(HERE / self.folder)
 
     def command(self, run: Run) -> list[str]:
-        # Of ours it sees bench/ alone, for peers.pyfold.
+        # It can import only bench/ of this repository, for peers.pyfold.
         python = built_python(HERE / self.folder)
         return ["env", f"PYTHONPATH={HERE.parent}", str(python), str(HERE / self.folder / "main.py"), *run.words()]
 
 
 class QuixStreams(PythonPeer):
-    """Quix Streams, exactly-once, RocksDB state with its changelog."""
+    """Quix Streams with exactly-once, and RocksDB state with its changelog."""
 
     key, name, folder, earlier_rate = "quix-streams", "Quix Streams 3.28, exactly-once", "quix-streams", 8_900
 

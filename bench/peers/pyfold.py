@@ -1,7 +1,7 @@
-"""What the Python peers fold by, on the standard library and fastavro: the worker's work, and the plain fold.
+"""The fold of the Python peers, with only the standard library and fastavro: the worker's fold, and the plain fold.
 
-A state is what JSON holds: {"version", "last": the greatest order, "fields": {name: [order, value]}}. An order is hex
-that sorts as (observed_at, agent, run, seq, id) does. States and changes are JSON by orjson, which both peers bring.
+A state is JSON: {"version", "last": the greatest order, "fields": {name: [order, value]}}. An order is hex text that
+sorts as (observed_at, agent, run, seq, id). States and changes are encoded by orjson, which both peers install.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGN = 1 << 63
 
 
 def reader(schema: str, frame_bytes: int) -> Callable[[bytes], dict[str, Any]]:
-    """Decodes records of the schema in a file, behind so many bytes of frame."""
+    """Return a decoder for records of the schema in a file, after this many bytes of frame."""
     parsed = fastavro.parse_schema(json.loads(Path(schema).read_text(encoding="utf-8")))
 
     def read(data: bytes) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def reader(schema: str, frame_bytes: int) -> Callable[[bytes], dict[str, Any]]:
 
 
 def new_state() -> dict[str, Any]:
-    """Of an entity that nothing is known of."""
+    """Return the state of an entity without observations."""
     return {"version": 0, "last": "", "fields": {}}
 
 
 def order_of(observation: dict[str, Any], observation_id: bytes) -> bytes:
-    """Bytes that sort as (observed_at, agent, run, seq, id) do."""
+    """Return bytes that sort as (observed_at, agent, run, seq, id)."""
     by = observation["source"]
     return b"%b%b\0%b\0%b%b" % (
         _SORTED.pack(observation["observed_at"] + _SIGN), by["agent"].encode(), by["run"].encode(),
@@ -47,7 +47,7 @@ def order_of(observation: dict[str, Any], observation_id: bytes) -> bytes:
 
 
 def fold(state: dict[str, Any], observation: dict[str, Any], order: str) -> dict[str, list[Any]]:
-    """Fold an observation that is new; the mutations, as field to [old, new]."""
+    """Fold a new observation, and return the mutations: [old, new] by field."""
     state["version"] += 1
     state["last"] = max(state["last"], order)
     fields, mutations = state["fields"], {}
@@ -67,7 +67,7 @@ def change_of(
     observation: dict[str, Any], observation_id: bytes, version: int, offset: int, recorded_at: int,
     mutations: dict[str, list[Any]],
 ) -> dict[str, Any]:  # fmt: skip
-    """What goes out."""
+    """Return the change to publish."""
     by = observation["source"]
     return {"entity": observation["entity"], "version": version, "offset": offset, "id": observation_id.hex(),
             "observed_at": observation["observed_at"], "recorded_at": recorded_at, "agent": by["agent"],
@@ -75,7 +75,7 @@ def change_of(
 
 
 def fold_plain(state: dict[str, Any], record: dict[str, Any]) -> None:
-    """The last write wins, and nothing else is kept."""
+    """Fold a record: the last write wins, and nothing else is stored."""
     state["version"] += 1
     fields, observed_at = state["fields"], record["observed_at"]
     for name, value in record["fields"].items():

@@ -1,8 +1,8 @@
-"""A log on Kafka rebuilt by a plain consumer, from what a worker sealed against full replay.
+"""A plain consumer rebuilds a log on Kafka: from a worker's snapshots, compared with full replay.
 
-1. A worker folds the whole workload, sealing epochs as it goes, and is ended in order.
-2. This process, which has no table, rebuilds the log at 95 % from snapshots and from the first record.
-What is recorded in order reopens nothing; the other row has the repeats and late ones of all other tables.
+1. A worker folds the whole workload, seals epochs meanwhile, and is stopped in an orderly way.
+2. This process, which has no table, rebuilds the log at 95 %, from snapshots and from the first record.
+Records in order reopen nothing; the other row has the repeated and late records that all other tables have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLD_S = 7_200.0
 
 
 def rebuild_from_kafka(console: Console, folder: Path, share: int, keys: Collection[str]) -> None:
-    """Print the table; the worker folds with the kernel where there is one, for the rebuild does not depend on it."""
+    """Print the table. The worker uses the kernel if there is one, because the rebuild does not depend on it."""
     with on_broker(console, "Rebuilding from Kafka") as place:
         if place is None:
             return

@@ -1,10 +1,12 @@
-"""Lost disk to caught up, beside Kafka Streams' restore of the same state; and how much memory a large table takes.
+"""Measures the time from a lost disk until the worker has caught up, next to Kafka Streams' restore of the same state,
+and the memory that a large table takes.
 
-1. A peer folds the whole workload and is ended in order.
-2. Once its group is empty, so that nobody waits for a member that is gone, its folder is deleted and it is started.
-3. The clock runs from the start of the process until it says that all it had is there again: refold's worker by
-   /ready, Kafka Streams by its state RUNNING. refold's indexes fill behind that; when they are whole is told too.
-4. The same with the disk as it was: what a start costs by itself.
+1. A peer folds the whole workload and is stopped in an orderly way.
+2. Once its group is empty, so that no time is spent waiting for a lost member, its folder is deleted and it is started.
+3. The clock runs from the start of the process until it reports that everything is restored: refold's worker by
+   /ready, Kafka Streams by its state RUNNING. refold's indexes fill after that; the time until they are complete is
+   shown too.
+4. The same with the disk unchanged: the cost of a start alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from rich.table import Table
 from refold.testing.processes import ServerFailed, Supervised
 
 RESTORED = ("refold", "refold-kernel", "kafka-streams")
-LOOK_S = 0.2  # it is over in seconds
+LOOK_S = 0.2  # a restore takes only seconds
 RESTORE_S = 900.0
 RESIDENT = Workload("resident", "1 M entities, 16 partitions", 1_500_000, 1_000_000, partitions=16, each_once=True)
 RESIDENT_MB = 500
@@ -40,7 +42,7 @@ _PAGES = re.compile(r"pages on (http://\S+)")
 
 @dataclass(frozen=True)
 class Restored:
-    """Seconds from the start of the process; complete_s: until refold's indexes were whole too."""
+    """Seconds from the start of the process; complete_s: until refold's indexes were complete too."""
 
     lost_s: float
     complete_s: float | None
@@ -77,7 +79,7 @@ def restore(console: Console, folder: Path, share: int, keys: Collection[str], r
 
 
 def resident(console: Console, folder: Path, share: int, keys: Collection[str]) -> None:
-    """Print what refold's worker takes for many entities in many partitions."""
+    """Print the memory of refold's worker with many entities in many partitions."""
     size = Workload(RESIDENT.key, RESIDENT.name, RESIDENT.count // share, RESIDENT.entities // share,
                     partitions=RESIDENT.partitions, each_once=True)  # fmt: skip
     with on_broker(console, f"A worker with {size.entities:,} entities") as place:
@@ -122,7 +124,7 @@ def _start(
 
 
 def _until(process: Supervised, holds: Callable[[], bool], begin: float, memory: Memory) -> float:
-    """The seconds since `begin` when it holds."""
+    """Return the seconds from `begin` until `holds` is true."""
     while not holds():
         memory.look()
         if not process.is_running or time.monotonic() - begin > RESTORE_S:
@@ -132,7 +134,7 @@ def _until(process: Supervised, holds: Callable[[], bool], begin: float, memory:
 
 
 def _all(process: Supervised, key: str) -> bool:
-    """Whether the worker says it of all partitions; all are its own, once it has any."""
+    """Return whether the worker reports `key` for all partitions; once it owns any, it owns all."""
     pages = _PAGES.search(process.output())
     if pages is None:
         return False

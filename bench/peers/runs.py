@@ -1,15 +1,15 @@
-"""One run of one peer, measured from outside by what its group has committed, so that all are measured alike.
+"""One run of one peer, measured from outside by its group's commits, so that all peers are measured in the same way.
 
 1. Its group, its topics and its folder are new; refold's log is reset.
-2. It starts. The clock starts with the first commit past WARM of the records, or for a slow one WARM_S after its first
-   commit: start-up, joining the group and the JVM's first compiling are left out for everybody.
-3. It ends with the commit of the last record, or at the first one past LONGEST_S: the rate is that of what was folded.
-   A slow one is so measured over less of the topic, its tables smaller, which is to its advantage.
-4. It is ended by SIGTERM, and what it wrote is deleted. Meanwhile its memory is looked at once a second: a look
+2. The peer starts. The clock starts at the first commit after WARM of the records, or for a slow peer WARM_S after its
+   first commit: start-up, joining the group and the JVM's first compilations are left out for every peer.
+3. The clock stops at the commit of the last record, or at the first commit after LONGEST_S: the rate is that of the
+   records folded by then. So a slow peer is measured over less of the topic, with smaller tables, which favours it.
+4. The peer is ended by SIGTERM, and its output is deleted. During the run its memory is sampled once a second: a sample
    takes some 10 ms for a gigabyte.
 
-On plain records it is done as it was earlier (calibration.py): the peers' start-up included, from the start of the
-process.
+On plain records the measurement is the same as the earlier one (calibration.py): from the start of the process, with
+the peers' start-up.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Measured:
-    """records: how many were folded while the clock ran. cpu_us: of the peer's process, a record; it says more than the
-    rate where other work is done beside. peak_mb: see Memory. load: the machine's load average at the end."""
+    """The figures of a run. records: how many were folded while the clock ran. cpu_us: CPU time of the peer's process
+    per record; more meaningful than the rate if the machine does other work. peak_mb: see Memory. load: the machine's
+    load average at the end."""
 
     per_second: float
     records: int
@@ -56,7 +57,7 @@ def measure(
     contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, *,
     longest_s: float = LONGEST_S, threads: int = 1,
 ) -> Measured:  # fmt: skip
-    """One run, cut short after longest_s. ServerFailed shows the end of the log of a peer that ended or stood still."""
+    """Measure one run of at most longest_s. ServerFailed shows the log's end of a peer that ended or was stuck."""
     with started(contender, workload, place, schema, folder, threads) as (process, run):
         progress = place.progress(workload, contender.group(run))
         try:
@@ -68,7 +69,7 @@ def measure(
 
 
 def await_folded(process: Supervised, place: Place, workload: Workload, group: str, within_s: float) -> None:
-    """Return when all of the workload is committed."""
+    """Return once the whole workload is committed."""
     progress = place.progress(workload, group)
     try:
         deadline, total = time.monotonic() + within_s, sum(place.ends(workload).values())
@@ -84,7 +85,7 @@ def await_folded(process: Supervised, place: Place, workload: Workload, group: s
 def started(
     contender: Contender, workload: Workload, place: Place, schema: str, folder: Path, threads: int = 1
 ) -> Iterator[tuple[Supervised, Run]]:
-    """The peer's process and its run; both are gone at the end of the block."""
+    """Yield the peer's process and its run; both are removed at the end of the block."""
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     name = f"bench-{contender.key}-{os.getpid()}-{next(_numbers)}"
     (path / "schema.avsc").write_text(schema, encoding="utf-8")
@@ -135,9 +136,9 @@ def measured(process: Supervised, committed: Callable[[], int], total: int, warm
 
 
 class Memory:
-    """The most that a process and those it started had resident at one time, of what was seen at every look.
+    """The peak resident memory of a process and its descendants, as the maximum of all samples.
 
-    A page that several of them have counts once, as the system shares it out among them (Pss).
+    A shared page counts once, because the system divides it among the processes (Pss).
     """
 
     def __init__(self, process: Supervised, every_s: float = LOOK_S) -> None:
@@ -145,10 +146,10 @@ class Memory:
         self._every_s = every_s
         self._looked = -math.inf
         self.peak_mb: float | None = None
-        """None where the system does not tell."""
+        """None if the system does not report it."""
 
     def look(self) -> None:
-        """See how much it is now, unless that was done just before."""
+        """Take a sample, unless the last one was just taken."""
         now = time.monotonic()
         if now - self._looked < self._every_s:
             return
@@ -160,14 +161,14 @@ class Memory:
 
 
 def _cpu_s(pid: int | None) -> float:
-    """The CPU time of all threads of a process and of those that it started; 0 where the system does not tell."""
-    # Behind the name, which may hold anything, utime and stime are the 12th and 13th.
+    """Return the CPU seconds of all threads of a process and its descendants; 0 if the system does not report them."""
+    # After the name, which may contain anything, utime and stime are the 12th and 13th fields.
     stats = [_read(Path(f"/proc/{each}/stat")).rpartition(")")[2].split()[11:13] for each in _tree(pid)]
     return sum(int(ticks) for found in stats for ticks in found) / os.sysconf("SC_CLK_TCK")
 
 
 def _tree(pid: int | str | None) -> Iterator[int | str]:
-    """A process and those it started, and they, that still run."""
+    """Yield a process and its descendants that are still running."""
     if pid is not None:
         yield pid
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -176,7 +177,7 @@ def _tree(pid: int | str | None) -> Iterator[int | str]:
 
 
 def _read(path: Path) -> str:
-    """A file of the system's about a process, which may end meanwhile."""
+    """Read a system file about a process; empty if the process has ended."""
     try:
         return path.read_text()
     except OSError:

@@ -1,9 +1,9 @@
-"""The broker of the comparison and the topics on it: each workload's is made once, and read by every peer.
+"""The broker of the comparison and its topics: each workload's topic is created once, and read by every peer.
 
-KAFKA_BOOTSTRAP names a broker that runs already: what is on it from another run is used again.
+KAFKA_BOOTSTRAP names a broker that is already running: topics from an earlier run are used again.
 
-A log can be folded anew by refold's worker once its group and what it wrote are gone: reset. Its observations and their
-topic stay, so every run of every peer reads the same records.
+`reset` deletes a worker's group and everything it wrote, so that refold's worker can fold the log again. The topic of
+observations stays, so every run of every peer reads the same records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLUSHED_AT_ONCE = 50_000
 
 @contextmanager
 def broker() -> Iterator[str]:
-    """The address of a broker; one of our own ends with the block, its data too."""
+    """Yield the address of a broker. If it was started here, it ends with the block, and its data is deleted."""
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield given
         return
@@ -41,24 +41,24 @@ def broker() -> Iterator[str]:
 
 
 class Place:
-    """What stands on the broker."""
+    """The topics and groups on the broker."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def url(self, workload: Workload) -> str:
-        """Of a workload's log."""
+        """Return the URL of a workload's log."""
         return f"kafka://{self.bootstrap}/{workload.prefix}?partitions={workload.partitions}"
 
     def make(self, workload: Workload) -> str:
-        """Have the workload's topic there, whole; returns its Avro schema."""
+        """Create the workload's topic, if it is missing or incomplete, and return its Avro schema."""
         if workload.topic in self._names() and sum(self.ends(workload).values()) < workload.count:
-            self.remove(workload.prefix)  # by a run that was ended while it wrote
+            self.remove(workload.prefix)  # a run was stopped while it wrote this topic
         return self._make_plain(workload) if workload.is_plain else self._make_log(workload)
 
     def ends(self, workload: Workload) -> dict[int, int]:
-        """How many records there are, by partition."""
+        """Return the number of records by partition."""
         consumer = self._consumer("bench")
         try:
             places = [TopicPartition(workload.topic, each) for each in range(workload.partitions)]
@@ -67,11 +67,11 @@ class Place:
             consumer.close()
 
     def progress(self, workload: Workload, group: str) -> Progress:
-        """What the group has done of the workload."""
+        """Return the group's progress on the workload."""
         return Progress(self._consumer(group), workload)
 
     def await_empty(self, group: str) -> None:
-        """Return when nobody is in the group: a process that went may stay in it for a session."""
+        """Return once the group is empty: a process that has ended may stay in it for a session time-out."""
         deadline = time.monotonic() + PATIENCE_S
         while self._admin.describe_consumer_groups([group])[group].result().members:
             if time.monotonic() > deadline:
@@ -79,11 +79,11 @@ class Place:
             time.sleep(0.1)
 
     def create(self, topic: str, partitions: int) -> None:
-        """A new topic, for what a peer writes."""
+        """Create a topic for a peer's output."""
         self._create([NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1"})])
 
     def remove(self, prefix: str) -> None:
-        """Delete all topics whose name holds this, and wait until they are gone."""
+        """Delete all topics whose name contains `prefix`, and wait until they are gone."""
         deadline = time.monotonic() + PATIENCE_S
         while names := [name for name in self._names() if prefix in name]:
             for done in self._admin.delete_topics(names).values():
@@ -93,7 +93,7 @@ class Place:
             time.sleep(0.2)
 
     def reset(self, workload: Workload) -> None:
-        """Have the workload's log as if no worker had ever folded it."""
+        """Restore the workload's log to the state in which no worker had folded it."""
         topics = Topics(workload.prefix)
         written = [topics.changes, topics.deadletters, topics.snapshots, topics.manifests]
         for done in self._admin.delete_consumer_groups([topics.group]).values():
@@ -110,7 +110,7 @@ class Place:
             if not is_there:
                 _write(log, workload)
             text = log.port.registry.newest(TYPE).codec.text
-        # Times as the integers they are: nobody is to spend time on making datetimes of them.
+        # Decode times as integers, so that no peer spends time on creating datetimes.
         return json.dumps(json.loads(text, object_hook=lambda node: {k: v for k, v in node.items() if k != LOGICAL}))
 
     def _make_plain(self, workload: Workload) -> str:
@@ -141,22 +141,22 @@ class Place:
 
 
 class Progress:
-    """How many records of a workload a group has committed."""
+    """Reads how many records of a workload a group has committed."""
 
     def __init__(self, consumer: Consumer, workload: Workload) -> None:
         self._consumer = consumer
         self._places = [TopicPartition(workload.topic, each) for each in range(workload.partitions)]
 
     def committed(self) -> int:
-        """As the broker says now."""
+        """Return the current number."""
         try:
             found = self._consumer.committed(self._places, timeout=PATIENCE_S)
-        except KafkaException:  # the group's coordinator is on its way
+        except KafkaException:  # the group's coordinator is not ready yet
             return 0
         return sum(max(0, each.offset) for each in found)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._consumer.close()
 
 
@@ -169,6 +169,6 @@ def _write(log: refold.Log, workload: Workload) -> None:
 
 
 def _passed_over(done: Future[None]) -> None:
-    """What is not there need not be deleted."""
+    """Wait for a deletion; ignores that the item does not exist."""
     with suppress(KafkaException):
         done.result()

@@ -1,8 +1,8 @@
-"""What the peers fold: logs of observations as a refold client writes them, and plain records.
+"""The peers' input: logs of observations as a refold client writes them, and plain records.
 
-A log's records are refold's own (docs/FORMAT.md): the entity as the key, Confluent-framed Avro, the id in the header
-`refold-id`; about 190 bytes together, 1 % of them repeated and 1 % late (workload.disturbed). Plain records are
-unframed Avro with a map of five union values, what the peers were first measured on; nothing is repeated or late there.
+A log's records are in refold's format (docs/FORMAT.md): the entity as the key, Confluent-framed Avro, the id in the
+header `refold-id`; about 190 bytes together, 1 % of them repeated and 1 % late (workload.disturbed). Plain records are
+unframed Avro with a map of five union values, with which the peers were first measured; none is repeated or late.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ PLAIN_SCHEMA = {
 
 @dataclass(frozen=True)
 class Workload:
-    """Observations (before repeats) of so many entities, uniform or by a Zipf law, in so many partitions.
+    """A number of observations (before repeats), entities and partitions; entities are uniform or by a Zipf law.
 
-    each_once: every entity comes once, in order, before any is drawn. in_order: nothing is repeated or late.
+    each_once: every entity occurs once, in order, before any is drawn. in_order: nothing is repeated or late.
     """
 
     key: str
@@ -54,21 +54,21 @@ class Workload:
 
     @property
     def prefix(self) -> str:
-        """Of the log, or the plain topic's name; says all that decides about its contents."""
+        """The log's prefix, or the plain topic's name; it encodes everything that determines the content."""
         return f"bench-{self.key}-{self.count}-{self.entities}-{self.partitions}"
 
     @property
     def topic(self) -> str:
-        """Where the records stand."""
+        """The topic with the records."""
         return self.prefix if self.is_plain else f"{self.prefix}.observations"
 
     def observations(self) -> Iterator[dict[str, Any]]:
-        """Keyword arguments for `Log.observe`, in order of arrival."""
+        """Yield keyword arguments for `Log.observe`, in order of arrival."""
         made = observations(self.count, self._draw())
         return made if self.in_order else disturbed(made, SEED)
 
     def plain(self) -> Iterator[tuple[str, bytes]]:
-        """Keys and Avro bytes."""
+        """Yield keys and Avro bytes."""
         schema = fastavro.parse_schema(PLAIN_SCHEMA)
         ids = random.Random(SEED)
         for number, each in enumerate(observations(self.count, self._draw())):
@@ -87,5 +87,5 @@ class Workload:
 
 
 def plain_schema() -> str:
-    """The schema of plain records."""
+    """Return the schema of plain records."""
     return json.dumps(PLAIN_SCHEMA)

@@ -1,4 +1,4 @@
-"""Faust's tables on RocksDB, doing the work of refold's worker; at least once, as its exactly-once is half as fast.
+"""Faust's tables on RocksDB, with the work of refold's worker; at least once, because its exactly-once is half as fast.
 
 main.py KIND BOOTSTRAP TOPIC CHANGES GROUP FOLDER SCHEMA COMMIT_MS
 """
@@ -12,7 +12,7 @@ import faust
 from peers.pyfold import FRAME_BYTES, change_of, fold, fold_plain, new_state, order_of, reader
 
 PARTITIONS = 4
-# Of these types, what is stored is the bytes themselves.
+# With these types, the bytes are stored unchanged.
 BYTES = {"key_type": bytes, "value_type": bytes}
 OPTIONS = {"driver": "rocksdict"}
 
@@ -57,7 +57,7 @@ def main(kind: str, bootstrap: str, topic: str, changes: str, group: str, folder
                 at = order_of(observation, observation_id)
                 order, place = at.hex(), event.key + b"\0" + at
                 found = states.get(event.key) or new_state()
-                # Newer than all of its entity's, it cannot be known; only others are looked up.
+                # An observation newer than all others of its entity cannot be known; only the rest is looked up.
                 if order <= found["last"] and place in timeline:
                     continue
                 timeline[place] = event.value

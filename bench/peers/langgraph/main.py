@@ -1,7 +1,7 @@
-"""A graph of one node that runs so many times, its state growing by one item each time, kept by SqliteSaver.
+"""A graph of one node that runs many times; each run adds one item to its state, which SqliteSaver stores.
 
-python main.py FOLDER < items, one a line. Prints {files, blocks, seconds}: bytes when the database is closed. The list
-is a channel with a reducer, as LangGraph's own message lists are; all settings are the defaults.
+python main.py FOLDER < items, one a line. Prints {files, blocks, seconds}: bytes once the database is closed. The list
+is a channel with a reducer, like LangGraph's own message lists; all settings are the defaults.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The thread of thread.py by SqliteSaver, with its defaults.
+"""Runs the thread of thread.py with SqliteSaver and its defaults.
 
-python saver.py FOLDER STEPS. Prints what `drive` measured.
+python saver.py FOLDER STEPS. Prints the figures of `drive`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A thread of many steps, one task a step, by a checkpointer of LangGraph's: what each call takes.
+"""Measures each call of a LangGraph checkpointer in a thread of many steps, with one task per step.
 
-Imports nothing of refold's: SqliteSaver runs it in an environment of its own (saver.py).
+Imports nothing from refold: SqliteSaver runs it in a separate environment (saver.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ SEED = 5
 
 
 def drive(saver: Any, steps: int) -> dict[str, float]:
-    """Medians and 90th percentiles in milliseconds: of put and put_writes and of get_tuple; of the last tenth too."""
+    """Return medians and 90th percentiles in milliseconds, of put and put_writes and of get_tuple; also of the last
+    tenth."""
     chance = random.Random(SEED)
     config: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
     messages: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a user of mitmproxy writes to keep what passes: streams are not held up; each exchange is a line in a file."""
+"""A typical mitmproxy script that saves traffic: streams are not delayed; each exchange is a line in a file."""
 
 from __future__ import annotations
 

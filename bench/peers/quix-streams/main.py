@@ -1,4 +1,4 @@
-"""Quix Streams, exactly-once, its RocksDB state with a changelog, doing the work of refold's worker.
+"""Quix Streams with exactly-once and RocksDB state with a changelog, with the work of refold's worker.
 
 main.py KIND BOOTSTRAP TOPIC CHANGES GROUP FOLDER SCHEMA COMMIT_MS
 """
@@ -42,7 +42,7 @@ def main(kind: str, bootstrap: str, topic: str, changes: str, group: str, folder
             place = order_of(observation, observation_id)
             order = place.hex()
             found = state.get(STATE) or new_state()
-            # Newer than all of its entity's, it cannot be known; only others are looked up.
+            # An observation newer than all others of its entity cannot be known; only the rest is looked up.
             if order <= found["last"] and state.exists(place):
                 return None
             state.set_bytes(place, value)
