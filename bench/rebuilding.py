@@ -106,7 +106,7 @@ def rebuilt(log: Any, folded_s: float) -> RebuildFigures:
 
 
 def snapshot_cost(count: int, entities: int, folder: Path) -> float:
-    """Return the share of its throughput that the fold loses by snapshots: the median of RUNS pairs with and without."""
+    """Return the share of throughput that snapshots cost the fold: the median of RUNS pairs, with and without."""
     ratios = []
     for _ in range(RUNS):
         without = _apart(_folding, count, entities, False, str(folder))

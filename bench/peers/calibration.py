@@ -7,9 +7,9 @@ the bare loop are compared. A peer with at least TOLERATED of its earlier ratio 
 says which peers are not.
 
 The base is the bare loop that was measured then, not the sum of a loop's parts that were measured separately. The loop
-here takes less than that sum (15.3 us of CPU next to other work, against 19.3). So nobody ran a loop that takes the sum,
-and a ratio to it says how good the bare loop is, not the peer. The measured loop read records of another size, so the
-table also shows the ratio by the parts, which is stricter, and the rate relative to the earlier rate.
+here takes less than that sum (15.3 us of CPU next to other work, against 19.3). So nobody ran a loop that takes
+the sum, and a ratio to it says how good the bare loop is, not the peer. The measured loop read records of another size,
+so the table also shows the ratio by the parts, which is stricter, and the rate relative to the earlier rate.
 """
 
 from __future__ import annotations
