@@ -1,6 +1,6 @@
-"""The naive reference that folds are compared with, under one name: what tests import.
+"""The naive reference that folds are compared with, under one name: this is what tests import.
 
-It shares nothing with `refold.reducers`; of `refold.avro` it takes the shape of an observation and its id.
+It shares nothing with `refold.reducers`; from `refold.avro` it takes the form of an observation and its id.
 """
 
 from __future__ import annotations

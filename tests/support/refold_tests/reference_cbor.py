@@ -16,7 +16,11 @@ INTEGER_END = 2**64
 
 
 def canonical_number(value: int | float) -> int | float:
-    """`value` as ids and states write it; ValueError for NaN, infinity and what neither form can hold."""
+    """Return `value` as ids and states write it.
+
+    Raises:
+        ValueError: It is NaN or infinity, or neither form can hold it.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no canonical number")
     if value == int(value) and INTEGER_MIN <= value < INTEGER_END:
@@ -27,7 +31,7 @@ def canonical_number(value: int | float) -> int | float:
 
 
 def canonical(value: Any) -> Any:
-    """`value` with the number rule applied to every number in it."""
+    """Return `value` with the number rule applied to every number in it."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return canonical_number(value)
     if isinstance(value, (list, tuple)):
@@ -38,7 +42,11 @@ def canonical(value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """The one CBOR text of `value`; TypeError for what the format has no place for."""
+    """Return the only CBOR encoding of `value`.
+
+    Raises:
+        TypeError: The format cannot hold it.
+    """
     if value is None:
         return b"\xf6"
     if isinstance(value, bool):
@@ -74,7 +82,7 @@ def _number(value: int | float) -> bytes:
 
 
 def _head(major: int, argument: int) -> bytes:
-    """A major type with its argument in the fewest bytes."""
+    """Return a major type with its argument in the fewest bytes."""
     if argument < 24:
         return bytes([major << 5 | argument])
     for additional, width in ((24, 1), (25, 2), (26, 4), (27, 8)):

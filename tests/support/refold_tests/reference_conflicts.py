@@ -1,9 +1,10 @@
-"""Conflicts of one entity, computed from the whole set.
+"""Conflicts of one entity, computed from the whole set of observations.
 
-Of the live assertions of the winning priority each agent's last in Q is looked at, an agent being
-`source.agent` whatever the run, the winner's own agent included (under `first` it may contradict itself).
-It loses if its value differs from the winner's (null values of map keys included) and no live assertion of
-the same field with a greater Q, of any priority and for a map of any key, names its id in `causes`.
+Of the live assertions with the winning priority, each agent's last one in Q is compared. An agent is
+`source.agent`, whatever the run; the winner's own agent is included (under `first` it may contradict itself).
+An assertion loses if its value differs from the winner's (null values of map keys included) and no live
+assertion of the same field with a greater Q names its id in `causes`. That assertion may have any priority
+and, in a map, any key.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LISTED_MAX = 8
 
 
 def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[list[dict[str, Any]], int]:
-    """The losers of the entity and how many there are: {field, key (of a map only), agent, observation,
+    """Return the losers of the entity and their number: {field, key (of a map only), agent, observation,
     value}.
 
     At most 8 for the whole entity are listed, in the order of field name, key (both as UTF-8) and Q.
@@ -51,8 +52,8 @@ def reference_conflicts(definition: Definition, entity: str, log: Log) -> tuple[
 
 
 def _losers(winner: Assertion, values: dict[bytes, Any], live: list[Assertion]) -> Iterator[dict[str, Any]]:
-    """Who loses against `winner`; `values` is what each contender says, `live` is all of the field in Q
-    order.
+    """Yield the assertions that lose against `winner`. `values`: the value of each contender; `live`: all live
+    assertions of the field in Q order.
     """
     contenders = [one for one in live if one.id in values and one.priority == winner.priority]
     last_of_agent = {one.source.agent: one for one in contenders}

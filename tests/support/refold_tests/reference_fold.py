@@ -1,19 +1,19 @@
-"""The fold of one entity, computed anew from the whole set each time: slow, plain, the judge of other folds.
+"""The fold of one entity, computed again from the whole set each time. It is slow and simple, and judges other folds.
 
-A log here is a sequence of (offset, observation) in log order; it may hold duplicates and other entities.
-Two observations are the same one if and only if their ids are equal.
+A log here is a sequence of (offset, observation) in log order; it may contain duplicates and other entities.
+Two observations are the same if and only if their ids are equal.
 
-The rules, as read here:
+The rules, as interpreted here:
 
-- A retracted observation contributes nothing but its own `retracts`. It counts in `version`.
-- An assertion of a field is live unless its observation is retracted or a clear of that field by an
-  observation that is not retracted has a greater Q. A clear does not hide an assertion of its own
+- A retracted observation contributes nothing except its own `retracts`. It counts in `version`.
+- An assertion of a field is live unless its observation is retracted, or a clear of that field has a greater Q
+  and comes from an observation that is not retracted. A clear does not hide an assertion of its own
   observation.
 - A field's folded form is a list of cells: one for a scalar, one for each element of a collection, none if
   absent.
-- A null value of a map removes its key if it wins. A patch asserts null for no whole field: null there is
-  "not asserted".
-- A field that the definition does not name is ignored wherever it stands.
+- A null value of a map removes its key if it wins. A patch cannot assert null for a whole field: there null
+  means "not asserted".
+- A field that the definition does not name is ignored everywhere.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """What one observation says of one field; a custom function is given this."""
+    """What one observation asserts about one field. A custom function gets this."""
 
     id: bytes
     order: Order
@@ -50,8 +50,9 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """How a field folds: `limit` is the n of append, `function(value or None, assertion) -> value or None`
-    of custom.
+    """How a field folds.
+
+    limit: the n of append. function: of custom, (value or None, assertion) -> value or None.
     """
 
     reducer: str
@@ -64,7 +65,7 @@ Definition = Mapping[str, FieldSpec]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A distinct observation at its first offset; `order` is its Q."""
+    """A distinct observation at its first offset. `order` is its Q."""
 
     offset: int
     id: bytes
@@ -74,8 +75,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A scalar or one element: `place` orders and identifies it in its field, `key` names it in mutations,
-    `by` is the id of what holds it (for sum and count, how many live assertions there are)."""
+    """A scalar or one element.
+
+    `place` orders and identifies it in its field, `key` names it in mutations. `by` is the id of its holder; for sum
+    and count it is the number of live assertions.
+    """
 
     place: Any
     key: Any
@@ -84,13 +88,13 @@ class Cell:
 
 
 def order_key(order: Order) -> list[Any]:
-    """Q as mutations show it: [observed_at micros, agent, run, seq, id in hex]."""
+    """Return Q as mutations show it: [observed_at micros, agent, run, seq, id in hex]."""
     observed_at, agent, run, seq, identity = order
     return [observed_at, agent.decode("utf-8"), run.decode("utf-8"), seq, identity.hex()]
 
 
 def distinct(entity: str, log: Log) -> list[Seen]:
-    """The entity's observations in log order, each where it first stands."""
+    """Return the entity's observations in log order, each at its first offset."""
     found: dict[bytes, Seen] = {}
     for offset, observation in log:
         if observation.entity == entity:
@@ -108,19 +112,19 @@ def distinct(entity: str, log: Log) -> list[Seen]:
 
 
 def retracted_ids(seen: Iterable[Seen]) -> set[bytes]:
-    """Every id that any of these retracts, those that are retracted themselves included."""
+    """Return every id that any of these retracts, including ids of observations that also retract."""
     return {identity for one in seen for identity in one.observation.retracts}
 
 
 def unretracted(seen: Iterable[Seen]) -> list[Seen]:
-    """Those that contribute, in Q order."""
+    """Return the observations that contribute, in Q order."""
     everything = list(seen)
     retracted = retracted_ids(everything)
     return sorted((one for one in everything if one.id not in retracted), key=lambda one: one.order)
 
 
 def live_assertions(seen: Iterable[Seen], field: str) -> list[Assertion]:
-    """The live assertions of `field`, in Q order."""
+    """Return the live assertions of `field`, in Q order."""
     asserting = [one for one in unretracted(seen) if one.observation.kind == "assert"]
     clears = [one.order for one in asserting if field in one.observation.cleared]
     return [
@@ -139,25 +143,26 @@ def live_assertions(seen: Iterable[Seen], field: str) -> list[Assertion]:
 
 
 def by_priority(assertion: Assertion) -> tuple[int, Order]:
-    """What latest and map take the greatest of."""
+    """The key of which latest and map take the greatest."""
     return (assertion.priority, assertion.order)
 
 
 def first_of(assertions: Sequence[Assertion]) -> Assertion:
-    """The winner under `first`: the least Q within the greatest priority."""
+    """Return the winner under `first`: the least Q within the greatest priority."""
     greatest = max(assertion.priority for assertion in assertions)
     return min((one for one in assertions if one.priority == greatest), key=lambda one: one.order)
 
 
 def latest_of(assertions: Sequence[Assertion]) -> Assertion:
-    """The winner under `latest`: the greatest (priority, Q)."""
+    """Return the winner under `latest`: the greatest (priority, Q)."""
     return max(assertions, key=by_priority)
 
 
 def exact_sum(values: Iterable[int | float]) -> int | float:
-    """The exact sum rounded once: an integer if it is one in [-2^63, 2^64), else the nearest double, ties
-    to even, and past the largest double that one. A double that rounding made integral is an integer
-    again.
+    """Return the exact sum, rounded once.
+
+    It is an integer if it is one in [-2^63, 2^64), else the nearest double, with ties to even; beyond the largest
+    double it is that one. A double that rounding made integral is an integer again.
     """
     total = sum((Fraction(value) for value in values), Fraction(0))
     if total.denominator == 1 and -(2**63) <= total < 2**64:
@@ -185,7 +190,7 @@ def _first(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
 
 
 def _extreme(choose: Callable[[Iterable[Any]], Any], live: list[Assertion]) -> list[Cell]:
-    # Python compares integers with doubles exactly, and strings by code point: the order of their UTF-8.
+    # Python compares integers with doubles exactly, and strings by code point, which is the order of their UTF-8.
     extreme = choose(one.value for one in live)
     holder = next(one for one in live if one.value == extreme)
     return _scalar(holder.value, holder.id)
@@ -239,7 +244,7 @@ def _custom(spec: FieldSpec, live: list[Assertion]) -> list[Cell]:
     assert spec.function is not None, "custom needs a function"
     value = None
     for one in live:
-        with suppress(Exception):  # an assertion that it fails on leaves the value as it was
+        with suppress(Exception):  # if the function fails on an assertion, the value stays as it was
             value = spec.function(canonical(value), one)
     return [] if value is None else _scalar(canonical(value), live[-1].id)
 
@@ -259,13 +264,13 @@ _REDUCERS: dict[str, Callable[[FieldSpec, list[Assertion]], list[Cell]]] = {
 
 
 def field_cells(spec: FieldSpec, seen: Iterable[Seen], field: str) -> list[Cell]:
-    """The folded form of one field, ordered by place."""
+    """Return the folded form of one field, ordered by place."""
     live = live_assertions(seen, field)
     return _REDUCERS[spec.reducer](spec, live) if live else []
 
 
 def link_cells(seen: Iterable[Seen]) -> list[Cell]:
-    """The links that stand, ordered by the CBOR of [relation, target]; an unlink that wins leaves none."""
+    """Return the links in effect, ordered by the CBOR of [relation, target]. An unlink that wins leaves none."""
     claims: dict[bytes, list[Seen]] = {}
     for one in unretracted(seen):
         if one.observation.kind in ("link", "unlink"):
@@ -284,7 +289,7 @@ def link_cells(seen: Iterable[Seen]) -> list[Cell]:
 
 
 def fold(definition: Definition, entity: str, seen: Sequence[Seen]) -> State:
-    """The state of `entity` from its distinct observations, in whatever order they come."""
+    """Return the state of `entity` from its distinct observations, in any order."""
     fields: dict[str, Any] = {}
     by: dict[str, Any] = {}
     for name, spec in definition.items():
@@ -305,7 +310,11 @@ def fold(definition: Definition, entity: str, seen: Sequence[Seen]) -> State:
 
 
 def reference_state(definition: Definition, entity: str, log: Log) -> State:
-    """The state of `entity`, ids as 32 bytes; LookupError if the log holds no observation of it."""
+    """Return the state of `entity`, with ids as 32 bytes.
+
+    Raises:
+        LookupError: The log has no observation of it.
+    """
     seen = distinct(entity, log)
     if not seen:
         raise LookupError(f"no observation of {entity}")
@@ -313,14 +322,15 @@ def reference_state(definition: Definition, entity: str, log: Log) -> State:
 
 
 def reference_states(definition: Definition, log: Log) -> dict[str, State]:
-    """The state of every entity the log speaks of."""
+    """Return the state of every entity in the log."""
     return {entity: reference_state(definition, entity, log) for entity in {one.entity for _, one in log}}
 
 
 def reference_true_at(definition: Definition, entity: str, log: Log, true_at: int) -> State | None:
-    """True at T (micros): the fold of the observations with observed_at <= T, less every id that any
-    observation of the entity in the log retracts, whenever that one was observed. `version` counts what
-    is left; None if nothing is.
+    """Return what was true at T (micros).
+
+    It is the fold of the observations with observed_at <= T, without every id that any observation of the entity in the
+    log retracts, whenever that one was observed. `version` counts the observations that are left; None if none is left.
     """
     everything = distinct(entity, log)
     retracted = retracted_ids(everything)
@@ -329,5 +339,5 @@ def reference_true_at(definition: Definition, entity: str, log: Log, true_at: in
 
 
 def reference_hash(state: Mapping[str, Any]) -> bytes:
-    """The state hash, 32 bytes."""
+    """Return the state hash, 32 bytes."""
     return hashlib.sha256(encode(state)).digest()

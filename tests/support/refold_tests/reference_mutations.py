@@ -1,22 +1,22 @@
 """Mutations: the difference of whole folds before and after each distinct observation in log order.
 
-A mutation is {offset, version, field, key, op, old, new, observation, by}; old and new are None where there
-is nothing.
+A mutation is {offset, version, field, key, op, old, new, observation, by}; old and new are None if there is
+no value.
 
-- A scalar (latest, first, min, max, sum, count, custom): key None; `set` when a value stands that is new or
-  differs, `clear` when none is left.
+- A scalar (latest, first, min, max, sum, count, custom): key None; `set` if there is a value that is new or
+  differs, `clear` if none is left.
 - map: key is the map key; `add`, `set` (another value), `remove`.
 - union: key None; `add` with new, or `remove` with old, the element.
 - append: key [Q of the holder as [observed_at, agent, run, seq, id in hex], index in its list]; `add`,
-  `remove`, also when an item only leaves or enters the last n.
+  `remove`, also if an item only leaves or enters the last n.
 - links: field `links`, key [relation, target], old and new {valid_from?, valid_to?}; `add`, `set`,
   `remove`.
-- `by` is the id of the observation that caused it. `observation` is the id of what holds the place now: for
-  custom the live assertion with the greatest Q; for sum and count, which have no one holder, and after
-  clear and remove, `by`.
-- Another holder with an equal value is no mutation.
-- Within one version: by field name (UTF-8), in a field by place (map keys as UTF-8, elements and links by
-  their CBOR, append by its key), links last.
+- `by` is the id of the observation that caused it. `observation` is the id of the current holder: for custom
+  the live assertion with the greatest Q. For sum and count, which have no single holder, and after clear and
+  remove, it is `by`.
+- A change of the holder with an equal value is not a mutation.
+- Order within one version: by field name (UTF-8), within a field by place (map keys as UTF-8, elements and
+  links by their CBOR, append by its key), links last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLLECTIONS = ("map", "union", "append")
 
 
 def reference_mutations(definition: Definition, entity: str, log: Log) -> list[Mutation]:
-    """Every mutation of `entity`, in log order."""
+    """Return every mutation of `entity`, in log order."""
     seen = distinct(entity, log)
     found: list[Mutation] = []
     for version, cause in enumerate(seen, start=1):
@@ -52,10 +52,10 @@ def reference_mutations(definition: Definition, entity: str, log: Log) -> list[M
 def reference_difference(
     definition: Definition, before: Sequence[Seen], after: Sequence[Seen], last: Seen
 ) -> list[Mutation]:
-    """What leads from the fold of some observations of an entity to the fold of others.
+    """Return the mutations from the fold of some observations of an entity to the fold of others.
 
-    `by` is the observation that holds a place now, and `last` where none holds it; the offset is that of `by`, the
-    version that of `after`.
+    `by` is the observation that holds a place now, or `last` if none holds it; the offset is that of `by`, the version
+    that of `after`.
     """
     found: list[Mutation] = []
     for field in sorted(definition, key=lambda name: name.encode("utf-8")):
@@ -97,11 +97,13 @@ def _difference(
 
 
 def apply_mutations(definition: Definition, replayed: Replayed, mutations: Iterable[Mutation]) -> Replayed:
-    """`replayed` (at first {}) after `mutations`: field -> place -> (key, value), from what mutations alone
-    say.
+    """Apply mutations to `replayed` (at first {}), using only what the mutations say.
 
-    AssertionError if an op or an `old` does not fit what stood there. `replayed_fields` makes plain fields
-    of it.
+    Returns:
+        field -> place -> (key, value). `replayed_fields` turns it into plain fields.
+
+    Raises:
+        AssertionError: An op or an `old` does not fit the previous value.
     """
     result: Replayed = {field: dict(cells) for field, cells in replayed.items()}
     for mutation in mutations:
@@ -125,7 +127,7 @@ def apply_mutations(definition: Definition, replayed: Replayed, mutations: Itera
 
 
 def replayed_fields(definition: Definition, replayed: Replayed) -> dict[str, Any]:
-    """`fields` of a state, from what mutations added up to."""
+    """Return `fields` of a state, as the mutations built them."""
     fields: dict[str, Any] = {}
     for field, spec in definition.items():
         cells = [cell for _, cell in sorted(replayed.get(field, {}).items(), key=lambda entry: entry[0])]
@@ -141,14 +143,14 @@ def replayed_fields(definition: Definition, replayed: Replayed) -> dict[str, Any
 
 
 def replayed_links(replayed: Replayed) -> list[dict[str, Any]]:
-    """`links` of a state without their `by`, from what mutations added up to."""
+    """Return `links` of a state without their `by`, as the mutations built them."""
     cells: Mapping[Any, tuple[Any, Any]] = replayed.get(LINKS, {})
     ordered = [cell for _, cell in sorted(cells.items(), key=lambda entry: entry[0])]
     return [{"relation": key[0], "target": key[1], **validity} for key, validity in ordered]
 
 
 def _place(definition: Definition, field: str, key: Any, element: Any) -> Any:
-    """What orders and identifies a cell in its field, from the mutation alone."""
+    """Return what orders and identifies a cell in its field, from the mutation alone."""
     if field == LINKS:  # no field may have this name
         return encode(key)
     reducer = definition[field].reducer

@@ -1,4 +1,4 @@
-"""Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2, in naive form."""
+"""Bucket, slot and root digests over a whole table of state hashes, and Kafka's murmur2, in a naive implementation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EMPTY = bytes(32)
 
 
 def murmur2(key: bytes) -> int:
-    """The hash of Kafka's Java client, as an unsigned 32-bit number."""
+    """Return the hash of Kafka's Java client, as an unsigned 32-bit number."""
     word = 0xFFFFFFFF
     mix = 0x5BD1E995
     h = 0x9747B28C ^ len(key)
@@ -27,17 +27,19 @@ def murmur2(key: bytes) -> int:
 
 
 def reference_slot(entity: str) -> int:
-    """Which of the 1,024 slots holds `entity`."""
+    """Return which of the 1,024 slots contains `entity`."""
     return (murmur2(entity.encode("utf-8")) & 0x7FFFFFFF) % SLOTS
 
 
 def reference_bucket(entity: str) -> int:
-    """Which of its slot's 256 buckets holds `entity`."""
+    """Return which of its slot's 256 buckets contains `entity`."""
     return hashlib.sha256(entity.encode("utf-8")).digest()[0]
 
 
 def reference_root(state_hashes: Mapping[str, bytes]) -> bytes:
-    """The root (32 bytes) of a table of entity -> state hash (32 bytes); no entities: 1,024 empty slots."""
+    """Return the root (32 bytes) of a table of entity -> state hash (32 bytes). Without entities, it has 1,024 empty
+    slots.
+    """
     slots: list[dict[str, bytes]] = [{} for _ in range(SLOTS)]
     for entity, state_hash in state_hashes.items():
         slots[reference_slot(entity)][entity] = state_hash

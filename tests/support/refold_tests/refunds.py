@@ -1,4 +1,4 @@
-"""Recordings made by hand: runs as they might have been, with their chains."""
+"""Hand-made recordings with valid chains of hashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOST = Failure(exception="builtins.TimeoutError", message="no answer after 30 s"
 
 
 def tool(name: str, *args: Plain, answer: Plain = None, failure: Failure | None = None, **kwargs: Plain) -> Call:
-    """A call of a tool."""
+    """Return a call of a tool."""
     request = {"args": list(args), "kwargs": kwargs}
     return Call(
         asked=RecordedRequest(kind="tool", name=name, request=request), answer=answer, failure=failure, started_at=10,
@@ -24,12 +24,12 @@ def tool(name: str, *args: Plain, answer: Plain = None, failure: Failure | None 
 
 
 def call(kind: Kind, name: str = "", request: Plain = None, answer: Plain = None) -> Call:
-    """A call of another kind."""
+    """Return a call of another kind."""
     return Call(asked=RecordedRequest(kind=kind, name=name, request=request), answer=answer)
 
 
 def refund_run(**changed: Any) -> Recording:
-    """A run of three steps: it looks an order up, fails to refund once, refunds, and writes a mail."""
+    """Return a run of three steps. It looks up an order, fails to refund once, refunds, and writes a mail."""
     read = {"version": 3, "state_hash": "aa", "observations": ["bb"], "cut": "cut:1.xyz", "fields": {"kind": "gift"}}
     steps = (
         Step(

@@ -1,10 +1,10 @@
-"""A `refold` command where the kernel denies a call that confining takes, as some containers have it."""
+"""A `refold` command while the kernel denies a call that confinement needs, as in some containers."""
 
 from __future__ import annotations
 
 import string
 
-# Arguments are the command's words.
+# The arguments are those of the command.
 _DENYING = string.Template("""
 import ctypes, errno, os, platform, struct, sys
 name, seccomp = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}[platform.machine()]

@@ -1,6 +1,6 @@
-"""The run's Schema Registry (servers.py). Tests keep apart by their logs' prefixes, which are in every subject.
+"""The Schema Registry of the test run (servers.py). Tests use different log prefixes, which are part of every subject.
 
-SCHEMA_REGISTRY_URL names one that runs already, which needs no password: then tests that share one use that.
+If SCHEMA_REGISTRY_URL names a running one without a password, tests that share a registry use that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ NEEDS = "needs a Schema Registry: "
 
 
 def start() -> Started:
-    """The run's registry, for `servers.own`."""
+    """Start the registry of the test run, for `servers.own`."""
     started = start_registry()
     return Started(started, started.url)
 
 
 def shared(owner: Owner | None) -> str:
-    """The URL of the run's registry, started if need be; without what it takes the test is skipped, in CI failed."""
+    """Return the URL of the run's registry, starting it if necessary. Without its requirements the test is skipped; in
+    CI it fails.
+    """
     if given := os.environ.get(GIVEN):
         return given
     try:
@@ -36,7 +38,7 @@ def shared(owner: Owner | None) -> str:
 
 
 def require(item: pytest.Item) -> None:
-    """Ends a test that needs a registry where none can be had."""
+    """End a test that needs a registry if none is available."""
     if GIVEN in os.environ and "schema_registry" in getattr(item, "fixturenames", ()):
         return
     if (reason := missing()) is not None:

@@ -1,4 +1,4 @@
-"""An agent of nine steps, functions and blocks in turn, whose process kills itself in one of them."""
+"""An agent of nine steps, which alternate between functions and blocks. Its process kills itself in one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CODE = "from refold_tests.resuming import main; main()"
 
 
 def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Run], Any]:
-    """The agent. calls: a file that gets a line for each call. It dies in that step, at that place; 0: nowhere."""
+    """Return the agent. calls: a file that gets a line for each call. It dies in this step at this place; 0: never."""
 
     def chat(run: str, number: int) -> dict[str, Any]:
         with calls.open("a") as file:
@@ -26,7 +26,7 @@ def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Ru
 
     def die(run: refold.Run, number: int, here: str) -> None:
         if (number, here) == (step, place):
-            run._sink.settle()  # what was recorded before stands, so that the test knows where the run stands
+            run._sink.settle()  # everything recorded so far is durable, so that the test knows the run's position
             os.kill(os.getpid(), signal.SIGKILL)
 
     def work(run: refold.Run, number: int) -> int:
@@ -50,14 +50,14 @@ def agent_of(calls: Path, step: int = 0, place: str = "") -> Callable[[refold.Ru
 
 
 def main() -> None:
-    """Begin a run for each step, each in a process of its own, which is killed there."""
+    """Begin a run for each step, each in its own process, which is killed in that step."""
     url, calls = sys.argv[1], Path(sys.argv[2])
     for step in range(1, STEPS + 1):
         child = os.fork()
         if not child:
             with refold.open(url) as log:
                 log.run("tests", id=f"run-{step}").drive(agent_of(calls, step, PLACES[step % 3]))
-            os._exit(1)  # it was to die
+            os._exit(1)  # it should have died
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), step
         print(step, flush=True)

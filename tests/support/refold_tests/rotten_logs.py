@@ -1,4 +1,4 @@
-"""Logs of a broker whose files tests damage: what they hold, what they fold to, and what workers say of them."""
+"""Logs of a broker whose files tests damage: their contents, their root, and what workers report about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def compressing(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
-    """Have producers of this process compress by a codec."""
+    """Make producers of this process compress with a codec."""
     made = Clients.producer
     monkeypatch.setattr(
         Clients, "producer", lambda clients, **more: made(clients, **{**more, "compression.type": codec})
@@ -32,9 +32,9 @@ def compressing(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
 
 
 def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
-    """(partition, record) of a topic, once no transaction is open there.
+    """Return (partition, record) of a topic, once no transaction is open there.
 
-    A broker ends a transaction in one topic after another: who sees a worker's offsets may not see its changes yet.
+    A broker ends a transaction in one topic after another: a worker's offsets may be visible before its changes.
     """
     places = [TopicPlace(topic, partition) for partition in range(log.partitions)]
     await_true(
@@ -45,7 +45,7 @@ def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
 
 
 def append_batches(log: KafkaLog, rng: random.Random, batches: int) -> None:
-    """Observations in batches of several records for each partition."""
+    """Append observations in batches of several records for each partition."""
     for _ in range(batches):
         append(log, history(rng, 30))
 
@@ -56,7 +56,7 @@ def root(log: KafkaLog, *, full: bool = False) -> str:
 
 
 def root_of(url: str, log: KafkaLog, observations: list[Observation], name: str = "other") -> str:
-    """The root of a new log that holds these observations and no others. name: tells logs of one test apart."""
+    """Return the root of a new log with only these observations. name: distinguishes the logs of one test."""
     prefix = f"{log.topics.prefix}{name}"
     with opened(url.replace(f"/{log.topics.prefix}?", f"/{prefix}?")) as other:
         other.register(THING)
@@ -65,7 +65,7 @@ def root_of(url: str, log: KafkaLog, observations: list[Observation], name: str 
 
 
 def without(log: KafkaLog, found: list[tuple[int, Any]], partition: int, wound: BatchRot) -> list[Observation]:
-    """What was recorded, but for a batch of a partition."""
+    """Return all recorded observations except those in one batch of a partition."""
     return [
         log.registry.decode(raw.value)
         for each, raw in found
@@ -78,14 +78,14 @@ def status_of(worker: Running, partition: int) -> dict[str, Any]:
 
 
 def await_damage(worker: Running, partition: int) -> str:
-    """What a worker says that a partition waits at."""
+    """Wait until a worker reports damage in a partition; return the damage."""
     await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so")
     worker.look()
     return str(status_of(worker, partition)["damage"])
 
 
 def await_ruling(log: KafkaLog, worker: Running, partition: int) -> None:
-    """Return when a worker folds a partition by what is set aside now: before, its table is that of before."""
+    """Return once a worker folds a partition by the current rulings. Until then its table is by the previous ones."""
     log.refresh()
     now = partial(status_of, worker, partition)
     await_true(lambda: now().get("state") == "folding" and now().get("schemas", 0) >= len(log.registry))

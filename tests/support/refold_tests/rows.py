@@ -14,5 +14,5 @@ def put(database: Database, rows: dict[bytes, bytes], *, sync: bool = True) -> N
 
 
 def numbered(count: int) -> dict[bytes, bytes]:
-    """So many rows, in the order of their keys."""
+    """Return `count` rows, in the order of their keys."""
     return {b"%06d" % number: b"value %d" % number for number in range(count)}

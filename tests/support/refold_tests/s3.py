@@ -1,7 +1,7 @@
-"""An S3 store of the test's own, and what stands before it: a door that refuses, answers nothing, or loses answers.
+"""A test's own S3 store, and a proxy in front of it that refuses requests, gives no answer, or loses answers.
 
-The store is moto's server. It keeps everything in memory: killed, it has lost it, as a store whose disk is gone has. A
-store that is away and back is the door's business, which lets nothing through meanwhile.
+The store is moto's server. It keeps everything in memory, so when it is killed, its data is lost, as with a failed
+disk. For a store that is temporarily unavailable, the proxy blocks all requests for a while.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY, SECRET = "AKIATESTTESTTESTTEST", "a-secret-key-that-nobody-may-see"
 
 
 class S3:
-    """A running store; `endpoint` is what clients are given."""
+    """A running store. `endpoint` is the address for clients."""
 
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
@@ -37,16 +37,16 @@ class S3:
         self._process = Supervised("the S3 store", self._folder / "server.log", remove=self._folder)
 
     def start(self) -> None:
-        """Start it where it was before, empty; returns when it serves."""
+        """Start it, empty, at the same address; return when it serves."""
         self._process.launch([sys.executable, "-P", "-m", "moto.server", "-H", HOST, "-p", str(self.port)])
         self._process.await_ready(self._answers, READY_S)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone, and with it every object."""
+        """Send SIGKILL; return when it is gone. All objects are lost."""
         self._process.kill()
 
     def make(self, bucket: str = BUCKET) -> None:
-        """An empty bucket."""
+        """Create an empty bucket."""
         make_bucket(self.endpoint, bucket)
 
     def close(self) -> None:
@@ -62,13 +62,13 @@ class S3:
 
 
 def make_bucket(endpoint: str, bucket: str) -> None:
-    """An empty bucket at an endpoint."""
+    """Create an empty bucket at an endpoint."""
     with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT"), timeout=10):
         pass
 
 
 def start() -> Started:
-    """The run's store, for `servers.own`."""
+    """Start the store of the test run, for `servers.own`."""
     store = S3()
     try:
         store.start()
@@ -80,7 +80,7 @@ def start() -> Started:
 
 @contextmanager
 def started_s3() -> Iterator[S3]:
-    """A store with the bucket BUCKET, gone at the end."""
+    """Run a store with the bucket BUCKET until the end of the block."""
     store = S3()
     try:
         store.start()
@@ -91,11 +91,11 @@ def started_s3() -> Iterator[S3]:
 
 
 Verdict = Callable[[str, str], "int | None"]
-"""By method and path: a status to answer with instead, 0 to close without an answer, or None to let it through."""
+"""From method and path: a status to answer with, 0 to close the connection, or None to pass the request on."""
 
 
 class Door(ThreadingHTTPServer):
-    """Before a store. `refuse` decides before it is asked, `lose` whether its answer is lost; `asked`: all requests."""
+    """A proxy in front of a store. `refuse` decides about requests, `lose` about answers; `asked`: all requests."""
 
     daemon_threads = True
 
@@ -108,12 +108,12 @@ class Door(ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
 
     def open(self) -> None:
-        """Let everything through again."""
+        """Pass all requests on again."""
         self.refuse = lambda method, path: None
         self.lose = lambda method, path: False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -167,20 +167,20 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def door(endpoint: str) -> Iterator[Door]:
-    """A door before a store, gone at the end."""
+    """Run a proxy in front of a store until the end of the block."""
     server = Door(endpoint)
     with running(server):
         yield server
 
 
 def reach(patch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """Have this process, and those it starts, reach S3 there, as the standard environment says."""
+    """Make this process and its children use S3 at this endpoint, by the standard environment variables."""
     for name, value in environment(endpoint).items():
         patch.setenv(name, value)
 
 
 def environment(endpoint: str) -> dict[str, str]:
-    """What says where S3 is, and who asks."""
+    """Return the environment variables with the endpoint and the credentials."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": KEY,

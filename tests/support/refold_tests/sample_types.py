@@ -1,4 +1,4 @@
-"""The type `everything` (histories.py) as logs take it, variants of it, and plain observations."""
+"""The type `everything` (histories.py) as logs use it, variants of it, and simple observations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from refold_tests.histories import EVERYTHING_AVSC, TYPE, folded
 from refold_tests.reference import Definition, FieldSpec
 
 BEGIN = 1_700_000_000_000_000
-"""When the first plain observation was made, in microseconds."""
+"""The time of the first simple observation, in microseconds."""
 
 A = f"{TYPE}/a"
 NAMES = (A, f"{A}/b", f"{A}a", f"{A} ", f"{TYPE}/ä", f"{TYPE}/{'long' * 200}", f"{TYPE}s/a")
-"""Entities whose names begin with one another, a long one, and one of another type."""
+"""Entities whose names are prefixes of one another, a long one, and one of another type."""
 
 
 def document(name: str = TYPE, **fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The type file of `everything`, under another name if one is given, some fields replaced or added."""
+    """Return the type file of `everything`, optionally with another name, and with some fields replaced or added."""
     base = json.loads(EVERYTHING_AVSC)
     every = {field["name"]: field for field in base["fields"]}
     every.update({field: {"name": field, **given} for field, given in fields.items()})
@@ -31,12 +31,12 @@ def document(name: str = TYPE, **fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def defined(given: Mapping[str, Any]) -> TypeDefinition:
-    """The definition in a type file."""
+    """Return the definition in a type file."""
     return parse(given, code_of)
 
 
 def custom(function: Callable[..., Any]) -> dict[str, str]:
-    """A field of text that folds by a function of this module."""
+    """Return a text field that a function of this module folds."""
     name = f"{__name__}:{function.__name__}"
     return {"type": "string", "refold.reducer": "custom", "refold.function": name}
 
@@ -46,7 +46,7 @@ OTHER = defined(document(f"{TYPE}s"))
 
 
 def reference_definition(definition: TypeDefinition) -> Definition:
-    """The same fields as the naive fold wants them; `folded` is the one custom reducer it knows."""
+    """Return the same fields in the naive fold's form. `folded` is the only custom reducer that it knows."""
     return {
         each.first_name: FieldSpec(each.reducer, each.limit or None, folded if each.reducer == "custom" else None)
         for each in definition.fields.values()
@@ -54,7 +54,7 @@ def reference_definition(definition: TypeDefinition) -> Definition:
 
 
 def said(entity: str, number: int, **patch: Any) -> Observation:
-    """The number-th observation of an agent, a second after the one before it."""
+    """Return the number-th observation of an agent, one second after the previous one."""
     source = Source("agent", "run", seq=number)
     return Observation(entity, BEGIN + number * 1_000_000, source=source, patch=patch or {"last": number})
 
@@ -84,7 +84,7 @@ HOLDING = defined(document(start=custom(holding)))
 
 
 def versions(count: int) -> Iterator[TypeDefinition]:
-    """Versions of `everything` that can follow one another in any order; `last` folds another way in each."""
+    """Yield versions of `everything` that can follow one another in any order. `last` folds differently in each."""
     for number in range(count):
         reducer = ("max", "latest", "min", "first")[number % 4]
         last = {"type": "long", "refold.reducer": reducer, "refold.inline": 1000 + number}

@@ -1,4 +1,4 @@
-"""xdist's scheduler for groups, with an order of our own (order.py)."""
+"""xdist's scheduler for groups, with refold's own order (order.py)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from refold_tests.order import Order
 
 
 class OrderedScheduling(LoadGroupScheduling):
-    """LoadGroupScheduling that asks an Order for the scope that a worker gets."""
+    """A LoadGroupScheduling that asks an Order for the next scope of a worker."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
         self._order = Order(())
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        # At first, and when a worker died whose tests came back into the queue.
+        # At first, and when a worker died and its tests returned to the queue.
         if not self._order:
             self._order = Order((scope, next(iter(tests))) for scope, tests in self.workqueue.items())
-        # The base takes the first.
+        # The base class takes the first.
         self.workqueue.move_to_end(self._order.next_for(node), last=False)
         super()._assign_work_unit(node)

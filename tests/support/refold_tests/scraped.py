@@ -1,7 +1,7 @@
-"""What a page of metrics says while something befalls its process, scraped as Prometheus does, and kept as YAML.
+"""What a metrics page shows during a fault, scraped as Prometheus does, and stored as YAML.
 
-`up` is 1 where the page answered in time. A series is written in promtool's notation: a value that repeats
-once, with its count; `_` before a series begins, `stale` at the first scrape that lacks it.
+`up` is 1 if the page answered in time. A series is written in promtool's notation: a repeated value is written once,
+with its count; `_` stands for scrapes before the series begins, `stale` for the first scrape without it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _HEAD = """\
 """
 
 Sample = dict[str, float]
-"""What one scrape found, by series; the label values of a test's own are left out."""
+"""The result of one scrape, by series. Label values that depend on the test are left out."""
 
 
 class Scraper:
-    """Scrapes a page in a thread until closed; `samples[n]` is of n intervals after the start, or later."""
+    """Scrapes a page in a thread until it is closed. `samples[n]` was taken n intervals after the start, or later."""
 
     def __init__(self, url: str, interval_s: float, timeout_s: float) -> None:
         self._url, self.interval_s, self._timeout_s = url, interval_s, timeout_s
@@ -42,7 +42,7 @@ class Scraper:
         self._thread.start()
 
     def close(self) -> None:
-        """Scrape no more."""
+        """Stop scraping."""
         self._stopping.set()
         self._thread.join()
 
@@ -53,7 +53,7 @@ class Scraper:
             self._stopping.wait(max(0.0, next_s - time.monotonic()))
 
     def vanished(self) -> dict[str, list[int]]:
-        """The series that were missing from a scrape after they began, with the numbers of these scrapes."""
+        """Return the series that were missing from a scrape after they began, with the indexes of these scrapes."""
         begun: set[str] = set()
         found: dict[str, list[int]] = {}
         for number, each in enumerate(self.samples):
@@ -65,7 +65,7 @@ class Scraper:
 
 @contextmanager
 def scraping(url: str, interval_s: float, timeout_s: float) -> Iterator[Scraper]:
-    """Scrapes a page while the block runs. timeout_s: what takes longer has failed."""
+    """Scrape a page while the block runs. timeout_s: a longer scrape has failed."""
     scraper = Scraper(url, interval_s, timeout_s)
     try:
         yield scraper
@@ -90,8 +90,9 @@ def _series(name: str, labels: dict[str, str]) -> str:
 
 
 class Recording(NamedTuple):
-    """A fault as it was recorded, from `begun_s` to `over_s`; times in seconds after the first scrape. values: in
-    promtool's notation."""
+    """The recording of a fault that lasted from `begun_s` to `over_s`, in seconds after the first scrape. values: in
+    promtool's notation.
+    """
 
     interval_s: float
     begun_s: float
@@ -100,7 +101,7 @@ class Recording(NamedTuple):
     values: dict[str, str]
 
     def write(self, path: Path) -> None:
-        """As YAML."""
+        """Write it as YAML."""
         times = {"interval_s": self.interval_s, "begun_s": self.begun_s, "over_s": self.over_s, "end_s": self.end_s}
         series = [{"series": name, "values": values} for name, values in sorted(self.values.items())]
         text = yaml.safe_dump({**times, "input_series": series}, sort_keys=False, width=10_000)
@@ -108,19 +109,19 @@ class Recording(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Recording:
-        """The recording in a file."""
+        """Read a recording from a file."""
         found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         series = {each["series"]: each["values"] for each in found.pop("input_series")}
         return cls(**found, values=series)
 
 
 def used_metrics() -> set[str]:
-    """The metrics that alerts are about."""
+    """Return the metrics that alerts use."""
     return {name for rule in alert_rules() for name in metrics_in(rule["expr"])}
 
 
 def in_notation(values: Sequence[float | None]) -> str:
-    """Values of one series in promtool's notation; None where a scrape lacks it."""
+    """Return the values of one series in promtool's notation. None: the scrape did not have it."""
     words, has_begun = [], False
     for value, run in groupby(values):
         count = len(list(run))

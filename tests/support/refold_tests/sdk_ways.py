@@ -1,4 +1,4 @@
-"""The ways in which OpenAI's and Anthropic's SDKs are used: sync and async, whole and in streams, with errors."""
+"""The usage of OpenAI's and Anthropic's SDKs: sync and async, complete and streamed, with errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = "sk-a-key-that-nobody-may-see"
 
 
 class Way(NamedTuple):
-    """sdk, whether it is async, and how it is used. setup: of the server, before a recording."""
+    """One way of use: the SDK, whether it is async, and how it is called."""
 
     sdk: str
     is_async: bool
@@ -33,14 +33,14 @@ REQUESTS = {"retried": 2, "refused": 1, "unused": 0}
 
 
 def prepare(server: ModelServer, use: str) -> None:
-    """Have the server fail as a way of use wants it."""
+    """Make the server fail as a way of use needs it."""
     server.reset()
     server.failing = 1 if use in ("retried", "refused") else 0
     server.breaks = use == "broken"
 
 
 def client_of(way: Way, server: ModelServer, url: str = "") -> Any:
-    """The SDK's client. url: where it asks, else the server."""
+    """Return the SDK's client. url: where it sends requests; empty: to the server."""
     kinds: dict[tuple[str, bool], Any] = {
         ("openai", False): openai.OpenAI, ("openai", True): openai.AsyncOpenAI,
         ("anthropic", False): anthropic.Anthropic, ("anthropic", True): anthropic.AsyncAnthropic,
@@ -51,14 +51,14 @@ def client_of(way: Way, server: ModelServer, url: str = "") -> Any:
 
 
 def endpoint(way: Way, client: Any, asked: Any) -> tuple[Any, dict[str, Any]]:
-    """The method that makes answers, and what it is called with."""
+    """Return the resource that creates answers, and the arguments of the call."""
     if way.sdk == "openai":
         return client.chat.completions, {"model": "gpt-x", "messages": asked}
     return client.messages, {"model": "claude-x", "messages": asked, "max_tokens": 100}
 
 
 def other_endpoint(way: Way, client: Any, asked: Any) -> Any:
-    """The answer; of an async client an awaitable."""
+    """Return the answer; for an async client an awaitable."""
     if way.use == "embeddings":
         return client.embeddings.create(
             model="e", input=asked[0]["content"], encoding_format="float", user=openai.NOT_GIVEN
@@ -67,7 +67,7 @@ def other_endpoint(way: Way, client: Any, asked: Any) -> Any:
 
 
 def use_sync(way: Way, client: Any, asked: Any = ASKED) -> Any:
-    """What the SDK gives, as JSON."""
+    """Return what the SDK returns, as JSON."""
     if way.use in ("embeddings", "responses"):
         return other_endpoint(way, client, asked).model_dump(mode="json")
     place, given = endpoint(way, client, asked)
@@ -103,7 +103,7 @@ def use_sync(way: Way, client: Any, asked: Any = ASKED) -> Any:
 
 
 async def use_async(way: Way, client: Any, asked: Any = ASKED) -> Any:
-    """The same of an async client."""
+    """Return what the SDK returns for an async client, as JSON."""
     if way.use in ("embeddings", "responses"):
         return (await other_endpoint(way, client, asked)).model_dump(mode="json")
     place, given = endpoint(way, client, asked)
@@ -141,7 +141,7 @@ async def use_async(way: Way, client: Any, asked: Any = ASKED) -> Any:
 
 
 def bare(way: Way, server: ModelServer, url: str = "", asked: Any = ASKED) -> Any:
-    """What the SDK gives without refold. url: as for client_of."""
+    """Return what the SDK returns without refold. url: as for client_of."""
 
     async def use() -> Any:
         async with client_of(way, server, url) as client:

@@ -79,7 +79,7 @@ class MemoryStore(SnapshotStore):
 
 @dataclass
 class Table:
-    """Entities that change at random: of the type `run`, which closes and may open again, and of one that does not."""
+    """Entities that change at random, of two types: `run`, which closes and may reopen, and one that never closes."""
 
     rng: random.Random
     names: int
@@ -102,7 +102,7 @@ class Table:
                 self._names.append(name)
 
     def change(self, closing_chance: float) -> None:
-        """One more record: another state of an entity, or a repeat that changes nothing."""
+        """Add a record: another state of an entity, or a repeat that changes nothing."""
         name = self.rng.choice(self._names)
         self.touched.append(name)
         self.offset += 1
@@ -120,12 +120,12 @@ class Table:
         self.packed[name] = pack(entity)
 
     def change_up_to(self, offset: int) -> None:
-        """More records, up to an offset: what the table is there depends on the generator alone."""
+        """Add records up to an offset. The table then depends only on the random generator."""
         while self.offset < offset:
             self.change(0.3)
 
     def view(self, schemas: int = 2) -> View:
-        """The table as it is now."""
+        """Return the current table."""
         standing = EpochState(
             Epoch(self.partition, self.offset, schemas), len(self.packed), self.offset, 5, 0, dict(self.types), CLOSING
         )
@@ -151,6 +151,6 @@ class View(TableView):
         return iter(self._groups.items())
 
     def touched(self, start: int) -> Mapping[bytes, bytes]:
-        """As the fold told, or to be read: now this, now that."""
+        """Return the touched entities, with their states or with empty values that have to be read."""
         names = self._touched[start : self.standing.epoch.offset]
         return {placed(name): self.packed[name] if len(names) % 3 else b"" for name in names}

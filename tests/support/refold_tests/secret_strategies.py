@@ -1,4 +1,4 @@
-"""Secrets to plant in trees and texts, each of a form of its own, and trees to plant them in."""
+"""Random secrets, each of a recognizable form, to hide in trees and texts, and trees to hide them in."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 
 ALNUM = string.ascii_letters + string.digits
 WORD = st.text(string.ascii_letters + " äöß東\n", max_size=12)
-# Never letters or digits: those would make another word of what they touch. Nor a single quote, which O'Neill has too.
+# Never letters or digits, which would form another word with the secret. Nor a single quote, as in O'Neill.
 AROUND = st.sampled_from([" ", ", ", "\n", "(", ") ", ": ", "; ", "<", "> ", '"', "\t", "|", "/ "])
 
 
 def luhn(digits: str) -> str:
-    """The digits with the check digit that makes them valid."""
+    """Return the digits with the check digit that makes them valid."""
     total = sum(n if at % 2 else (n * 2 - 9 if n > 4 else n * 2) for at, n in enumerate(map(int, reversed(digits))))
     return digits + str(-total % 10)
 
 
 @st.composite
 def card(draw: st.DrawFn) -> str:
-    """A card's number, in one piece or in groups as on the card."""
+    """Draw a card number, in one piece or in groups as on the card."""
     start, length = draw(st.sampled_from([("4", 16), ("51", 16), ("2221", 16), ("34", 15), ("6011", 16), ("4", 13)]))
     rest = draw(st.text(string.digits, min_size=length - len(start) - 1, max_size=length - len(start) - 1))
     digits = luhn(start + rest)
@@ -60,14 +60,14 @@ PRIVATE_KEY = st.builds(
     st.sampled_from(["", "RSA ", "EC ", "OPENSSH "]), _some(ALNUM + "+/=\n", 20, 90),
 )  # fmt: skip
 SHAPED = st.one_of(EMAIL, card(), API_KEY, JWT, PRIVATE_KEY)
-"""Secrets that are known by their form."""
+"""Secrets that are recognized by their form."""
 
 SECRET_NAMES = st.sampled_from([
     "api_key", "apiKey", "API-KEY", "OPENAI_API_KEY", "x-api-key", "password", "Password", "db_password", "passwd",
     "PASSPHRASE", "authorization", "Proxy-Authorization", "token", "accessToken", "refresh_token", "secret",
     "client.secret", "AWS_SECRET_ACCESS_KEY", "private key", "credentials", "Set-Cookie", "pin", "cvv",
 ])  # fmt: skip
-# Nothing in it says what it is; no digit alone, so that it does not turn up by accident.
+# Nothing in it shows that it is a secret. It is not only digits, so that it does not occur by accident.
 OPAQUE = st.from_regex(r"[G-Zg-z!$^]{6,10}[0-9][g-z]{2,8}", fullmatch=True)
 
 _HEX = "0123456789abcdef"
@@ -95,7 +95,7 @@ HARMLESS_LEAF = st.one_of(
 
 
 def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """JSON trees of such leaves, under names that mean nothing."""
+    """Return a strategy for JSON trees of these leaves, under meaningless names."""
     return st.recursive(
         leaves,
         lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(HARMLESS_NAME, inner, max_size=4)),
@@ -104,12 +104,12 @@ def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def in_a_text(secret: str, draw: Draw) -> str:
-    """A text with the secret in it."""
+    """Return a text that contains the secret."""
     return str(draw(WORD) + draw(AROUND) + secret + draw(AROUND) + draw(WORD))
 
 
 def wrapped(draw: Draw, leaf: Any) -> Any:
-    """The leaf at some depth in a tree, in lists, objects and JSON texts."""
+    """Return the leaf at some depth in a tree, in lists, objects and JSON texts."""
     for kind in draw(st.lists(st.sampled_from(["list", "object", "json", "indented", "escaped"]), max_size=5)):
         if kind == "list":
             leaf = [*draw(st.lists(HARMLESS_LEAF, max_size=2)), leaf, *draw(st.lists(HARMLESS_LEAF, max_size=2))]

@@ -1,4 +1,6 @@
-"""One secured broker for a module of tests: a user for each role, what it may do, and everything that was ever said."""
+"""One secured broker for a module of tests: a user for each role, with its rights, and everything that was ever
+logged.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ USERS = {
     "follower": ["worker", "producer"],
 }
 MASTER = "REFOLD_MASTER_KEY"
-# With librdkafka's own log: what it says of settings, brokers and passwords.
+# With librdkafka's own log, which mentions settings, brokers and passwords.
 LOUD = """
 import logging, sys
 logging.basicConfig(level=logging.DEBUG, stream=open(sys.argv.pop(1), "a"))
@@ -43,7 +45,7 @@ main()
 
 
 class Secured:
-    """The broker, its users' settings, and what commands and logs said."""
+    """The broker, its users' settings, and the output of commands and logs."""
 
     def __init__(self, kafka: Kafka, folder: Path) -> None:
         self.kafka = kafka
@@ -60,7 +62,7 @@ class Secured:
             self._write(user)
 
     def _write(self, user: str) -> None:
-        """Half of the users have Java's file, the others librdkafka's."""
+        """Write a user's settings. Half of the users have a file in Java's form, the others in librdkafka's."""
         config = {name: str(value) for name, value in self.kafka.client_config(user).items()}
         if len(user) % 2:
             name, password = config.pop("sasl.username"), config.pop("sasl.password")
@@ -72,12 +74,12 @@ class Secured:
 
     @property
     def secrets(self) -> list[str]:
-        """Everything that nobody may ever read."""
+        """Return everything that may appear nowhere."""
         passwords = [str(self.kafka.client_config(user)["sasl.password"]) for user in self.users]
         return [*passwords, self.master, self.registry_password]
 
     def environment(self, user: str, *, keys: bool = False) -> dict[str, str]:
-        """As this user; with keys, who may read what is sealed too."""
+        """Return the environment of a user. keys: whether the user may also read sealed content."""
         return {
             "REFOLD_REDUCERS": REDUCERS,
             "REFOLD_LOG": self.url,
@@ -88,13 +90,15 @@ class Secured:
 
     @contextmanager
     def as_user(self, user: str, *, keys: bool = False) -> Iterator[None]:
-        """This process, as a user."""
+        """Let this process act as a user."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
         with patch.dict(os.environ, {**kept, **self.environment(user, keys=keys)}, clear=True):
             yield
 
     def ask(self, user: str, *words: object, status: int = 0, keys: bool = False) -> Any:
-        """What a command says; its JSON with --json. What it writes on standard error where it refuses."""
+        """Run a command as a user; return its output, parsed with --json. If it is refused, return its standard
+        error.
+        """
         out, err = io.StringIO(), io.StringIO()
         with self.as_user(user, keys=keys), self.listening(), redirect_stdout(out), redirect_stderr(err):
             found = run([str(each) for each in words])
@@ -106,7 +110,7 @@ class Secured:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Every logger, at its loudest."""
+        """Collect the output of every logger, at the most verbose level."""
         root, heard = logging.getLogger(), io.StringIO()
         handler, level = logging.StreamHandler(heard), root.level
         root.addHandler(handler)
@@ -120,7 +124,7 @@ class Secured:
 
     @contextmanager
     def worker(self, user: str, *more: object, name: str = "w") -> Iterator[Worker]:
-        """A running worker."""
+        """Run a worker as a user."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
         support = os.pathsep.join(each for each in sys.path if each)
         worker = Worker(
@@ -138,7 +142,7 @@ class Secured:
 
 
 class Watched:
-    """Reads the command line and of every process below this one while a block runs."""
+    """Reads the command line of every descendant of this process while a block runs."""
 
     def __init__(self) -> None:
         self.commands: set[str] = set()
@@ -159,14 +163,14 @@ class Watched:
 
 
 def _below(root: int) -> Mapping[int, str]:
-    """The command lines of a process' descendants."""
+    """Return the command lines of a process's descendants."""
     parents: dict[int, int] = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
             try:
                 parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it ended in the meantime
     found: dict[int, str] = {}
     grown = {root}
     while grown:
@@ -180,5 +184,5 @@ def _below(root: int) -> Mapping[int, str]:
 
 
 def started_command(*words: str) -> subprocess.Popen[bytes]:
-    """A process that was given a secret as it must not be: for the test of the watching."""
+    """Start a process with a secret in its command line, to test Watched."""
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])

@@ -1,9 +1,12 @@
-"""Servers for a whole test run, each started by the first test that needs it, whichever worker runs that.
+"""Servers for a whole test run. The first test that needs a server starts it, in whichever worker it runs.
 
-1. The process that pytest was started in owns them. With xdist's workers it listens on a Unix socket of its own, whose
-   address they find in their environment; without them it runs the tests, and nobody has to ask.
-2. The first question for a server starts it; each is answered with its address, or with why there is none.
-3. They end with the run. When the run is killed, a server's supervisor sees its starter gone, and ends it.
+1. The process in which pytest was started owns the servers. For xdist's workers it listens on a Unix socket, whose
+   address is in their environment. Without xdist it runs the tests itself, and no socket is needed.
+2. The first request for a server starts it. Every request is answered with its address, or with the reason why it is
+not
+   available.
+3. The servers end with the run. If the run is killed, a server's supervisor notices that its starter is gone, and ends
+   the server.
 """
 
 from __future__ import annotations
@@ -26,18 +29,20 @@ class Server(Protocol):
     """A running server."""
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
 
 
 class Started(NamedTuple):
-    """A running server, and what tests are told of it."""
+    """A running server, and the address that tests get."""
 
     server: Server
     address: str
 
 
 class Owner:
-    """The servers' place in the process that pytest was started in; `starts`: how each is started, by name."""
+    """The owner of the servers, in the process in which pytest was started. `starts`: the function that starts each,
+    by name.
+    """
 
     def __init__(self, starts: Mapping[str, Callable[[], Started]]) -> None:
         self._starts = starts
@@ -47,14 +52,18 @@ class Owner:
         self._thread = threading.Thread(target=self._listen, daemon=True)
 
     def address(self, name: str) -> str:
-        """Start it, if nobody has yet. Raises ServerMissing."""
+        """Return a server's address, starting it if necessary.
+
+        Raises:
+            ServerMissing: It is not available.
+        """
         with self._locks[name]:
             if name not in self._started:
                 self._started[name] = self._starts[name]()
             return self._started[name].address
 
     def listen(self) -> None:
-        """Answer xdist's workers from now on; they inherit the environment."""
+        """Answer xdist's workers from now on. They inherit the environment."""
         key = secrets.token_bytes(16)
         self._listener = Listener(family="AF_UNIX", authkey=key)
         os.environ[_ADDRESS], os.environ[_KEY] = str(self._listener.address), key.hex()
@@ -79,7 +88,7 @@ class Owner:
             if name is None:
                 connection.close()
                 break
-            # One server's long start keeps nobody from another.
+            # A slow start of one server does not delay another.
             answering.append(threading.Thread(target=self._answer, args=(connection, name), daemon=True))
             answering[-1].start()
         for each in answering:
@@ -96,7 +105,7 @@ class Owner:
 
 
 def own(config: pytest.Config, starts: Mapping[str, Callable[[], Started]]) -> Owner | None:
-    """Called once in each process of the run: an owner in the one that pytest was started in."""
+    """Call once in each process of the run. Return an owner in the process in which pytest was started, else None."""
     if hasattr(config, "workerinput"):
         return None
     owner = Owner(starts)
@@ -107,7 +116,9 @@ def own(config: pytest.Config, starts: Mapping[str, Callable[[], Started]]) -> O
 
 
 def address_of(owner: Owner | None, name: str) -> str:
-    """The address of the run's server of that name, started if need be; without an owner, its owner is asked."""
+    """Return the address of the run's server of that name, starting it if necessary. Without an owner here, ask the
+    owner.
+    """
     if owner is not None:
         return owner.address(name)
     with _connected() as connection:

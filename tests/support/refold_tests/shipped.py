@@ -20,7 +20,7 @@ _PATCHES = 25
 
 
 class Sample(NamedTuple):
-    """A type, and what a log that was told of an entity of it holds."""
+    """A type, with the observations and changes of one of its entities in a log."""
 
     definition: TypeDefinition
     observations: list[Observation]
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 
 def samples(folder: Path, seed: int) -> list[Sample]:
-    """One for each shipped type, by way of a log made in the folder."""
+    """Return a sample for each shipped type, using a log that is created in the folder."""
     types = shipped_types()
     with open_log(folder, partitions=1, types=[*types.values()]) as log:
         for number, definition in enumerate(types.values()):
@@ -53,7 +53,7 @@ def samples(folder: Path, seed: int) -> list[Sample]:
 
 
 def drawn(definition: TypeDefinition, seed: int, count: int = _PATCHES) -> list[dict[str, Any]]:
-    """Random patches of a type, the same for the same seed."""
+    """Return random patches of a type. The same seed gives the same patches."""
     found: list[dict[str, Any]] = []
 
     @seeded(seed)

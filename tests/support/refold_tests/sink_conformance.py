@@ -1,4 +1,4 @@
-"""The public conformance suite of sinks, recording the histories of refold's own tests: a custom reducer is in them."""
+"""The public conformance suite of sinks, with the histories of refold's own tests, which include a custom reducer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class OwnSamples(SinkSamples):
 
 
 class OwnConformance(OwnSamples, SinkConformance):
-    """For refold's own sinks."""
+    """The suite for refold's own sinks."""
 
 
 class OwnServedConformance(OwnSamples, ServedConformance):
-    """For those with a server."""
+    """The suite for refold's own sinks with a server."""

@@ -1,4 +1,4 @@
-"""The logs that sinks follow in tests, on either backend: each with a name of its own for fixtures."""
+"""The logs that sinks follow in tests, on both backends. Each has its own name for fixtures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from refold_tests.sample_types import OTHER, THING
 
 
 class SinkLog(FollowedLog):
-    """The log at `url`; closed at its end."""
+    """The log at `url`; it is closed at the end."""
 
     def __init__(self, url: str, log: LogPort) -> None:
         super().__init__(url, log, (THING, OTHER))

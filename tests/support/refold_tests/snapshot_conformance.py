@@ -1,4 +1,6 @@
-"""What every log's snapshots must do: a mixin of `LogConformance` for the log, and a suite for the store under it."""
+"""The contract of every log's snapshots: a mixin of `LogConformance` for the log, and a suite for the underlying
+store.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ EPOCHS = [Epoch(1, 9, 2), Epoch(1, 10, 2), Epoch(1, 10, 3), Epoch(1, 300, 1)]
 
 
 def assert_sealed(log: LogPort, epochs: list[Epoch]) -> None:
-    """The epochs are there, each readable and of this log."""
+    """Check that the epochs exist, and that each is readable and belongs to this log."""
     for epoch in epochs:
         assert epoch in log.snapshots.epochs(epoch.partition)
         manifest = log.snapshots.manifest(epoch)
@@ -36,20 +38,20 @@ def assert_sealed(log: LogPort, epochs: list[Epoch]) -> None:
 
 
 class OpenedStore(ABC):
-    """A store of PARTITIONS partitions in a place of its own, opened and closed as often as a test wants."""
+    """A store of PARTITIONS partitions in its own place. A test may open and close it as often as it wants."""
 
     keeps_unsealed = True
-    """Whether records stay that were not sealed, and the offset after an epoch is the next one's."""
+    """Whether records that were not sealed are kept, and the offset after an epoch is the next epoch's."""
     removes_at_once = True
-    """Whether a removed record cannot be read any more."""
+    """Whether a removed record becomes unreadable at once."""
 
     @abstractmethod
     def __call__(self) -> AbstractContextManager[SnapshotStore]:
-        """The store open until the end of the block."""
+        """Open the store until the end of the block."""
 
     @abstractmethod
     def killed_after(self, statement: str) -> None:
-        """Run a statement about `store`, `Epoch`, `Pin` and `Tomb` in a process that then kills itself."""
+        """Run a statement that may use `store`, `Epoch`, `Pin` and `Tomb`, in a process that then kills itself."""
 
 
 def records(store: SnapshotReader, partition: int = 1) -> dict[int, bytes]:
@@ -57,7 +59,7 @@ def records(store: SnapshotReader, partition: int = 1) -> dict[int, bytes]:
 
 
 class SnapshotStoreConformance:
-    """Subclass it as a test class, with a fixture `opened` that gives an `OpenedStore`."""
+    """Subclass it as a test class, with a fixture `opened` that returns an `OpenedStore`."""
 
     def test_a_new_store_is_empty(self, opened: OpenedStore) -> None:
         with opened() as store:
@@ -216,7 +218,7 @@ class SnapshotStoreConformance:
             assert [offset for offset, _ in reading] == list(range(1, 600))
 
     def test_what_is_sealed_survives_and_so_does_what_was_appended_before(self, opened: OpenedStore) -> None:
-        """The process is killed right after: nothing but `seal`'s own promise keeps it."""
+        """The process is killed right after `seal`, so only the guarantee of `seal` itself makes the data durable."""
         opened.killed_after("for n in range(50): store.append(1, b'%d' % n)\nstore.seal(Epoch(1, 9, 2), b'm')")
         with opened() as store:
             assert records(store) == {number: b"%d" % number for number in range(50)}
@@ -248,11 +250,11 @@ class SnapshotStoreConformance:
 
 
 Written = Callable[[], AbstractContextManager[tuple[LogPort, LogPort]]]
-"""Opens a log: where it is written and where it is read."""
+"""Opens a log: one handle to write it, one to read it."""
 
 
 def check_snapshots_of_a_log(opened: Written, write: Callable[[LogPort, int], None]) -> None:
-    """What `snapshot`, `pin` and `snapshots` of a log must do; write(log, n) records the n-th lot in all partitions."""
+    """Test `snapshot`, `pin` and `snapshots` of a log. write(log, n) records the n-th batch in all partitions."""
     with opened() as (log, reader):
         assert list(log.snapshot()) == []
         epochs = []

@@ -1,4 +1,4 @@
-"""A stand-in for OpenAI's responses by WebSocket: it answers each message with the events that it was given for it."""
+"""A stand-in for OpenAI's responses over WebSocket. It answers each message with given events."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from websockets.sync.server import ServerConnection, serve
 
 
 class SocketProvider:
-    """answers: for the next messages, each a list of messages, or a code to close the connection with; None ends the
-    connection without a close. asked: the messages that came. heads: the headers of each handshake. refusal: the
-    status of the answer to a handshake. ended: the code that each connection was closed with."""
+    """One provider.
+
+    answers: for the next messages, each a list of messages, or a code to close the connection with; None ends the
+    connection without a close. asked: the received messages. heads: the headers of each handshake. refusal: the status
+    of the answer to a handshake. ended: the code that each connection was closed with.
+    """
 
     def __init__(self) -> None:
         self.answers: list[Sequence[str | bytes] | int | None] = []
@@ -28,7 +31,7 @@ class SocketProvider:
 
 
 def events_of(number: int, text: str, calls: Sequence[dict[str, Any]] = (), more: str = "") -> list[str]:
-    """The events of a response with a text, or with calls of tools."""
+    """Return the events of a response with a text, or with tool calls."""
     identity = f"resp_{number}"
     said = [{"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed",
              "content": [{"type": "output_text", "text": text, "annotations": []}]}]  # fmt: skip
@@ -44,7 +47,7 @@ def events_of(number: int, text: str, calls: Sequence[dict[str, Any]] = (), more
 
 @contextmanager
 def socket_provider() -> Iterator[SocketProvider]:
-    """One on loopback, until the end of the block."""
+    """Run a provider on loopback until the end of the block."""
     provider = SocketProvider()
 
     def refused(connection: ServerConnection, request: Request) -> Response | None:

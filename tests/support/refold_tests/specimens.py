@@ -1,4 +1,6 @@
-"""Random observations of the type `specimen` (vector_inputs.py), as authors may give them, for every Avro type."""
+"""Random observations of the type `specimen` (vector_inputs.py), in the form that authors give them, for every Avro
+type.
+"""
 
 from __future__ import annotations
 
@@ -44,24 +46,24 @@ JSONS = st.recursive(
 
 @cache
 def specimen() -> TypeDefinition:
-    """The definition."""
+    """Return the definition."""
     return parse(SPECIMEN)
 
 
 @cache
 def door() -> ObservationValidator:
-    """Its door."""
+    """Return its validator."""
     return ObservationValidator(specimen())
 
 
 @cache
 def codec() -> ObservationCodec:
-    """Its codec."""
+    """Return its codec."""
     return ObservationCodec(specimen())
 
 
 def values(node: Node) -> st.SearchStrategy[Any]:
-    """What an author may give where a schema has this node."""
+    """Return a strategy for what an author may give for this node of a schema."""
     plain = _plain(value_of(node))
     options = [each for name, each in (("Blob", BLOBS), ("Sealed", SEALEDS)) if allows(node, f"refold.{name}")]
     return st.one_of(plain, *options, *([st.none()] if allows(node, "null") else []))
@@ -98,7 +100,7 @@ def _plain(node: Mapping[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def patches(definition: TypeDefinition) -> st.SearchStrategy[Given]:
-    """Patches of a few fields of a type, none of them null."""
+    """Return a strategy for patches of a few fields of a type, none of them null."""
     fields = {
         each.name: values(each.node).filter(lambda value: value is not None) for each in definition.fields.values()
     }
@@ -108,7 +110,7 @@ def patches(definition: TypeDefinition) -> st.SearchStrategy[Given]:
 
 @st.composite
 def given_observations(draw: st.DrawFn) -> Given:
-    """Everything an author gives: keywords of Door.build, but now."""
+    """Draw everything that an author gives: the keywords of ObservationValidator.build, except `now`."""
     kind = draw(st.sampled_from(KINDS))
     given: Given = {
         "entity": f"specimen/{draw(NAME) or 'x'}",
@@ -128,43 +130,43 @@ def given_observations(draw: st.DrawFn) -> Given:
 
 
 def built(given: Given, blobs: dict[bytes, bytes] | None = None) -> Observation:
-    """The observation that a door makes of it."""
+    """Return the observation that the validator builds from it."""
     return door().build(**given, now=TIME_MAX, blobs={} if blobs is None else blobs)
 
 
 def observations() -> st.SearchStrategy[Observation]:
-    """Observations as the door makes them."""
+    """Return a strategy for observations as the validator builds them."""
     return given_observations().map(built)
 
 
 def typed(*fields: Mapping[str, Any], **attributes: Any) -> TypeDefinition:
-    """A type `t` of a few fields; the reducer is latest where none is named."""
+    """Return a type `t` with a few fields. The default reducer is latest."""
     every = [{"refold.reducer": "latest", **each} for each in fields]
     return parse({"type": "record", "name": "t", "fields": every, **attributes})
 
 
 def only(schema: object, **attributes: Any) -> TypeDefinition:
-    """A type `t` of the single field `a`."""
+    """Return a type `t` with the single field `a`."""
     return typed({"name": "a", "type": schema, **attributes})
 
 
 def record(*fields: Any, name: str = "R", **attributes: Any) -> Given:
-    """A nested record."""
+    """Return a nested record."""
     return {"type": "record", "name": name, "fields": list(fields), **attributes}
 
 
 def said(definition: TypeDefinition, value: Any, blobs: dict[bytes, bytes] | None = None, **given: Any) -> Observation:
-    """An observation of t/1 that gives the field `a` a value."""
+    """Return an observation of t/1 with a value for the field `a`."""
     return ObservationValidator(definition).build(
         "t/1", {"a": value}, observed_at=0, now=0, source=Source(), blobs=blobs, **given
     )
 
 
 def canonical(schema: object, value: Any, **attributes: Any) -> Any:
-    """The canonical value that the door makes of what is given for a type."""
+    """Return the canonical value that the validator makes of a value for a type."""
     return said(only(schema, **attributes), value, {}).patch["a"]
 
 
 def plain_json(value: Any) -> Any:
-    """What is left of a value after a trip through JSON text."""
+    """Return a value after a round trip through JSON text."""
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""Definitions that name code which nobody registered, and how a stranger writes them into `.schemas`."""
+"""Definitions that name unregistered code, and how a foreign program writes them into `.schemas`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold_tests.sample_types import THING
 
 
 def naming(type_name: str, function: str, source: str = "00" * 32, version: int = 1) -> TypeDefinition:
-    """A definition as a stranger writes it; it is closed by what the code makes."""
+    """Return a definition as a foreign program writes it. The field that the code folds closes it."""
     code = {"name": function, "version": version, "source": source}
     field = {"name": "last", "type": "string", "refold.reducer": "custom", "refold.function": function,
              "refold.code": code}  # fmt: skip
@@ -20,7 +20,7 @@ def naming(type_name: str, function: str, source: str = "00" * 32, version: int 
 
 
 def other_code(source: str = "00" * 32, version: int = 2, **fields: Mapping[str, object]) -> TypeDefinition:
-    """THING by other code under the same name, with some fields more."""
+    """Return THING with other code and some more fields, under the same name."""
     found = [each | {"refold.code": {**each["refold.code"], "version": version, "source": source}}
              if "refold.code" in each else each for each in THING.document["fields"]]  # fmt: skip
     found += [{"name": name, **given} for name, given in fields.items()]
@@ -28,7 +28,7 @@ def other_code(source: str = "00" * 32, version: int = 2, **fields: Mapping[str,
 
 
 def put_definition(log: KafkaLog, definition: TypeDefinition) -> None:
-    """Write a definition into `.schemas` past every rule of refold's, as a producer may."""
+    """Write a definition into `.schemas` without refold's checks, as a producer may."""
     sent = schema_record(TopicPlace(log.topics.schemas, 0), definition, None)
     producer = log.clients.producer()
     producer.produce(log.topics.schemas, value=sent.value, headers=sent.headers, partition=0)

@@ -4,7 +4,7 @@
     bytes   {"$bytes": "00ff"}                  Blob   {"$blob": {hash, size, media_type}}
     decimal {"$decimal": "12.50"}               Sealed {"$sealed": {key_id, ciphertext}}
 
-Text, true, false, null, lists and objects stand as they are; hash and ciphertext are hex.
+Text, true, false, null, lists and objects are written unchanged; hash and ciphertext are hex.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from refold.avro.blob import Blob, Sealed
 
 
 def tag(value: Any) -> Any:
-    """The tagged JSON of a value."""
+    """Return the tagged JSON of a value."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -38,7 +38,7 @@ def tag(value: Any) -> Any:
 
 
 def untag(tree: Any) -> Any:
-    """The value behind tagged JSON."""
+    """Return the value of tagged JSON."""
     if isinstance(tree, list):
         return [untag(each) for each in tree]
     if not isinstance(tree, dict):

@@ -1,9 +1,9 @@
-"""An outside service that write tools call: a process of its own that counts what it carried out, and is unreliable.
+"""An external service that write tools call: its own process, which counts what it carried out, and is unreliable.
 
-It keeps no idempotency keys: what is asked for twice is done twice, and seen by its counts. `python -m
-refold_tests.third_party SEED FAULTS SLOW_S` prints its port. FAULTS: the share of calls that go wrong, each in one of
-the ways of FATES; a slow one is carried out after so long, also when its caller is gone by then. Who asks what was
-carried out waits for every call that came before: so a probe's "not done" is true on however loaded a machine.
+It has no idempotency keys: a repeated call is carried out again, and its counts show this. `python -m
+refold_tests.third_party SEED FAULTS SLOW_S` prints its port. FAULTS: the share of calls that fail, each in one of the
+ways in FATES. A slow call is carried out after SLOW_S, even if its caller is gone by then. A query for what was carried
+out waits for all earlier calls, so a probe's "not done" is true even on a loaded machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMEOUT_S = 30
 
 
 class Service:
-    """What it carried out: how often for each key, in which order."""
+    """What it carried out: how often for each key, and in which order."""
 
     def __init__(self, seed: int, faults: float, slow_s: float) -> None:
         self._rng = random.Random(seed)
@@ -45,7 +45,7 @@ class Service:
         self.order: list[str] = []
 
     def carry_out(self, key: str) -> tuple[bool, bool]:
-        """Whether it was done, and whether the caller gets an answer."""
+        """Return whether the call was carried out, and whether the caller gets an answer."""
         with self._lock:
             fate = self._rng.choice(FATES) if self._rng.random() < self._faults else ""
         if fate.startswith("slow"):
@@ -59,11 +59,11 @@ class Service:
 
 
 def main() -> None:
-    """Serve until its input ends."""
+    """Serve until standard input ends."""
     service = Service(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))
 
     class Server(ThreadingHTTPServer):
-        """Numbers its connections as they come."""
+        """Numbers its connections in the order of arrival."""
 
         daemon_threads = True
         numbers = itertools.count()
@@ -90,7 +90,7 @@ def main() -> None:
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
         def do_POST(self) -> None:
             key = self.headers["Idempotency-Key"]
@@ -119,14 +119,14 @@ def main() -> None:
 
 
 class ThirdParty:
-    """The service as its callers have it, in whatever process."""
+    """The service as its callers use it, in any process."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self._url = f"http://127.0.0.1:{port}"
 
     def call(self, key: str) -> Any:
-        """The write tool: a 503 says that nothing happened, all else that goes wrong says nothing."""
+        """Call the service; this is the write tool. A 503 means that nothing happened; other failures are ambiguous."""
         asked = urllib.request.Request(self._url, b"{}", {"Idempotency-Key": key}, method="POST")
         try:
             with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:
@@ -136,13 +136,13 @@ class ThirdParty:
             raise NotDone(f"HTTP {error.code}") from error
 
     def seen(self) -> dict[str, Any]:
-        """{"counts": how often for each key, "order": the keys as they came}."""
+        """Return {"counts": how often for each key, "order": the keys in order of arrival}."""
         with urllib.request.urlopen(self._url, timeout=TIMEOUT_S) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
     def probe(self, key: str, arguments: object) -> Done:
-        """Whether it was carried out by now."""
+        """Return whether the call has been carried out by now."""
         if key in self.seen()["counts"]:
             return Done({"receipt": key[-8:]})
         raise NotDone("it is not there")
@@ -152,7 +152,7 @@ class ThirdParty:
 def third_party(
     child: Callable[..., Child], seed: int, *, faults: float = 0.0, slow_s: float = 0.0
 ) -> Iterator[ThirdParty]:
-    """The service, running until the end of the block."""
+    """Run the service until the end of the block."""
     process = child(CODE, seed, faults, slow_s)
     yield ThirdParty(int(process.line()))
     process.kill()

@@ -1,6 +1,6 @@
-"""What the published vectors are made of: a type with every kind of field, and observations that need every rule.
+"""The inputs of the published vectors: a type with every kind of field, and observations that exercise every rule.
 
-A case says why it is there. `same_as` names a case whose id must come out equal: two ways of giving one thing.
+A case states its purpose. `same_as` names a case with the same id: two ways to give the same thing.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ BEGIN = 1_700_000_000_000_000
 
 
 def case(name: str, patch: dict[str, Any] | None = None, *, why: str, same_as: str = "", **envelope: Any) -> Case:
-    """One observation of specimen/1, observed at 0 unless it says otherwise."""
+    """Return one observation of specimen/1. It is observed at 0 by default."""
     given = {"entity": "specimen/1", "observed_at": 0, **envelope}
     if patch is not None:
         given["patch"] = patch
@@ -139,7 +139,7 @@ def case(name: str, patch: dict[str, Any] | None = None, *, why: str, same_as: s
 
 
 def field(name: str, value: Any, why: str, *, number: str = "", same_as: str = "") -> Case:
-    """A case of one field's value."""
+    """Return a case of one field's value."""
     return case(f"{name}{' ' if number else ''}{number}", {name: value}, why=why, same_as=same_as)
 
 

@@ -1,4 +1,4 @@
-"""What the other published vectors are made of: JSON values, states, order keys, record keys, tables and cuts."""
+"""The inputs of the other published vectors: JSON values, states, order keys, record keys, tables and cuts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold_tests.vector_inputs import BEGIN, BLOB, ID_A, ID_B, SEALED
 
 
 def _doubles(count: int) -> list[float]:
-    """Finite doubles of every size, always the same ones."""
+    """Return finite doubles of all magnitudes, always the same ones."""
     source = random.Random(1)
     drawn = (struct.unpack(">d", source.randbytes(8))[0] for _ in range(count * 2))
     return [value for value in drawn if abs(value) < float("inf")][:count]
@@ -45,7 +45,7 @@ JSON_REFUSED: list[tuple[str, Any]] = [
 
 
 def _said(second: int, agent: str = "a", **given: Any) -> dict[str, Any]:
-    """An observation of specimen/s, so many seconds after BEGIN."""
+    """Return an observation of specimen/s, `second` seconds after BEGIN."""
     source = {"agent": agent, "run": "r", "seq": second}
     return {"entity": "specimen/s", "observed_at": BEGIN + second * 1_000_000, "source": source, **given}
 
@@ -120,7 +120,7 @@ STATE_HASHES = [hashlib.sha256(b"state %d" % number).digest() for number in rang
 
 
 SHARED = ("document/578", "document/2973", "document/4062")
-"""Three keys of one slot and one bucket."""
+"""Three keys with the same slot and bucket."""
 
 TABLES: list[tuple[str, dict[str, bytes]]] = [
     ("no entity", {}),

@@ -1,8 +1,9 @@
-"""The published vectors in avro/vectors: made here once, recomputed by tests/avro/test_vectors.py ever after.
+"""The published vectors in avro/vectors. They are created here once; tests/avro/test_vectors.py recomputes them
+forever.
 
     PYTHONPATH=src:tests/support python -P -m refold_tests.vectors
 
-writes cases that are new. One that exists is never written again: its bytes are in somebody's log.
+writes cases that are new. An existing case is never written again: its bytes may be in somebody's log.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ Vector = dict[str, Any]
 
 
 def definition() -> TypeDefinition:
-    """The type of every observation in the vectors."""
+    """Return the type of every observation in the vectors."""
     return parse(SPECIMEN)
 
 
 def observe(given: Mapping[str, Any]) -> Observation:
-    """An observation from its tagged form, through the door."""
+    """Build an observation from its tagged form, with the validator."""
     parts = {name: untag(value) for name, value in given.items()}
     source, link = Source(**parts.pop("source", {})), parts.pop("link", None)
     return ObservationValidator(definition()).build(
@@ -59,18 +60,18 @@ def observe(given: Mapping[str, Any]) -> Observation:
 
 
 def hexed(value: Any) -> Any:
-    """Ids as hexadecimal text, everything else tagged."""
+    """Return ids as hex text, everything else tagged."""
     return [each.hex() for each in value] if value and isinstance(value[0], bytes) else value
 
 
 def inputs(given: Mapping[str, Any]) -> Vector:
-    """What an author gives, in JSON: ids in hex, values of the patch and large integers tagged."""
+    """Return an author's input in JSON: ids in hex, values of the patch and large integers tagged."""
     shown = {name: hexed(value) if isinstance(value, list) else tag(value) for name, value in given.items()}
     return {name: plain_integers(value) if name != "patch" else value for name, value in shown.items()}
 
 
 def plain_integers(tree: Any) -> Any:
-    """Tagged integers as JSON numbers where every reader holds them exactly."""
+    """Return tagged integers as JSON numbers if every reader can hold them exactly."""
     if isinstance(tree, dict):
         if tree.keys() == {"$int"} and abs(int(tree["$int"])) < 2**53:
             return int(tree["$int"])
@@ -79,7 +80,7 @@ def plain_integers(tree: Any) -> Any:
 
 
 def identity_vector(case: Mapping[str, Any]) -> Vector:
-    """An observation as it is given, the CBOR that is hashed, its id, and its export line."""
+    """Return an observation as given, the CBOR that is hashed, its id, and its export line."""
     given = inputs(case["given"])
     observation = observe(given)
     found = identify(observation)
@@ -95,19 +96,19 @@ def identity_vector(case: Mapping[str, Any]) -> Vector:
 
 
 def wire_vector(case: Mapping[str, Any]) -> Vector:
-    """A message as it stands in the log."""
+    """Return a message as stored in the log."""
     observation = observe(inputs(case["given"]))
     message = ObservationCodec(definition()).encode_observation(observation)
     return {"name": case["name"], "message": message.hex(), "id": identify(observation).hex()}
 
 
 def json_vector(value: Any) -> Vector:
-    """A JSON value and its canonical text."""
+    """Return a JSON value and its canonical text."""
     return {"name": repr(value), "value": tag(value), "text": json_text(value)}
 
 
 def refused_vector(case: tuple[str, Any]) -> Vector:
-    """A value that canonical JSON does not have."""
+    """Return a value that canonical JSON does not allow."""
     why, value = case
     try:
         json_text(value)
@@ -117,7 +118,7 @@ def refused_vector(case: tuple[str, Any]) -> Vector:
 
 
 def state_vector(case: Mapping[str, Any]) -> Vector:
-    """A set of observations, the state it folds to, and the state's hash."""
+    """Return a set of observations, the state they fold to, and the state's hash."""
     observations = [observe(inputs(each)) for each in case["given"]]
     seen = [Seen(at, order_key(each, identify(each)), each) for at, each in enumerate(observations)]
     fold = Fold(definition())
@@ -125,7 +126,7 @@ def state_vector(case: Mapping[str, Any]) -> Vector:
     tree: dict[str, Any] = state_tree(fold, entity)
     encoded = encode(tree)
     assert hash_state(fold, entity) == hashlib.sha256(encoded).digest()
-    for part in ("fields", "by"):  # as published: in the order in which they were first said
+    for part in ("fields", "by"):  # as published: in the order of their first assertions
         tree[part] = {name: tree[part][name] for name in entity.cells if name in tree[part]}
     return {
         "name": case["name"],
@@ -138,7 +139,7 @@ def state_vector(case: Mapping[str, Any]) -> Vector:
 
 
 def order_vector(parts: tuple[int, str, str, int, bytes]) -> Vector:
-    """An order key and what it is made of."""
+    """Return an order key and its parts."""
     observed_at, agent, run, seq, raw = parts
     return {
         "name": f"{observed_at} {agent!r} {run!r} {seq} {raw[:1].hex()}",
@@ -152,7 +153,7 @@ def order_vector(parts: tuple[int, str, str, int, bytes]) -> Vector:
 
 
 def key_vector(key: str) -> Vector:
-    """A record key: its murmur2 as Java prints it, its slot, its bucket, and its partition among 8."""
+    """Return a record key: its murmur2 as Java prints it, its slot, its bucket, and its partition among 8."""
     unsigned = murmur2(key.encode())
     return {
         "name": key,
@@ -164,7 +165,7 @@ def key_vector(key: str) -> Vector:
 
 
 def table_vector(case: tuple[str, Mapping[str, bytes]]) -> Vector:
-    """A table of state hashes, every digest in it that is not of nothing, and the root."""
+    """Return a table of state hashes, every digest in it that is not of an empty part, and the root."""
     name, table = case
     slots: dict[int, dict[int, list[tuple[bytes, bytes]]]] = {}
     for entity, state_hash in table.items():
@@ -190,7 +191,7 @@ def table_vector(case: tuple[str, Mapping[str, bytes]]) -> Vector:
 
 
 def cut_vector(case: tuple[str, Cut]) -> Vector:
-    """A cut's parts, its text and its short hash."""
+    """Return a cut's parts, its text and its short hash."""
     name, cut = case
     return {
         "name": name,
@@ -207,7 +208,7 @@ def cut_vector(case: tuple[str, Cut]) -> Vector:
 
 @cache
 def files() -> dict[str, Vector]:
-    """Every vector file, computed anew."""
+    """Compute every vector file again."""
     found = definition()
     codec = ObservationCodec(found)
     type_parts: Vector = {"definition": SPECIMEN}
@@ -251,13 +252,13 @@ def files() -> dict[str, Vector]:
 
 
 def published(name: str) -> Vector:
-    """A vector file as it is committed."""
+    """Return a vector file as committed."""
     found: Vector = json.loads((FOLDER / name).read_text(encoding="ascii"))
     return found
 
 
 def main(say: Callable[[str], object] = print) -> int:
-    """Write what is new; 1, and nothing written, where a published case would change."""
+    """Write new cases. Return 1, and write nothing, if a published case would change."""
     changed, written = [], {}
     for name, computed in files().items():
         old = published(name) if (FOLDER / name).exists() else {}

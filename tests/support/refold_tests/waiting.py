@@ -1,4 +1,4 @@
-"""Waiting for what comes a little later."""
+"""Waits for conditions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 WAIT_S = 90.0
-"""Two processes that join a group on a loaded machine take their time."""
+"""Two processes that join a group on a loaded machine take long."""
 
 
 def await_true(condition: Callable[[], bool], why: str = "it did not come", *, within_s: float = WAIT_S) -> None:
-    """Return once it holds; fails, saying why, where it does not in time."""
+    """Return once the condition holds. If it does not in time, fail with `why`."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, why

@@ -27,11 +27,11 @@ LOGGED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ")
 
 
 class Worker:
-    """A running `refold worker`; `url` of its pages once it has said it. logged: the lines of its log so far."""
+    """A running `refold worker`. url: of its pages, from its first line; logged: the lines of its log so far."""
 
     def __init__(self, *arguments: object, code: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
-        """code: what runs the command, `env`: in which environment, where it is not this process's."""
-        # Where the code is that REFOLD_REDUCERS names (conftest.py).
+        """code: the command that runs it; env: its environment, None: that of this process."""
+        # The folder with the code that REFOLD_REDUCERS names (conftest.py).
         given = {"PYTHONPATH": str(ROOT / "tests" / "support"), **(os.environ if env is None else env)}
         self.process = subprocess.Popen(
             [*code, "worker", *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=given
@@ -44,11 +44,11 @@ class Worker:
         self.url = self.first.rpartition("pages on ")[2]
 
     def line(self) -> str:
-        """What it says next beside its log; empty at its end."""
+        """Return the next line that is not part of its log; empty at the end."""
         return self._said.get(timeout=WAIT_S).strip()
 
     def events(self, name: str) -> list[str]:
-        """The logged lines of one event."""
+        """Return the logged lines of one event."""
         return [line for line in list(self.logged) if line.split()[2] == name]
 
     def _read(self) -> None:
@@ -61,34 +61,34 @@ class Worker:
         self._said.put("")
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Status and what a page says."""
+        """Get a page; return status and content."""
         return page(f"{self.url}{path}")
 
     def post(self, path: str, said: object) -> tuple[int, Any]:
-        """Status and what a page says to what is posted there."""
+        """Post to a page; return status and content."""
         return page(Request(f"{self.url}{path}", json.dumps(said).encode(), {"Content-Type": "application/json"}))
 
     @property
     def folding(self) -> dict[str, Any]:
-        """How the partitions stand that it folds."""
+        """Return the status of the partitions that it folds."""
         status = self.get("/status")[1]["partitions"]
         return {number: each for number, each in status.items() if each["state"] == "folding"}
 
     @property
     def is_ready(self) -> bool:
-        """Whether all that it has is caught up; while it starts, it may not listen yet to who connected."""
+        """Whether all its partitions are caught up. While it starts, it may refuse connections."""
         try:
             return self.get("/ready")[0] == 200
         except (ConnectionError, URLError):
             return False
 
     def stop(self) -> tuple[int, str]:
-        """Its exit status after SIGTERM, and what else it said beside its log."""
+        """Send SIGTERM; return the exit status, and the remaining output that is not part of its log."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self, within_s: float = 60.0) -> tuple[int, str]:
-        """Its exit status once it has ended, and what else it said beside its log."""
+        """Wait for the end; return the exit status, and the remaining output that is not part of its log."""
         status = self.process.wait(within_s)
         self._reader.join()
         return status, "".join(iter(self._said.get_nowait, ""))
@@ -103,7 +103,7 @@ class Worker:
 
 
 def page(asked: str | Request) -> tuple[int, Any]:
-    """Status and what a page says."""
+    """Return status and content of a page."""
     try:
         with urlopen(asked, timeout=60) as found:
             return found.status, json.loads(found.read())
@@ -114,7 +114,7 @@ def page(asked: str | Request) -> tuple[int, Any]:
 
 @contextmanager
 def starting(url: str, folder: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts a worker of a log by name, with further arguments; all are gone behind the block."""
+    """Yield a function that starts a worker of a log by name, with further arguments. All end after the block."""
     running: list[Worker] = []
 
     def run(name: str, *more: object) -> Worker:

@@ -1,4 +1,4 @@
-"""A log's snapshots while they are made, pinned and collected at random, over whatever store, without a log."""
+"""A log's snapshots, sealed, pinned and collected at random, on any store, without a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSED_MS = (0, 1_000, HOUR_MS // 3, HOUR_MS, GRACE_MS - 1, GRACE_MS, DAY_MS, 8 
 
 @dataclass
 class Reader:
-    """Who read a manifest at a time, and what it must find."""
+    """A reader that read a manifest at some time, and the table that it must find."""
 
     manifest: Manifest
     view: View
@@ -32,7 +32,7 @@ class Reader:
 
 @dataclass
 class World:
-    """Two partitions that change, are sealed, pinned and collected at random; and what is known of them."""
+    """Two partitions that are changed, sealed, pinned and collected at random, and what must be true of them."""
 
     rng: random.Random
     opened: Callable[[], SnapshotStore]
@@ -48,13 +48,13 @@ class World:
         self.open()
 
     def open(self) -> None:
-        """As a new owner."""
+        """Open the store, as a new owner."""
         self.store = self.opened()
         self.sealer = Sealer(self.store, LOG_ID, PARTITIONS)
         self.collector = Collector(self.store, GRACE_MS)
 
     def step(self) -> None:
-        """One thing happens."""
+        """Do one random thing."""
         chosen = self.rng.choice(("seal",) * 6 + ("pass",) * 3 + ("read", "pin", "unpin", "end", "reopen"))
         table = self.rng.choice(self.tables)
         epochs = [each for number in range(PARTITIONS) for each in self.store.epochs(number)]
@@ -62,7 +62,7 @@ class World:
             self.seal(table)
         elif chosen == "pass":
             self.now_ms += self.rng.choice(PASSED_MS)
-        elif chosen == "end":  # a writer ends before its manifest
+        elif chosen == "end":  # a writer dies before it writes its manifest
             for _ in range(self.rng.randrange(4)):
                 self.store.append(table.partition, self.rng.randbytes(20))
         elif chosen == "reopen":
@@ -79,12 +79,12 @@ class World:
                 self.pinned.discard(epoch)
 
     def seal_base(self, table: Table) -> None:
-        """Epochs of a table until one of them is a base."""
+        """Seal epochs of a table until one of them is a base."""
         while not self.seal(table).is_base:
             pass
 
     def seal(self, table: Table) -> Manifest:
-        """An epoch of a table after some changes."""
+        """Change a table, and seal an epoch of it."""
         for _ in range(self.rng.choice((1, 2, 9, 40))):
             table.change(0.3)
         view = table.view()
@@ -94,7 +94,7 @@ class World:
         return manifest
 
     def collect(self) -> None:
-        """Collect; say before what will be, and find that it is."""
+        """Collect, and check that the result is as predicted."""
         rungs = [
             [EpochAge(each, self.manifests[each].recorded_at, self.manifests[each].is_base) for each in found]
             for found in map(self.store.epochs, range(PARTITIONS))
@@ -119,7 +119,7 @@ class World:
         assert sum(each.waiting for each in said) == len(left) - len(live)
 
     def held(self) -> dict[tuple[int, int], int]:
-        """The records there are, by place, and their sizes."""
+        """Return the existing records, by position, with their sizes."""
         return {
             (number, offset): len(data)
             for number in range(PARTITIONS)
@@ -127,7 +127,7 @@ class World:
         }
 
     def assert_readable(self, at_most: int = 6) -> None:
-        """Every epoch there is, and every one whose manifest somebody read within the grace."""
+        """Check every existing epoch, and every one whose manifest a reader read within the grace period."""
         self.readers = [each for each in self.readers if self.now_ms - each.read_at_ms < GRACE_MS]
         there = [
             Reader(self.store.manifest(epoch), self.views[epoch], self.now_ms)
@@ -142,7 +142,7 @@ class World:
 
 
 def offsets(manifests: Iterable[Manifest]) -> set[tuple[int, int]]:
-    """(partition, offset) of every record that manifests name."""
+    """Return (partition, offset) of every record that the manifests name."""
     return {
         (manifest.epoch.partition, offset)
         for manifest in manifests
@@ -152,6 +152,6 @@ def offsets(manifests: Iterable[Manifest]) -> set[tuple[int, int]]:
 
 
 def assert_reads(store: SnapshotReader, manifest: Manifest, view: View) -> None:
-    """The epoch is the table it was sealed of, closed entities too."""
+    """Check that the epoch equals the table that it was sealed from, including closed entities."""
     layers = read_epoch(store, manifest, PARTITIONS, ChunkStore())
     assert dict(layers.rows()) == view.packed

@@ -19,13 +19,13 @@ from refold_tests.fuzz.world import made
 from refold_tests.reducers import REDUCERS
 
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where a log's fsync costs nothing."""
+"""A file system on which a log's fsync is free."""
 SLICE_S = 2.0
-"""How long one entrance is driven before the next one's turn: so slow ones do not starve the others."""
+"""How long one entry point is fuzzed before the next one's turn, so that slow ones do not starve the others."""
 
 
 def main() -> int:
-    """Run cases until the time is over; 1 where one failed."""
+    """Run cases until the time is over; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     parser.add_argument("--seconds", type=float, default=600)
@@ -57,7 +57,9 @@ def main() -> int:
 
 
 def campaign(driver: Driver, entrances: list[str], seconds: float, failures: Path | None) -> int:
-    """Drive each entrance in turns; 1 where a case failed. Each kind of failure is made smaller and kept once."""
+    """Fuzz each entry point in turns; return 1 if a case failed. Each kind of failure is made smaller and stored
+    once.
+    """
     end = time.monotonic() + seconds
     ran: Counter[str] = Counter()
     failed: Counter[str] = Counter()
@@ -82,7 +84,7 @@ def campaign(driver: Driver, entrances: list[str], seconds: float, failures: Pat
 
 
 def keep(case: Case, folder: Path, failure: Failure) -> str:
-    """Keep a case in a folder of its own; the command that runs it again."""
+    """Store a case in its own folder; return the command that runs it again."""
     own = folder / failure.name.replace("/", "-")
     own.mkdir(parents=True, exist_ok=True)
     for name, data in case.files.items():
@@ -93,7 +95,7 @@ def keep(case: Case, folder: Path, failure: Failure) -> str:
 
 
 def kept(folder: Path) -> Case:
-    """A case that was kept."""
+    """Read a stored case."""
     said = json.loads((folder / "case.json").read_text())
     return Case(said["arguments"], {name: (folder / name).read_bytes() for name in said["files"]}, said["log"])
 

@@ -1,4 +1,4 @@
-"""Avro containers as any writer could leave them: any schema in the header, any claim, any codec."""
+"""Avro containers as any writer could write them: any schema in the header, any declared size, any codec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYNC_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's parts. blocks: (claimed records, bytes before compression)."""
+    """A container's parts. blocks: (declared records, bytes before compression)."""
 
     schema: Any
     codec: str
@@ -26,7 +26,7 @@ class Container:
 
 
 def varint(number: int) -> bytes:
-    """A long as Avro writes it."""
+    """Return a long as Avro writes it."""
     number = (number << 1) ^ (number >> 63)
     out = bytearray()
     while number > 0x7F:
@@ -36,7 +36,7 @@ def varint(number: int) -> bytes:
 
 
 def parsed(data: bytes) -> Container:
-    """The parts of a good container that is compressed with deflate."""
+    """Return the parts of a valid container that is compressed with deflate."""
     import io
 
     import fastavro
@@ -63,7 +63,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def written(container: Container) -> bytes:
-    """The container's bytes."""
+    """Return the container's bytes."""
     metadata = {
         "avro.schema": json.dumps(container.schema).encode(), "avro.codec": container.codec.encode(),
         **container.metadata,
@@ -81,7 +81,9 @@ def written(container: Container) -> bytes:
 def mutated(
     chance: random.Random, container: Container, tree: Callable[[Any], Any], data: Callable[[bytes], bytes]
 ) -> Container:
-    """One part changed: tree changes the schema or the definitions, data the bytes of a block before compression."""
+    """Change one part. tree: changes the schema or the definitions; data: changes the bytes of a block before
+    compression.
+    """
     what = chance.randrange(8)
     if what < 2:
         return replace(container, schema=tree(container.schema))
@@ -107,7 +109,7 @@ _LOGICAL = ("timestamp-millis", "timestamp-micros", "date", "uuid", "decimal", "
 
 
 def _retyped(chance: random.Random, schema: Any) -> Any:
-    """The schema with one of its types another, or given a logical type."""
+    """Return the schema with one of its types replaced, or given a logical type."""
     from refold_tests.fuzz.mutate import places
 
     schema = json.loads(json.dumps(schema))

@@ -28,7 +28,7 @@ FORWARDED, LOG = "X-Refold-Forwarded", "X-Refold-Log"
 
 
 def owner(chance: random.Random, world: World) -> Case:
-    """A conversation with the owner of a log."""
+    """Make a conversation with the owner of a log."""
     parts: list[Any] = []
     for _ in range(chance.choice((1, 1, 2, 4))):
         parts += _sent(chance, _frame(chance, world))
@@ -65,7 +65,7 @@ def _questions(world: World) -> tuple[Any, ...]:
 
 
 def _under_its_id(chance: random.Random, world: World) -> list[bytes]:
-    """An observation whose bytes are changed, under the id that they have now."""
+    """Return a message with an observation whose bytes are changed, under the id that fits the changed bytes."""
     _, observation_id, data = chance.choice(world.records)
     for _ in range(20):
         changed = mutate.damaged(chance, data)
@@ -77,7 +77,7 @@ def _under_its_id(chance: random.Random, world: World) -> list[bytes]:
 
 
 def _sent(chance: random.Random, data: bytes) -> list[Any]:
-    """Bytes as they are sent: at once, in halves, dripping, or not to their end."""
+    """Return bytes as they are sent: at once, in halves, slowly, or incompletely."""
     what = chance.random()
     if what < 0.6 or len(data) < 2:
         return [data]
@@ -91,12 +91,12 @@ def _sent(chance: random.Random, data: bytes) -> list[Any]:
 
 
 def pages(chance: random.Random, world: World) -> Case:
-    """A conversation with a worker's pages."""
+    """Make a conversation with a worker's pages."""
     return read_by("pages", cbor2.dumps(http_parts(chance, world)))
 
 
 def http_parts(chance: random.Random, world: World) -> list[Any]:
-    """One to three requests, as they are sent."""
+    """Return one to three requests, as they are sent."""
     parts: list[Any] = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         data = _request(chance, world)
@@ -144,7 +144,7 @@ def _request_of(chance: random.Random, path: str, body: bytes | None) -> bytes:
 
 
 def _page(chance: random.Random, world: World) -> tuple[str, bytes | None]:
-    """A page and what is posted there; None: nothing."""
+    """Return a page, and what is posted there; None: nothing."""
     what = chance.randrange(8)
     if what == 0:
         return chance.choice(PATHS), None
@@ -174,7 +174,7 @@ def _quoted(given: str) -> str:
 
 
 def _lengths(chance: random.Random, content: bytes) -> list[str]:
-    """How long the content is said to be."""
+    """Return the declared lengths of the content."""
     size = len(content)
     if chance.random() < 0.7:
         return [f"Content-Length: {size}"]
@@ -223,7 +223,7 @@ FORMS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def explorer(chance: random.Random, world: World) -> Case:
-    """A conversation with the explorer's pages, which have actions."""
+    """Make a conversation with the explorer's pages, including actions."""
     parts: list[Any] = []
     for _ in range(chance.choice((1, 1, 2))):
         data = _request_of(chance, *_view(chance, world))
@@ -232,7 +232,7 @@ def explorer(chance: random.Random, world: World) -> Case:
 
 
 def _view(chance: random.Random, world: World) -> tuple[str, bytes | None]:
-    """A page or an answer of the API, with a query; or a form that is posted."""
+    """Return a page or an API request with a query, or a form that is posted."""
     what = chance.random()
     if what < 0.35:
         name = chance.choice(list(FORMS))

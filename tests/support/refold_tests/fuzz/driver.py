@@ -1,12 +1,12 @@
-"""Runs cases, and says of each that breaks a promise which one it was, and how.
+"""Runs cases, and reports each one that breaks a promise, and how.
 
-A case fails that
+A case fails if it
 1. ends with another status than 0, 1 or 2, or shows a traceback;
 2. is refused (2) with anything but one line on standard error;
 3. takes CPU_MAX_S of processor time, or is not done within WALL_MAX_S, or takes the process past PEAK_MAX_BYTES;
 4. is refused, and leaves the log changed.
 
-A busy machine makes a case slow, and not longer in processor time: WALL_MAX_S is for what waits and never ends.
+On a busy machine a case is slow, but takes no more processor time. WALL_MAX_S is for cases that wait forever.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATUSES = (0, 1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A case that broke a promise. name: ENTRANCE/NUMBER, or a folder where the case is kept."""
+    """A case that broke a promise. name: ENTRANCE/NUMBER, or the folder where the case is stored."""
 
     name: str
     seed: int
@@ -52,7 +52,7 @@ class Failure:
 
     @property
     def kind(self) -> str:
-        """What failures have in common that are one defect: the entrance, and the last of a traceback's places."""
+        """What failures with the same cause have in common: the entry point, and the last location of the traceback."""
         places = [line.strip() for line in self.said.splitlines() if line.strip().startswith("File ")]
         return f"{self.name.partition('/')[0]}: {self.why} {places[-1] if places else ''}"
 
@@ -65,7 +65,7 @@ class Failure:
 
 
 class Driver:
-    """Runs cases in one process, which is started again where one ended it; a context manager."""
+    """Runs cases in one process, which is restarted if a case ends it. It is a context manager."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
@@ -81,12 +81,12 @@ class Driver:
         self._end()
 
     def run(self, entrance: str, number: int) -> Failure | None:
-        """Run one case; None where all promises hold."""
+        """Run one case; return None if all promises hold."""
         case = ENTRANCES[entrance](random.Random(f"{self._seed}/{entrance}/{number}"), self._world)
         return self.run_case(f"{entrance}/{number}", case)
 
     def run_case(self, name: str, case: Case) -> Failure | None:
-        """The same of a case that is made already."""
+        """Run a case that exists already; return None if all promises hold."""
         self._count += 1
         if self._count % RENEWED_EVERY == 1:
             self._world.renewed()
@@ -108,7 +108,7 @@ class Driver:
         return Failure(name, self._seed, why, case, said["err"])
 
     def smaller(self, failure: Failure) -> Case:
-        """The case of a failure, made smaller as long as it fails in the same way."""
+        """Return the case of a failure, made smaller as long as it fails in the same way."""
 
         def fails(case: Case) -> bool:
             found = self.run_case(failure.name, case)
@@ -175,7 +175,7 @@ class Driver:
 
 
 def _is_answered(target: subprocess.Popen[str]) -> bool:
-    """Whether the process says something, or ends, before a deadline of its processor time or the clock's."""
+    """Return whether the process prints something, or ends, before a deadline of processor time or wall-clock time."""
     cpu = _cpu_clock(target.pid)
     end_cpu, end = cpu() + CPU_MAX_S, time.monotonic() + WALL_MAX_S
     with selectors.DefaultSelector() as selector:
@@ -188,7 +188,9 @@ def _is_answered(target: subprocess.Popen[str]) -> bool:
 
 
 def _cpu_clock(pid: int) -> Callable[[], float]:
-    """Seconds of processor time that a process has taken; zero where the system does not say."""
+    """Return a function for a process's processor time in seconds; it returns zero if the system does not provide
+    it.
+    """
     path, tick = Path(f"/proc/{pid}/stat"), os.sysconf("SC_CLK_TCK")
 
     def read() -> float:
@@ -202,7 +204,7 @@ def _cpu_clock(pid: int) -> Callable[[], float]:
 
 
 def held(log: Path) -> object:
-    """All that a log holds; cheap enough to be asked after every case that is refused."""
+    """Return all contents of a log. It is cheap enough to be called after every refused case."""
     with refold.open(f"file:{log}", read_only=True) as opened:
         port = opened.port
         ids = {part: [record.id for record in port.read(part, 0, end)] for part, end in port.ends().items()}

@@ -1,4 +1,6 @@
-"""For each entrance, how a case is made: files, and the command line that reads them; and the list of all entrances."""
+"""For each entry point, how a case is made: files, and the command line that reads them. And the list of all entry
+points.
+"""
 
 from __future__ import annotations
 
@@ -44,22 +46,22 @@ ENTITIES = ("tool_config/acme", "document/7", "run/r-1", "step/r-1#1", "nope/x")
 
 
 def lines(chance: random.Random, world: World) -> Case:
-    """Exported observations as JSON lines, plain or gzip."""
+    """Make exported observations as JSON lines, plain or gzipped."""
     return _documents(chance, world.lines, "observations")
 
 
 def chat(chance: random.Random, world: World) -> Case:
-    """Recorded conversations."""
+    """Make recorded conversations."""
     return _documents(chance, CHATS, "chat")
 
 
 def tau_bench(chance: random.Random, world: World) -> Case:
-    """Recorded tau-bench runs."""
+    """Make recorded tau-bench runs."""
     return _documents(chance, TAU, "tau-bench")
 
 
 def sessions(chance: random.Random, world: World) -> Case:
-    """Trajectories and sessions of coding agents, whole files with some values changed; half of them as `auto`."""
+    """Make trajectories and sessions of coding agents: whole files with some changed values, half of them as `auto`."""
     name, form = chance.choice(SESSIONS)
     path = ROOT / "tests" / "agents" / "samples" / name
     text = path.read_text(encoding="utf-8")
@@ -81,7 +83,7 @@ def _documents(chance: random.Random, trees: Any, form: str) -> Case:
     at = chance.randrange(len(given))
     given[at] = mutate.mutated(chance, given[at], trees)
     if form == "observations" and isinstance(given[at], dict) and chance.random() < 0.8:
-        given[at].pop("id", None)  # else nearly all is refused for its id
+        given[at].pop("id", None)  # otherwise almost every one would be refused for its id
     data = b"\n".join(mutate.written(chance, each) for each in given) + b"\n"
     name = "x.jsonl"
     if chance.random() < 0.2:
@@ -93,7 +95,9 @@ def _documents(chance: random.Random, trees: Any, form: str) -> Case:
 
 
 def recorded(chance: random.Random, world: World) -> Case:
-    """Real runs of agents: conversations of SWE-agent, and tau-bench's own results; else as `chat`."""
+    """Use real runs of agents: conversations of SWE-agent, and tau-bench's own results; without them, the same as
+    `chat`.
+    """
     if not world.sessions:
         return chat(chance, world)
     form, tree = chance.choice(world.sessions)
@@ -101,7 +105,7 @@ def recorded(chance: random.Random, world: World) -> Case:
 
 
 def log_files(chance: random.Random, world: World) -> Case:
-    """The files of an embedded log, one of them damaged, cut, empty or full of zeros."""
+    """Make the files of an embedded log, one of them damaged, cut, empty or full of zeros."""
     name = chance.choice([*world.log_files, *(each for each in world.log_files if each.endswith("CURRENT"))])
     data = (world.folder / "kept" / name).read_bytes()
     changed = chance.choice((
@@ -116,17 +120,17 @@ def log_files(chance: random.Random, world: World) -> Case:
 
 
 def container(chance: random.Random, world: World) -> Case:
-    """Exported observations as an Avro container."""
+    """Make exported observations as an Avro container."""
     return Case(["import", "x.avro"], {"x.avro": _container(chance, world.export)}, log=_log(chance))
 
 
 def _log(chance: random.Random) -> Log:
-    """Now and then a log that holds something: opening it takes longer than all else."""
+    """Sometimes return a log with contents: opening it takes longer than everything else."""
     return "shared" if chance.random() < 0.3 else "own"
 
 
 def archive(chance: random.Random, world: World) -> Case:
-    """An archive."""
+    """Make an archive."""
     data = _container(chance, world.archive)
     more = ["--fork"] if chance.random() < 0.3 else []
     return Case(["import", "x.avro", "--format", "archive", *more], {"x.avro": data}, log="own")
@@ -142,7 +146,7 @@ def _container(chance: random.Random, given: containers.Container) -> bytes:
 
 
 def closed_archive(chance: random.Random, world: World) -> Case:
-    """An archive whose items are changed, closed over what they are now."""
+    """Make an archive with changed items and an end that matches them."""
     import io
 
     import fastavro
@@ -170,7 +174,7 @@ def closed_archive(chance: random.Random, world: World) -> Case:
     out = io.BytesIO()
     try:
         archive_form.write_items(out, kept, world.archive.sync)
-    except Exception:  # a part that Avro cannot hold
+    except Exception:  # Avro cannot hold a part
         return archive(chance, world)
     return Case(["import", "x.avro", "--format", "archive"], {"x.avro": out.getvalue()}, log="own")
 
@@ -188,7 +192,7 @@ def _part(chance: random.Random, given: Any) -> Any:
 
 
 def _cut(chance: random.Random, given: str) -> str:
-    """A cut's text, its tree changed and written again."""
+    """Return a cut's text, with its tree changed and encoded again."""
     encoded = given.removeprefix("cut:1.")
     tree: Any = cbor2.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     key = chance.choice(list(tree))
@@ -210,7 +214,7 @@ def _cut(chance: random.Random, given: str) -> str:
 
 
 def when(chance: random.Random, world: World) -> Case:
-    """A WHEN, and a cut among them."""
+    """Make a WHEN, sometimes a cut."""
     given = chance.choice(world.whens)
     text = _cut(chance, given) if given.startswith("cut:") else mutate.text(chance, given)
     text = mutate.text(chance, text) if chance.random() < 0.3 else text
@@ -229,7 +233,7 @@ def when(chance: random.Random, world: World) -> Case:
 
 
 def types(chance: random.Random, world: World) -> Case:
-    """A type file."""
+    """Make a type file."""
     tree = mutate.mutated(chance, chance.choice(world.types), world.types)
     data = mutate.written(chance, tree)
     data = mutate.damaged(chance, data) if chance.random() < 0.2 else data
@@ -257,11 +261,11 @@ GOLDEN_VALUES: tuple[Any, ...] = (
     {"x": 1},
     {"$text": [1]},
 )
-"""What each member of a golden trace is replaced by, in turn."""
+"""The values that replace each member of a golden trace in turn."""
 
 
 def golden_members(world: World) -> Iterator[Case]:
-    """Each member of a golden trace removed, and as each of GOLDEN_VALUES; signed, listed and run."""
+    """Yield a golden trace without each member, and with each of GOLDEN_VALUES instead; sign, list and run it."""
     for at in range(len(mutate.places(world.golden))):
         for value in (..., *GOLDEN_VALUES):
             tree = copy.deepcopy(world.golden)
@@ -276,14 +280,14 @@ def golden_members(world: World) -> Iterator[Case]:
 
 
 def signed(tree: dict[str, Any]) -> dict[str, Any]:
-    """A golden trace with the hash that it has now."""
+    """Return a golden trace with the hash of its current content."""
     body = {key: each for key, each in tree.items() if key != "sha256"}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return {**tree, "sha256": hashlib.sha256(text.encode(errors="replace")).hexdigest()}
 
 
 def golden(chance: random.Random, world: World) -> Case:
-    """A golden trace, signed or not."""
+    """Make a golden trace, signed or not."""
     tree = mutate.mutated(chance, world.golden, [world.golden, {"a": CHATS}])
     if isinstance(tree, dict) and chance.random() < 0.7:
         tree = signed(tree)
@@ -293,7 +297,7 @@ def golden(chance: random.Random, world: World) -> Case:
 
 
 def observe(chance: random.Random, world: World) -> Case:
-    """An observation on the command line."""
+    """Make an observation on the command line."""
     name = chance.choice(("rate_limit", "settings", "settings.a", "tags", "tool", "enabled", "timeout_ms", "fields.x"))
     said = json.dumps(mutate.value(chance)) if chance.random() < 0.6 else chance.choice((*mutate.TEXTS, *mutate.RAW))
     entity = chance.choice((*ENTITIES, *mutate.TEXTS))
@@ -305,11 +309,11 @@ def observe(chance: random.Random, world: World) -> Case:
 
 
 LEFT_OUT = {"demo", "deck", "explore", "worker", "sink", "acl", "bisect", "rewind", "export", "import"}
-"""Commands that serve, ask others, or have an entrance of their own."""
+"""Commands that serve, contact others, or have their own entry point."""
 
 
 def arguments(chance: random.Random, world: World) -> Case:
-    """Any command with any options."""
+    """Make any command with any options."""
     from refold.explorer.cli.main import cli
 
     words: list[str] = []
@@ -348,7 +352,7 @@ def _word(chance: random.Random, world: World, of: click.Parameter) -> str:
 
 
 def cut(chance: random.Random, world: World) -> Case:
-    """A cut's text by itself."""
+    """Make the text of a cut."""
     return read_by("cut", _cut(chance, world.whens[-1]).encode())
 
 

@@ -1,12 +1,13 @@
 """Hostile records in every topic of a log on a real broker, and hostile requests to a worker that folds it.
 
 A round is named by its seed:
-1. Records are written that a stranger could: into `.observations` and `.schemas`, which producers may write, whatever
-   the fuzzer makes; into the other topics what their readers must pass over: what workers write there is believed.
-2. Observations are appended, before, between and after them, with a worker at work for the second half.
-3. The worker's pages are sent whatever the fuzzer makes.
-4. Every observation that was acknowledged must be in the log, `verify` must find nothing, rebuilds from snapshots and
-   from the first record must agree, and commands must end with 0.
+1. Records are written that a foreign program could write. `.observations` and `.schemas`, which producers may write,
+get
+   anything the fuzzer makes. The other topics get what their readers must skip: what workers write there is trusted.
+2. Observations are appended before, between and after them. A worker runs during the second half.
+3. The worker's pages are sent anything the fuzzer makes.
+4. Every acknowledged observation must be in the log, `verify` must find nothing, rebuilds from snapshots and from the
+   first record must agree, and commands must end with 0.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ COMMANDS = (
 
 
 def attack(log: KafkaLog, chance: random.Random, world: World, count: int = RECORDS) -> int:
-    """Write so many records of a stranger's into each topic; how many were written."""
+    """Write `count` foreign records into each topic; return how many were written."""
     topics = log.topics
     makers: dict[str, tuple[Callable[[random.Random, World], Raw], Callable[[int, Raw], bool]]] = {
         topics.observations: (records.observation_raw, lambda partition, raw: False),
@@ -76,7 +77,11 @@ def _change_raw(chance: random.Random, world: World) -> Raw:
 
 
 def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path) -> tuple[int, int]:
-    """One round on a broker; how many records and requests it had. AssertionError where a promise is broken."""
+    """Run one round on a broker; return the number of records and requests.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
     chance = random.Random(seed)
     url = url_of(bootstrap, prefix)
     noting = served.noting()
@@ -109,7 +114,9 @@ def run_round(bootstrap: str, prefix: str, seed: int, world: World, folder: Path
 
 
 def _seal(client: refold.Log) -> None:
-    """What came between two epochs in `.snapshots` costs a partition the next one; the one after it is sealed."""
+    """Seal an epoch. A foreign record in `.snapshots` makes a partition's next attempt fail, and the one after it
+    succeeds.
+    """
     for _ in range(client.port.partitions):
         try:
             client.snapshot()
@@ -121,12 +128,12 @@ def _seal(client: refold.Log) -> None:
 
 
 def _is_invented(mismatch: Mismatch) -> bool:
-    """Whether it is a content that nobody put: an observation of a stranger's names it."""
+    """Return whether the mismatch is a content that nobody put, which a foreign observation names."""
     return mismatch.place.startswith("blobs ") and mismatch.problem == "missing"
 
 
 def _run_commands(url: str, *, verified: int) -> None:
-    """verified: the exit status of verify."""
+    """Run commands. verified: the expected exit status of verify."""
     for number, words in enumerate(COMMANDS):
         done = refold_command(*words, *(("--json",) if number % 2 else ()), log=url)
         assert done.status == (verified if words == ("verify",) else 0), (words, done)
@@ -134,7 +141,7 @@ def _run_commands(url: str, *, verified: int) -> None:
 
 
 def run_rounds(seed: int, world: World, seconds: float) -> int:
-    """Rounds on a broker of its own until the time is over; 1 where one failed."""
+    """Run rounds on a new broker until the time is over; return 1 if one failed."""
     end, rounds, written = time.monotonic() + seconds, 0, 0
     with tempfile.TemporaryDirectory(prefix="refold-fuzz-") as folder, start_kafka() as kafka:
         while time.monotonic() < end:

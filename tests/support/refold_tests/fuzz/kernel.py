@@ -35,12 +35,12 @@ from refold_tests.fuzz.mutate import damaged
 from refold_tests.histories import EVERYTHING_AVSC, LONGS, TEXTS
 
 SAMPLES = 40
-"""How many observations of a type, and states of it, are damaged."""
+"""How many observations and states of each type are damaged."""
 DOUBLES = (0.0, 1.0, -1.5, 0.1, 1e300, 5e-324, 2.0**63)
 
 
 def drawn(chance: random.Random, node: Node) -> Any:
-    """What an author may give where a schema has a node."""
+    """Return a random value that an author may give for a node of a schema."""
     choice = chance.choice(branches(node))
     kind, logical = choice["type"], choice.get("logicalType")
     if kind == "record":
@@ -67,7 +67,7 @@ def drawn(chance: random.Random, node: Node) -> Any:
 
 
 class Sample(NamedTuple):
-    """A sound observation, and the state of its entity after it."""
+    """A valid observation, and the state of its entity after it."""
 
     data: bytes
     packed: bytes
@@ -90,7 +90,7 @@ class FuzzedType:
         self.samples = [self._sample(chance) for _ in range(SAMPLES)]
 
     def observation(self, chance: random.Random) -> Observation:
-        """A sound one: the next of one of a few sources, nearly always later than the one before."""
+        """Return a valid observation of one of a few sources, almost always later than the previous one."""
         fields = self._validator.definition.fields
         self._number += 1
         given: dict[str, Any] = {"patch": {}}
@@ -118,13 +118,15 @@ class FuzzedType:
         return Sample(self.python.encode_observation(history[-1].observation), pack(entity))
 
     def reads(self, data: bytes) -> bool:
-        """Hold what the kernel reads in a message to what Python reads; whether it is an observation."""
+        """Check that the kernel reads a message as Python does; return whether it is an observation."""
         found, expected = (_said(codec, data) for codec in (self.native, self.python))
         assert found == expected, f"{self.name}: {data.hex()} is read as {found}, by Python as {expected}"
         return not found.startswith("undecodable")
 
     def folds(self, packed: bytes | None, datas: Sequence[bytes]) -> bool:
-        """Hold what the kernel folds onto a stored state to what Python folds; whether the kernel folded it."""
+        """Check that the kernel folds messages onto a stored state as Python does; return whether the kernel folded
+        them.
+        """
         seen, records = [], []
         for offset, data in enumerate(datas, 1000):
             try:
@@ -162,12 +164,12 @@ class FuzzedType:
                 return None, 0
             entity.state_hash = hash_state(self.fold, entity)
             return pack(entity), entity.version - before
-        except Exception as error:  # damage may end in any
+        except Exception as error:  # damage may cause any exception
             return repr(error)
 
 
 def _said(codec: ObservationCodec, data: bytes) -> str:
-    """What is made of a message, as text: types count, and so does the order of a patch."""
+    """Return what a message decodes to, as text: types matter, and so does the order of a patch."""
     try:
         return repr(codec.identified(data))
     except UndecodableError as error:
@@ -175,9 +177,9 @@ def _said(codec: ObservationCodec, data: bytes) -> str:
 
 
 def definitions() -> list[TypeDefinition]:
-    """Every shipped type, and one with every reducer but custom.
+    """Return every shipped type, and one with every reducer except custom.
 
-    JSON is plain text in them: Python checks it where records come in.
+    JSON is plain text in them, because Python checks it when records are written.
     """
     every = json.loads(EVERYTHING_AVSC)
     own = {**every, "fields": [each for each in every["fields"] if each["refold.reducer"] != "custom"]}
@@ -194,7 +196,11 @@ def _without_json(given: Any) -> TypeDefinition:
 
 
 def run(seed: int, count: int) -> Counter[str]:
-    """Drive so many damaged inputs; AssertionError where the two differ. How many of each kind came through sound."""
+    """Run `count` damaged inputs; return how many of each kind were valid.
+
+    Raises:
+        AssertionError: The kernel and Python differ.
+    """
     kernel = find_kernel().kernel
     assert kernel is not None, find_kernel().text
     chance = random.Random(seed)

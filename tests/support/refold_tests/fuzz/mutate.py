@@ -1,4 +1,4 @@
-"""Changes to bytes, texts and JSON trees: what a careless or hostile writer could leave."""
+"""Changes to bytes, texts and JSON trees, as a careless or hostile writer could make them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ RAW = (
     "[" * 2000 + "]" * 2000,
     '{"a":' * 300 + "1" + "}" * 300,
 )
-"""JSON that is written as it is, in the place of a value."""
+"""JSON texts that are inserted unchanged in place of a value."""
 
 _HOLE = "\x01raw\x01"
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:
-    """Any JSON value."""
+    """Return any JSON value."""
     kind = chance.randrange(9 if depth < 3 else 6)
     if kind == 0:
         return chance.choice((None, True, False))
@@ -54,7 +54,7 @@ def value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def places(tree: Any, limit: int = 4000) -> list[tuple[Any, Any]]:
-    """Every member of a tree, as its container and key."""
+    """Return every member of a tree, as its container and key."""
     found: list[tuple[Any, Any]] = []
     waiting = [tree]
     while waiting and len(found) < limit:
@@ -67,7 +67,7 @@ def places(tree: Any, limit: int = 4000) -> list[tuple[Any, Any]]:
 
 
 def mutated(chance: random.Random, tree: Any, donors: Sequence[Any] = ()) -> Any:
-    """A copy of a tree with one to three changes; donors: trees of which parts are taken."""
+    """Return a copy of a tree with one to three changes. donors: trees that parts are taken from."""
     tree = copy.deepcopy(tree)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         found = places(tree)
@@ -94,7 +94,7 @@ def mutated(chance: random.Random, tree: Any, donors: Sequence[Any] = ()) -> Any
 
 
 def near(chance: random.Random, given: Any) -> Any:
-    """A value like the one given."""
+    """Return a value similar to the given one."""
     if isinstance(given, bool) or given is None:
         return not given
     if isinstance(given, (int, float)):
@@ -107,14 +107,14 @@ def near(chance: random.Random, given: Any) -> Any:
 
 
 def text(chance: random.Random, given: str) -> str:
-    """A text with a piece changed."""
+    """Return a text with a changed part."""
     at, end = sorted((chance.randint(0, len(given)), chance.randint(0, len(given))))
     piece = chance.choice((*TEXTS, str(chance.choice(NUMBERS)), given, ""))
     return chance.choice((given[:at] + piece + given[end:], given[:at] + piece + given[at:], given[:at], piece))
 
 
 def written(chance: random.Random, tree: Any) -> bytes:
-    """A tree as JSON, lone surrogates escaped, and here and there what no JSON library writes."""
+    """Return a tree as JSON, with lone surrogates escaped, and sometimes with what no JSON library writes."""
     said = json.dumps(tree, ensure_ascii=chance.random() < 0.7)
     hole = json.dumps(_HOLE)
     while hole in said:
@@ -123,7 +123,7 @@ def written(chance: random.Random, tree: Any) -> bytes:
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
-    """Bytes with one to four changes: flipped, cut, repeated, or put in."""
+    """Return bytes with one to four changes: flipped, cut, repeated, or inserted."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 2, 4))):
         at = chance.randrange(len(found) + 1)

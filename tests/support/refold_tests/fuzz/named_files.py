@@ -1,4 +1,4 @@
-"""Cases of files that people or their programs name: policies, prices, settings, keys, spools, search indexes."""
+"""Cases of files that users or their programs name: policies, prices, settings, keys, spools, search indexes."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ MAPPED = (
 
 
 def policy(chance: random.Random, world: World) -> Case:
-    """A policy, tried on a run."""
+    """Make a policy, tested on a run."""
     tree = mutate.mutated(chance, POLICY, [POLICY, {"a": CHATS}])
     as_json = ["--json"] if chance.random() < 0.3 else []
     return Case(["policy", "test", "x.toml", "r-1", *as_json], {"x.toml": toml(chance, tree)})
 
 
 def prices(chance: random.Random, world: World) -> Case:
-    """A table of prices, and what some calls cost by it."""
+    """Make a table of prices, and compute the cost of some calls."""
     return read_by("prices", toml(chance, mutate.mutated(chance, PRICES, [PRICES, POLICY])))
 
 
 def kafka_settings(chance: random.Random, world: World) -> Case:
-    """A file of settings for Kafka's clients and the Schema Registry."""
+    """Make a file of settings for Kafka's clients and the Schema Registry."""
     lines = chance.choices(SETTINGS, k=chance.randrange(8))
     if lines and chance.random() < 0.8:
         at = chance.randrange(len(lines))
@@ -93,20 +93,20 @@ def kafka_settings(chance: random.Random, world: World) -> Case:
 
 
 def key_file(chance: random.Random, world: World) -> Case:
-    """A file of a key ring."""
+    """Make a file of a key ring."""
     tree: Any = {"key": "ab" * 32, "key_id": "run/r-1"}
     data = mutate.written(chance, mutate.mutated(chance, tree) if chance.random() < 0.9 else tree)
     return read_by("key_file", mutate.damaged(chance, data) if chance.random() < 0.3 else data)
 
 
 def master_key(chance: random.Random, world: World) -> Case:
-    """A file with master keys."""
+    """Make a file with master keys."""
     data = chance.choice((b"QUFB" * 12, b"QUFB" * 12 + b"," + b"QkJC" * 12, b"QUFB", b"\xff" * 40, b" \n", b"=" * 60))
     return read_by("master_key", mutate.damaged(chance, data) if chance.random() < 0.7 else data)
 
 
 def spool(chance: random.Random, world: World) -> Case:
-    """An exchange that a proxy which is gone left in its spool."""
+    """Make an exchange that a dead proxy left in its spool."""
     url = "https://api.openai.com/v1/chat/completions"
     request = {"exchange": 1, "method": "POST", "url": url, "type": "application/json", "body": BODY}
     frames: list[Any] = [
@@ -141,7 +141,7 @@ def _packed(frame: Any) -> bytes:
 
 
 def search_index(chance: random.Random, world: World) -> Case:
-    """The file of a search index: damaged, of another program, or with other tables."""
+    """Make the file of a search index: damaged, from another program, or with other tables."""
     what = chance.randrange(6)
     if what == 0:
         data = chance.choice((b"", b"x", bytes(4096), chance.randbytes(5000), b"SQLite format 3\x00" + bytes(100)))
@@ -169,7 +169,7 @@ def _changed_byte(chance: random.Random, data: bytes) -> bytes:
 
 
 def mapped(chance: random.Random, world: World) -> Case:
-    """Conversations whose keys have other names, and the names that are given for them."""
+    """Make conversations with renamed keys, and the names that are given for them."""
     given = chance.sample(MAPPED, k=chance.randrange(1, 4))
     trees = [json.loads(_renamed(json.dumps(each), given)) for each in CHATS]
     data = b"\n".join(mutate.written(chance, mutate.mutated(chance, each, trees)) for each in trees) + b"\n"
@@ -187,12 +187,12 @@ def _renamed(text: str, given: list[str]) -> str:
 
 
 def toml(chance: random.Random, tree: Any) -> bytes:
-    """A tree as TOML, as far as TOML has it; at times damaged, or nested too deeply."""
+    """Return a tree as TOML, as far as TOML can represent it; sometimes damaged, or nested too deeply."""
     if not isinstance(tree, dict):
         tree = {"name": tree}
     try:
         said = "\n".join(f"{_key(key)} = {_inline(value)}" for key, value in tree.items())
-    except RecursionError:  # as deep as trees get
+    except RecursionError:  # the deepest trees
         said = "x = " + "{a = " * 3000
     if chance.random() < 0.1:
         said += chance.choice(
@@ -226,7 +226,7 @@ def _inline(value: Any) -> str:
 
 
 def edits(chance: random.Random, world: World) -> Case:
-    """A run forked by changes of its state, its input, its results and its arguments; or replayed, or tested."""
+    """Fork a run with changes of its state, input, results and arguments; or replay it, or test it."""
     words = ["run", "fork", "r-1", "--agent", "desk.py:answer", "--at", str(chance.choice((0, 1, 1, 1, 2, 9)))]
     for option, goods in EDITS.items():
         if chance.random() < 0.3:
@@ -238,7 +238,7 @@ def edits(chance: random.Random, world: World) -> Case:
 
 
 def checkpoint(chance: random.Random, world: World) -> Case:
-    """A checkpoint of LangGraph's in a log: damaged, or naming classes."""
+    """Make a checkpoint of LangGraph's in a log: damaged, or naming classes."""
     import ormsgpack
 
     hostile = chance.choice((
@@ -252,7 +252,7 @@ def checkpoint(chance: random.Random, world: World) -> Case:
     values = mutate.mutated(chance, {"v": 4, "channel_values": {"messages": [1, "a"]}, "x": None}, CHATS)
     try:
         data = ormsgpack.packb([values, ormsgpack.Ext(code, ormsgpack.packb(parts))])
-    except (TypeError, ValueError, RecursionError):  # what MessagePack cannot hold
+    except (TypeError, ValueError, RecursionError):  # MessagePack cannot hold a part
         data = ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(parts)))
     if chance.random() < 0.2:
         said = {"lc": chance.choice((1, 2)), "type": "constructor", "id": [module, name], "args": [given]}

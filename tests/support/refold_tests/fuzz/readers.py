@@ -1,4 +1,6 @@
-"""Readers of records, as logs call them: bytes in; what they refuse is a RefoldError, and anything else is a defect."""
+"""Readers of records, called as logs call them with bytes. They refuse with a RefoldError; anything else is a
+defect.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ SHOWN = 1_000
 
 @cache
 def registry() -> Registry:
-    """The shipped types, in the order of their names."""
+    """Return the shipped types, in the order of their names."""
     found = Registry()
     for _, each in sorted(shipped_types().items()):
         found.add(each)
@@ -62,7 +64,7 @@ def _change_codecs() -> dict[int, ChangeCodec]:
 
 
 def observation(data: bytes) -> None:
-    """A record of `.observations`: what is none gets a verdict."""
+    """Read a record of `.observations`. If it is not an observation, it gets a verdict."""
     try:
         observed(registry(), 0, 1, unpacked(data))
     except NoObservation as error:
@@ -70,7 +72,7 @@ def observation(data: bytes) -> None:
 
 
 def definition(data: bytes) -> None:
-    """A record of `.schemas`."""
+    """Read a record of `.schemas`."""
     try:
         _, found, ids = readable_definition(unpacked(data))
         registry().check(found, ids)
@@ -79,7 +81,7 @@ def definition(data: bytes) -> None:
 
 
 def deadletter(data: bytes) -> None:
-    """A record of `.deadletters`, as lists of them show it."""
+    """Read a record of `.deadletters`, as lists show it."""
     from refold.explorer.cli.operate.deadletters import show_letter, whole_json
     from refold.explorer.cli.output.screen import Screen
     from refold.explorer.queries.deadletters import letter_json
@@ -94,7 +96,7 @@ def deadletter(data: bytes) -> None:
 
 
 def manifest(data: bytes) -> None:
-    """A record of `.manifests`."""
+    """Read a record of `.manifests`."""
     raw = unpacked(data)
     key = raw.key or b""
     if is_entry(0, key, raw.value) and key.startswith(PREFIX) and raw.value is not None:
@@ -105,7 +107,7 @@ def manifest(data: bytes) -> None:
 
 
 def change(data: bytes) -> None:
-    """A record of `.changes`."""
+    """Read a record of `.changes`."""
     codec = _change_codecs().get(framed_id(data))
     if codec is None:
         raise UndecodableError("undecodable", "a schema that nobody has")
@@ -113,7 +115,7 @@ def change(data: bytes) -> None:
 
 
 def key(data: bytes) -> None:
-    """A record of `.keys`: what no ring wrote is passed over."""
+    """Read a record of `.keys`. Records that no key ring wrote are skipped."""
     ring: Any = KafkaKeyRing.__new__(KafkaKeyRing)
     ring._held = {}
     ring._take(cbor2.dumps(["run/r-1"]), 0, b"x")
@@ -123,12 +125,12 @@ def key(data: bytes) -> None:
 
 
 def lookup(data: bytes) -> None:
-    """What a worker is asked."""
+    """Read a request to a worker."""
     asked(data)
 
 
 def look_up_answer(data: bytes) -> None:
-    """What a worker answers, for each of the questions that it may be the answer to."""
+    """Read a worker's answer, as the answer to each possible request."""
     tree = read_answer(data, "http://worker")
     refused = []
     reads = (arrived_of, held_of, places_of, pairs_of, totals_of)
@@ -142,28 +144,28 @@ def look_up_answer(data: bytes) -> None:
 
 
 def cut(data: bytes) -> None:
-    """The text of a cut."""
+    """Read the text of a cut."""
     parse_cut(data.decode())
 
 
 def answer(data: bytes) -> None:
-    """What the owner of a log answered."""
+    """Read an answer of a log's owner."""
     try:
         said = cbor2.loads(data, max_depth=200)
-    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:  # as `receive` has it
+    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:  # as in `receive`
         raise InputError(str(error)) from error
     result_of(said)
 
 
 def explorer(data: bytes) -> None:
-    """A conversation with the explorer's pages."""
+    """Have a conversation with the explorer's pages."""
     from refold_tests.fuzz import served
 
     served.explorer(data)
 
 
 def log_files(data: bytes) -> int:
-    """A command on a log of which one file is not as it was left."""
+    """Run a command on a log in which one file was changed."""
     from refold.explorer.cli.main import run
 
     name, changed, command = cbor2.loads(data)
@@ -174,21 +176,21 @@ def log_files(data: bytes) -> int:
 
 
 def owner(data: bytes) -> None:
-    """A conversation with a log's owner."""
+    """Have a conversation with a log's owner."""
     from refold_tests.fuzz import served
 
     served.owner(data)
 
 
 def pages(data: bytes) -> None:
-    """A conversation with a worker's pages."""
+    """Have a conversation with a worker's pages."""
     from refold_tests.fuzz import served
 
     served.pages(data)
 
 
 def prices(data: bytes) -> None:
-    """A table of prices."""
+    """Read a table of prices."""
     from refold.agents.usage import prices as reading
     from refold.agents.usage.tokens import TokenUsage
 
@@ -201,7 +203,7 @@ def prices(data: bytes) -> None:
 
 
 def kafka_settings(data: bytes) -> None:
-    """A file of settings for Kafka's clients and the Schema Registry; no message shows a secret of it."""
+    """Read a file of settings for Kafka's clients and the Schema Registry. No message may show a secret from it."""
     environment = {CONFIG_ENVIRONMENT: "record"}
     try:
         repr(read_settings(environment))
@@ -213,7 +215,7 @@ def kafka_settings(data: bytes) -> None:
 
 
 def key_file(data: bytes) -> None:
-    """A file of a key ring: one that cannot be read is named, and stops nothing else."""
+    """Read a file of a key ring. An unreadable file is named, and does not prevent anything else."""
     folder = Path("ring")
     shutil.rmtree(folder, ignore_errors=True)
     ring = FileKeyRing(folder)
@@ -228,17 +230,17 @@ def key_file(data: bytes) -> None:
 
 
 def master_key(data: bytes) -> None:
-    """A file with master keys."""
+    """Read a file with master keys."""
     read_masters("file:record")
 
 
 def spool(data: bytes) -> None:
-    """A file of a spool."""
+    """Read a file of a spool."""
     read_exchange(Path("record"))
 
 
 def checkpoint(data: bytes) -> None:
-    """A checkpoint of LangGraph's: nothing that it names is imported or called."""
+    """Read a checkpoint of LangGraph's. Nothing that it names may be imported or called."""
     from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 
     logging.getLogger("langgraph").addHandler(logging.NullHandler())
@@ -261,7 +263,9 @@ READERS: dict[str, Callable[[bytes], int | None]] = {
 
 
 def call(name: str, file: str) -> int:
-    """Read a file's bytes; 0 where they are good, 2 where they are refused, or what the reader says."""
+    """Read a file's bytes with a reader; return 0 if they are valid, 2 if they are refused, or what the reader
+    returns.
+    """
     try:
         return READERS[name](Path(file).read_bytes()) or 0
     except RefoldError as error:

@@ -1,4 +1,4 @@
-"""Cases of records: each topic of a log on Kafka, and what workers and owners answer."""
+"""Cases of records: each topic of a log on Kafka, and answers of workers and owners."""
 
 from __future__ import annotations
 
@@ -40,33 +40,33 @@ LOOKUPS: list[list[Any]] = [
 
 
 def raw_of(key: bytes | None, value: bytes | None, headers: Headers | None = None) -> Raw:
-    """A record at an offset that does not matter."""
+    """Return a record at an arbitrary offset."""
     return Raw(5, 0, key, value, headers or [])
 
 
 def observation(chance: random.Random, world: World) -> Case:
-    """A record of `.observations`."""
+    """Make a record of `.observations`."""
     return read_by("observation", trees.packed(observation_raw(chance, world)))
 
 
 def observation_raw(chance: random.Random, world: World) -> Raw:
-    """An observation whose bytes, key or headers are changed."""
+    """Return an observation with changed bytes, key or headers."""
     entity, observation_id, data = chance.choice(world.records)
     raw = raw_of(entity.encode(), data, [(ID, observation_id)])
     if chance.random() < 0.5:
-        # Under no id, or it is refused for that before anything else is looked at.
+        # Without an id: otherwise it would be refused for its id before anything else is checked.
         raw = raw._replace(value=mutate.damaged(chance, data), headers=[])
         return raw
     return trees.record(chance, raw)
 
 
 def definition(chance: random.Random, world: World) -> Case:
-    """A record of `.schemas`."""
+    """Make a record of `.schemas`."""
     return read_by("definition", trees.packed(definition_raw(chance, world)))
 
 
 def definition_raw(chance: random.Random, world: World) -> Raw:
-    """A definition whose tree, bytes or headers are changed; or a decision that nobody made."""
+    """Return a definition with a changed tree, bytes or headers, or a decision that nobody made."""
     if chance.random() < 0.05:
         return raw_of(None, None, [(HEADER, chance.choice((b"", bytes(16), chance.randbytes(16))))])
     value = mutate.written(chance, mutate.mutated(chance, chance.choice(world.types), world.types))
@@ -79,12 +79,12 @@ def definition_raw(chance: random.Random, world: World) -> Raw:
 
 
 def deadletter(chance: random.Random, world: World) -> Case:
-    """A record of `.deadletters`."""
+    """Make a record of `.deadletters`."""
     return read_by("deadletter", trees.packed(deadletter_raw(chance, world)))
 
 
 def deadletter_raw(chance: random.Random, world: World) -> Raw:
-    """A verdict whose tree, bytes, key or headers are changed."""
+    """Return a verdict with a changed tree, bytes, key or headers."""
     entity, observation_id, data = chance.choice(world.records)
     verdict = Verdict(0, 4, "misplaced", "why", entity.encode(), data, [(ID, observation_id), ("x", None)], 5)
     tree: Any = {"format": 1, **verdict._asdict(), "headers": [list(each) for each in verdict.headers]}
@@ -95,12 +95,12 @@ def deadletter_raw(chance: random.Random, world: World) -> Raw:
 
 
 def manifest(chance: random.Random, world: World) -> Case:
-    """A record of `.manifests`: a manifest, pin, tomb, marker or decision."""
+    """Make a record of `.manifests`: a manifest, pin, tomb, marker or decision."""
     return read_by("manifest", trees.packed(manifest_raw(chance, world)))
 
 
 def manifest_raw(chance: random.Random, world: World) -> Raw:
-    """One of its records, its checksum right for what it says now."""
+    """Return a changed record of `.manifests`, with a checksum that fits the change."""
     kind = chance.randrange(5)
     if kind == 0:
         found = Manifest(
@@ -139,7 +139,7 @@ def manifest_raw(chance: random.Random, world: World) -> Raw:
 
 
 def content_raw(chance: random.Random, world: World) -> Raw:
-    """A record of `.contents` about a content that there is, by a put that there is not."""
+    """Return a record of `.contents` about an existing content, from a put that does not exist."""
     kind = chance.choice((PUT, PUT, AGAIN, REMOVING, EXPIRED))
     token = b"" if kind == EXPIRED else bytes(TOKEN_BYTES * (2 if kind == REMOVING else 1))
     tree = trees.changed(chance, [len(CONTENT), [0, 1]])
@@ -151,24 +151,24 @@ def content_raw(chance: random.Random, world: World) -> Raw:
 
 
 def change(chance: random.Random, world: World) -> Case:
-    """A record of `.changes`."""
+    """Make a record of `.changes`."""
     return read_by("change", mutate.damaged(chance, chance.choice(world.changes)))
 
 
 def key(chance: random.Random, world: World) -> Case:
-    """A record of `.keys`."""
+    """Make a record of `.keys`."""
     name = trees.cbor(chance, trees.changed(chance, ["run/r-1", bytes(8)]))
     raw = raw_of(name, chance.choice((None, b"", bytes(16), chance.randbytes(60))))
     return read_by("key", trees.packed(raw))
 
 
 def lookup(chance: random.Random, world: World) -> Case:
-    """What a worker is asked over `/lookup/1`."""
+    """Make a request to a worker over `/lookup/1`."""
     return read_by("lookup", trees.cbor(chance, trees.changed(chance, chance.choice(LOOKUPS))))
 
 
 def look_up_answer(chance: random.Random, world: World) -> Case:
-    """What a worker answers there."""
+    """Make a worker's answer to such a request."""
     entity, observation_id, data = chance.choice(world.records)
     answers: list[Any] = [
         [7, [[1, 5, b"q", False]]], [7, [[0, 1, 5, entity, observation_id, data], None]], [[[0, 1]], {0: 7}], None,
@@ -178,7 +178,7 @@ def look_up_answer(chance: random.Random, world: World) -> Case:
 
 
 def answer(chance: random.Random, world: World) -> Case:
-    """What the owner of a log answers."""
+    """Make an answer of a log's owner."""
     tree = [
         chance.randrange(4),
         chance.choice(("InputError", "ValidationError", "UnknownWireId", "x")),

@@ -1,12 +1,12 @@
-"""What serves others, in the process that is fuzzed: a log's owner on its socket, a worker's pages, the explorer's.
+"""The servers in the fuzzed process: a log's owner on its socket, a worker's pages, the explorer's pages.
 
-A conversation is CBOR: a list of bytes to be sent and of numbers, seconds to wait. Then the sending side is closed, and
-everything that is answered is read. It is a defect where
+A conversation is CBOR: a list of bytes to send and of numbers, which are seconds to wait. Then the sending side is
+closed, and all answers are read. It is a defect if
 
 1. the server logs that a question or a page failed, or answers 500;
-2. nothing ends within PATIENCE_S, though the server's own deadlines are far shorter;
-3. the server does not answer one good question afterwards;
-4. the owner refused everything, and its log is changed; or something is stored under another id than its own;
+2. nothing ends within PATIENCE_S, although the server's own deadlines are far shorter;
+3. the server does not answer one valid question afterwards;
+4. the owner refused everything, but its log has changed; or something is stored under an id that is not its own;
 5. a server with a token gave a page to a caller without it.
 """
 
@@ -59,7 +59,7 @@ _FAILED = ("failed on a question", "the page ", "a page failed", "a connection f
 
 
 class _Noting(logging.Handler):
-    """Keeps what servers log of defects."""
+    """Remembers what servers log about defects."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -74,14 +74,14 @@ class _Noting(logging.Handler):
 
 @cache
 def noting() -> _Noting:
-    """What servers in this process log of defects, from the first call on."""
+    """Return what servers in this process log about defects, from the first call on."""
     found = _Noting()
     logging.getLogger("refold").addHandler(found)
     return found
 
 
 class Answered(NamedTuple):
-    """What came of a conversation. done: how many questions were not refused."""
+    """The result of a conversation. done: how many questions were not refused."""
 
     done: int
     refused: int
@@ -91,7 +91,7 @@ class Answered(NamedTuple):
 
 
 class _Owned:
-    """A log that this process owns. path: where it is made, from the world's."""
+    """A log that this process owns. path: its folder, a copy of the world's log."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "served"
@@ -110,7 +110,7 @@ class _Owned:
         return sum(self.port.ends().values())
 
     def check(self) -> None:
-        """What is stored is what it says it is."""
+        """Check that everything is stored under its own id."""
         for part, end in self.port.ends().items():
             for each in self.port.read(part, 0, end):
                 assert identify(self.port.registry.decode(each.data)) == each.id, f"{part}={each.offset}"
@@ -134,7 +134,7 @@ def _owner() -> _Owned:
 
 
 def close() -> None:
-    """Close the log that is owned, if one is."""
+    """Close the owned log, if there is one."""
     global _owned  # noqa: PLW0603
     if _owned is not None:
         _owned.log.close()
@@ -142,7 +142,11 @@ def close() -> None:
 
 
 def owner(data: bytes) -> None:
-    """A conversation with the owner of a log; RefoldError where all was refused."""
+    """Have a conversation with the owner of a log.
+
+    Raises:
+        RefoldError: Everything was refused.
+    """
     noted, owned = noting(), _owner()
     noted.notes.clear()
     before = owned.held()
@@ -177,7 +181,7 @@ def _answers(connection: socket.socket) -> Answered:
 
 
 def _send(connection: socket.socket, parts: list[Any]) -> None:
-    with suppress(OSError):  # it hung up, and may have said why
+    with suppress(OSError):  # the server closed the connection, and may have said why
         for part in parts:
             if isinstance(part, bytes):
                 connection.sendall(part)
@@ -205,7 +209,7 @@ class _Sealing:
 
 
 class _Service:
-    """A worker's service that has no partition."""
+    """A worker's service without a partition."""
 
     log = _Log()
     sealing = _Sealing()
@@ -221,7 +225,7 @@ class _Service:
 
 
 class _Operations(Operations):
-    """What workers are told to do, but for a full replay of a log on Kafka."""
+    """The operations of workers, except a full replay of a log on Kafka."""
 
     @property
     def names(self) -> list[str]:
@@ -267,7 +271,7 @@ def _servers() -> list[WebServer]:
 
 
 def pages(data: bytes) -> None:
-    """A conversation with a worker's pages, with a token and without."""
+    """Have a conversation with a worker's pages, with a token and without."""
     noted = noting()
     for web, has_token in zip(_servers(), (False, True), strict=True):
         noted.notes.clear()
@@ -279,7 +283,7 @@ def pages(data: bytes) -> None:
 
 
 class _Explored(NamedTuple):
-    """An explorer of a log. log: its folder. is_known: whether callers need no token."""
+    """An explorer of a log. log: its folder; is_known: whether callers need no token."""
 
     web: WebServer
     log: Path
@@ -301,7 +305,7 @@ def _explorers() -> list[_Explored]:
 
 
 def explorer(data: bytes) -> None:
-    """A conversation with the explorer, with a token and without; it writes by its actions alone."""
+    """Have a conversation with the explorer, with a token and without. It may write only through its actions."""
     noted = noting()
     for web, log, is_known in _explorers():
         noted.notes.clear()
@@ -327,9 +331,16 @@ def _stored(log: Path) -> object:
 def converse(
     url: str, parts: list[Any], *, has_token: bool = False, is_checked: bool = True
 ) -> tuple[list[int], bytearray]:
-    """Send bytes to a server of pages, and judge what it answers: which is returned, after the statuses in it.
+    """Send bytes to a server of pages, and check its answers.
 
-    is_checked: whether it has to be healthy then.
+    Args:
+        url: The server.
+        parts: The bytes to send, and seconds to wait.
+        has_token: Whether the requests have the token.
+        is_checked: Whether the server must be healthy afterwards.
+
+    Returns:
+        The statuses in the answers, and the answers.
     """
     place = ("127.0.0.1", int(url.rpartition(":")[2]))
     answer = bytearray()

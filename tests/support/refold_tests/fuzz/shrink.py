@@ -16,7 +16,7 @@ Fails = Callable[[Case], bool]
 
 
 def shrunk(case: Case, fails: Fails, seconds: float = SECONDS, tries: int = TRIES) -> Case:
-    """The smallest case found within a time and a number of tries; the case itself where nothing can go.
+    """Return the smallest case found within a time and a number of tries; the case itself if nothing can be removed.
 
     Each round removes what it can: words of the command line, members of JSON trees, then ever shorter pieces of bytes.
     It ends with the first round that removes nothing.
@@ -63,7 +63,7 @@ def _smaller_trees(case: Case, fails: Fails) -> Case:
 
 
 def _smaller_texts(data: bytes) -> Iterator[bytes]:
-    """The same JSON without one of its members; nothing where it is no JSON."""
+    """Yield the same JSON without each of its members; nothing if it is not JSON."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):

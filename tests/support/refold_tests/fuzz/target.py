@@ -1,8 +1,8 @@
-"""The process that is fuzzed: it runs one command line after another, and says what came of each.
+"""The fuzzed process. It runs one command line after another, and reports the result of each.
 
 A line of JSON on standard input: {"arguments", "folder", "log", "debug"}. A line of JSON on the first standard output:
-{"status", "out", "err", "peak_bytes"}. Its address space is bounded, so that what would take the machine's memory is a
-MemoryError here.
+{"status", "out", "err", "peak_bytes"}. Its address space is limited, so that excessive memory use is a MemoryError here
+instead of exhausting the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN = 20_000
 
 
 def main() -> None:
-    """Run what is asked until standard input ends."""
+    """Run requests until standard input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def ran(arguments: list[str]) -> tuple[int, str, str]:
-    """One command line, or one call `@NAME FILE` of refold_tests.fuzz.readers."""
+    """Run one command line, or one call `@NAME FILE` of refold_tests.fuzz.readers."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(b""))

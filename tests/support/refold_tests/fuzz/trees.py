@@ -1,4 +1,4 @@
-"""CBOR and Kafka records: trees with bytes in them, changed and written as a stranger could."""
+"""CBOR and Kafka records: trees that contain bytes, changed and written as a foreign program could."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ ODD: tuple[Any, ...] = (
     cbor2.CBORTag(30, [1, 0]), {1: 2},
     {b"k": b"v"}, cbor2.CBORSimpleValue(99),
 )  # fmt: skip
-"""What CBOR has and JSON lacks."""
+"""Values that CBOR has and JSON lacks."""
 RAW = (
     b"\x81" * 300 + b"\x01", b"\x81" * 100_000, b"\xd8\x1c\x81\xd8\x1d\x00", b"\x5b" + b"\xff" * 8,
     b"\x9b" + b"\xff" * 8, b"\xbb" + b"\x7f" * 8, b"\x9f", b"\xbf\x01", b"\x7f\x61a\x41b\xff", b"\xff",
     b"\xfb\x7f\xf0", b"\xa2\x01\x01\x01\x02",
     b"\xd9\xd9\xf7" * 200 + b"\x00", b"\xc2\x5a\x00\x10\x00\x00" + b"\xff" * 1000,
 )  # fmt: skip
-"""What no encoder writes: half items, huge lengths, cycles, keys given twice."""
+"""Bytes that no encoder writes: incomplete items, huge lengths, cycles, duplicate keys."""
 
 
 def changed(chance: random.Random, tree: Any, donors: tuple[Any, ...] = ()) -> Any:
-    """A tree with one to three changes; bytes in it are damaged or replaced too."""
+    """Return a tree with one to three changes. Bytes in it are damaged or replaced too."""
     if isinstance(tree, bytes):
         return mutate.damaged(chance, tree) if chance.random() < 0.7 else chance.choice(ODD)
     try:
         tree = mutate.mutated(chance, tree, donors)
-    except RecursionError:  # as deep as trees get, and copied
+    except RecursionError:  # the deepest trees, copied
         return chance.choice(ODD)
     found = mutate.places(tree)
     if found and chance.random() < 0.3:
@@ -47,19 +47,19 @@ def changed(chance: random.Random, tree: Any, donors: tuple[Any, ...] = ()) -> A
 
 
 def cbor(chance: random.Random, tree: Any) -> bytes:
-    """A tree as CBOR, here and there damaged, tagged, or something else."""
+    """Return a tree as CBOR, sometimes damaged, tagged, or something else."""
     what = chance.random()
     if what < 0.04:
         return chance.choice(RAW)
     try:
         data = cbor2.dumps(cbor2.CBORTag(chance.choice((0, 2, 28, 35, 55799)), tree) if what < 0.08 else tree)
-    except (cbor2.CBOREncodeError, UnicodeError, RecursionError):  # half a surrogate pair
+    except (cbor2.CBOREncodeError, UnicodeError, RecursionError):  # a lone surrogate
         data = cbor2.dumps(repr(tree)[:1000].encode(errors="replace"))
     return mutate.damaged(chance, data) if what > 0.85 else data
 
 
 def record(chance: random.Random, raw: Raw) -> Raw:
-    """A Kafka record with a part changed; at times what none of refold's releases wrote."""
+    """Return a Kafka record with a changed part, sometimes as no release of refold wrote it."""
     key, value, headers = raw.key, raw.value, list(raw.headers)
     what = chance.randrange(8)
     if what == 0:
@@ -81,11 +81,11 @@ def record(chance: random.Random, raw: Raw) -> Raw:
 
 
 def packed(raw: Raw) -> bytes:
-    """A record as bytes, for a file."""
+    """Return a record as bytes, for a file."""
     return cbor2.dumps([raw.key, raw.value, [list(each) for each in raw.headers]])
 
 
 def unpacked(data: bytes) -> Raw:
-    """The record behind its bytes."""
+    """Return the record from its bytes."""
     key, value, headers = cbor2.loads(data)
     return Raw(5, 1_767_225_600_000, key, value, [(name, given) for name, given in headers])

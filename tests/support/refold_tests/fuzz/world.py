@@ -1,4 +1,4 @@
-"""A small log, and good files of every format made of it, for cases to be made from."""
+"""A small log, and valid files of every format made from it, as a basis for cases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHATS: list[Any] = [
     [{"role": "user", "content": "hello"}, {"role": "assistant", "content": [{"type": "text", "text": "hi"}]}],
 ]  # fmt: skip
 CONTENT = b"y" * 300_000
-"""What document/9 says, which is too large for a record."""
+"""The content of document/9, which is too large for a record."""
 TAU: list[Any] = [
     {
         "task_id": 3, "reward": 1.0, "trial": 0, "traj": CHATS[0]["messages"],
@@ -68,11 +68,11 @@ WHENS = ("now", "@deploy", "offset:0=1,1=2", "v1", "v2", "run:r-1#1", "2026-01-0
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What cases are made of.
+    """The basis of cases.
 
-    folder: where they run, with the golden example's agents beside them. records: entity, id and bytes of the log's
-    observations. changes: the bytes of its changes. log_files: of the log, relative to its folder. search_index: the
-    file of an index of its runs. sessions: real runs and their form, where REFOLD_SHARED_DATA names the folder with
+    folder: where they run, together with the golden example's agents. records: entity, id and bytes of the log's
+    observations. changes: the bytes of its changes. log_files: the log's files, relative to its folder. search_index:
+    the file of an index of its runs. sessions: real runs and their format, if REFOLD_SHARED_DATA names the folder with
     them.
     """
 
@@ -92,17 +92,17 @@ class World:
 
     @property
     def log(self) -> Path:
-        """The log that cases use."""
+        """Return the log that cases use."""
         return self.folder / "log"
 
     def renewed(self) -> None:
-        """The log as it was made."""
+        """Restore the log as it was created."""
         shutil.rmtree(self.log, ignore_errors=True)
         shutil.copytree(self.folder / "kept", self.log)
 
 
 def made(folder: Path) -> World:
-    """A world in an empty folder."""
+    """Create a world in an empty folder."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = folder / "kept"
     kept = f"file:{stored}"
