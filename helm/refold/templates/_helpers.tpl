@@ -11,7 +11,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What a component's pods are found by; of (root, component). */}}
+{{/* The labels that select a component's pods; arguments: (root, component). */}}
 {{- define "refold.selector" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -28,7 +28,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* The labels of pods: what they are found by, and everybody's. */}}
+{{/* The labels of pods: the selecting ones, and those of all objects. */}}
 {{- define "refold.podLabels" -}}
 {{ include "refold.selector" . }}
 {{- with .root.Values.commonLabels }}
@@ -56,7 +56,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* A setting's variable: ssl.ca.location with REFOLD_KAFKA is REFOLD_KAFKA_SSL_CA_LOCATION. */}}
+{{/* A setting's environment variable: ssl.ca.location with REFOLD_KAFKA is REFOLD_KAFKA_SSL_CA_LOCATION. */}}
 {{- define "refold.variable" -}}
 {{- printf "%s_%s" .prefix (.name | replace "." "_" | upper) -}}
 {{- end -}}
@@ -72,7 +72,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- default (printf "%s-worker-token" (include "refold.fullname" .)) .Values.workers.token.existingSecret -}}
 {{- end -}}
 
-{{/* The environment of a container; of (root, component, kafka, keys, env, secretEnv). kafka: its own settings, or null. */}}
+{{/* The environment of a container; arguments: (root, component, kafka, keys, env, secretEnv). kafka: its own settings, or null. */}}
 {{- define "refold.env" -}}
 {{- $values := .root.Values -}}
 {{- $plain := merge (dict) (.env | default dict) $values.env -}}
@@ -126,7 +126,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - name: REFOLD_TYPES
   value: /etc/refold/types
 {{- end }}
-{{- /* The topics hook asks no worker. */}}
+{{- /* The topics hook does not ask workers. */}}
 {{- if ne .component "topics" }}
 - name: REFOLD_TOKEN
   valueFrom:
@@ -145,7 +145,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* What is mounted into a container; as "refold.env", with extra: the component's values. */}}
+{{/* The mounts of a container; arguments as for "refold.env", and extra: the component's values. */}}
 {{- define "refold.mounts" -}}
 {{- $values := .root.Values -}}
 {{- $kafka := .kafka | default $values.kafka -}}
@@ -173,7 +173,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* The volumes behind them; with tmpSizeLimit. */}}
+{{/* The volumes of these mounts; a further argument: tmpSizeLimit. */}}
 {{- define "refold.volumes" -}}
 {{- $values := .root.Values -}}
 {{- $kafka := .kafka | default $values.kafka -}}
@@ -184,7 +184,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   secret:
     secretName: {{ $values.workers.tls.existingSecret | quote }}
     defaultMode: 0440
-    {{- /* Only workers have the key. */}}
+    {{- /* Only workers get the key. */}}
     {{- if ne .component "worker" }}
     items: [{key: ca.crt, path: ca.crt}]
     {{- end }}
@@ -214,7 +214,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* What every pod has in common; of (root). */}}
+{{/* The common part of all pods; arguments: (root). */}}
 {{- define "refold.pod" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -247,7 +247,7 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Where pods may run; of a component's values. */}}
+{{/* The scheduling of pods; argument: a component's values. */}}
 {{- define "refold.scheduling" -}}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -263,19 +263,19 @@ priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* A spread over hosts and zones that a component's values give; what is null says nothing. */}}
+{{/* The spread over hosts and zones in a component's values; null adds nothing. */}}
 {{- define "refold.spread" -}}
 {{- with .topologySpreadConstraints }}
 topologySpreadConstraints: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Pods that run once, and how; of (root, component, args, kafka, keys, resources, serviceAccountName, extra). */}}
+{{/* Pods that run once; arguments: (root, component, args, kafka, keys, resources, serviceAccountName, extra). */}}
 {{- define "refold.oncePod" -}}
 {{ include "refold.pod" . }}
 restartPolicy: {{ .restartPolicy | default "Never" }}
 serviceAccountName: {{ .serviceAccountName }}
-{{- /* Where workers may run, it may, unless it is told otherwise: what spreads workers is not for it. */}}
+{{- /* It may run wherever workers may, unless its values say otherwise; the workers' spread does not apply to it. */}}
 {{- $extra := .extra | default dict }}
 {{- $where := pick .root.Values.workers "nodeSelector" "tolerations" }}
 {{- range $name := list "nodeSelector" "tolerations" "affinity" }}
