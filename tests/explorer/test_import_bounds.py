@@ -9,9 +9,9 @@ import gzip
 import io
 import json
 import lzma
-import os
 import struct
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -35,17 +35,24 @@ LINE: dict[str, Any] = {"entity": "tool_config/a", "observed_at": "2026-01-01T00
 SYNC = bytes(range(16))
 
 
+# Starts a command and says how it ended. The kernel counts what a process had before it became another program: a
+# command that is started by this one, and not by a worker of pytest with all its memory, is measured by itself.
+MEASURING = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+"""
+
+
 def measured(*arguments: object, folder: Path) -> tuple[int, str, int]:
     """Run a command; return its exit status, its standard error, and its peak resident memory in bytes."""
-    with (folder / "said").open("w+b") as said:
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            env=environment(f"file:{folder / 'log'}"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-        )  # fmt: skip
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        return process.returncode, said.read().decode(), usage.ru_maxrss * 1024
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", MEASURING, *COMMAND, *map(str, arguments)],
+        env=environment(f"file:{folder / 'log'}"), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    status, peak = map(int, done.stdout.split())
+    return status, done.stderr, peak
 
 
 def container(schema: object, count: int, data: bytes, codec: str = "null", claimed: int | None = None) -> bytes:
