@@ -140,6 +140,11 @@ def definitions(world: World) -> list[Done]:
     return [world.tried("types", "--register", world.folder / "mine.avsc", log=world.folder / "mine")]
 
 
+def search_index(world: World) -> list[Done]:
+    path = world.closed("theirs.sqlite", b"")
+    return [world.tried("run", "search", "kettle", "--index", path)]
+
+
 Tries = Callable[[World], list[Done]]
 # For each entry point, by the beginning of its row: the attempts made here, or the tests that try it on their own
 # server.
@@ -170,6 +175,14 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/web/test_guarded.py::test_a_token_is_asked_for_once",
         "explorer/web/test_guarded.py::test_nothing_is_written",
     ],
+    "the deck": [],  # for the user who started it
+    "the search index": search_index,
+    "a table of prices": [],  # for everyone who runs a command
+    "`refold plan`": [],  # for everyone who runs a command: it reads nothing
+    "the spool of a proxy": [],  # for the user who captures
+    "a program in Node.js": [],  # for the user who started it
+    "the changes of a fork": ["explorer/test_run_code.py::test_what_no_fork_can_do_is_refused"],
+    "names of an import's keys": [],  # for everyone who runs a command
     "an agent's questions by MCP": [
         "explorer/mcp/test_hostile.py::test_only_this_servers_names_and_no_web_site_may_ask",
         "explorer/mcp/test_hostile.py::test_with_a_token_nobody_else_is_answered",
