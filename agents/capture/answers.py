@@ -30,15 +30,15 @@ _OUTPUT = (
     ("usageMetadata", "candidatesTokenCount"), ("", "eval_count"),
 )  # fmt: skip
 _USAGES = ("usage", "usageMetadata")
-# What parts of an answer hold fields of it; and a field of them that is none of the answer's.
+# The parts of an event that hold fields of the answer, and for each a field of it that is not the answer's.
 _HOLDERS = (("message", ""), ("response", ""), ("delta", "type"))
 
 
 def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a model's request and answer as the JSON of both; empty if they are not JSON.
 
-    Of a stream: the fields of its events, and of what they hold under `message`, `response` and `delta`; the later over
-    the earlier. What they say of tokens is one, whichever event says it.
+    For a stream the answer has the fields of its events, and those under `message`, `response` and `delta` in them;
+    later ones override earlier ones. Token counts from different events are combined.
     """
     asked = _json(bytes_of(request.get("body", "")))
     path = urlsplit(str(request.get("url", ""))).path
@@ -51,11 +51,11 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
         return asked, whole
     answered: dict[str, Any] = {}
     for event in _events(answer):
-        # The type of an event is not a field of what it is part of.
+        # The type of an event is not a field of the answer.
         for part, left in ((event, "type"), *((event.get(name), left) for name, left in _HOLDERS)):
             if isinstance(part, dict):
                 said = {key: each for key, each in part.items() if each not in (None, []) and key != left}
-                # Anthropic says at the beginning what was read, and at the end what was written.
+                # Anthropic reports the tokens read at the beginning, and those written at the end.
                 kept = {key: {**answered[key], **said[key]} for key in _USAGES if _are_both(answered, said, key)}
                 answered |= said | kept
     return asked, answered
@@ -67,12 +67,12 @@ def tokens_in(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def body_of(answer: Mapping[str, Any]) -> bytes:
-    """The bytes of a recorded answer's body."""
+    """Return the bytes of a recorded answer's body."""
     return b"".join(bytes_of(body) for _, body in answer.get("chunks", ()))
 
 
 def event_texts(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The events of a stream that may be JSON: the event's name, where its frame has one, and its text."""
+    """Yield the events of a stream that may be JSON: the event's name, if its frame has one, and its text."""
     frames = [frame for _, body in answer.get("chunks", ()) for frame in frames_of(body)]
     if frames:
         yield from ((event_stream.frame_event(each), event_stream.frame_text(each)) for each in frames)

@@ -29,10 +29,13 @@ _STATE_HOME = "XDG_STATE_HOME"
 
 
 class CaptureSettings(NamedTuple):
-    """How to capture. log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the
-    default. settings: recorded with each run, along with its spool. silence_s: as for Proxy. around: the clock and the
-    ids; None for this machine's. parents: recordings whose forks are captured. replaying: answers until the first
-    request that is not recorded."""
+    """How to capture.
+
+    log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
+    recorded with each run, along with its spool. silence_s: as for Proxy. around: clock and ids; None for this
+    machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that is not
+    recorded.
+    """
 
     log_url: str
     open_log: Callable[[], AgentLog]
@@ -51,10 +54,10 @@ class CaptureSettings(NamedTuple):
 
 
 class Capture:
-    """One capture, under way on return. url: of its proxy."""
+    """One capture. It has started when the constructor returns. url: of its proxy."""
 
     def __init__(self, given: CaptureSettings, upstreams: Mapping[str, str]) -> None:
-        """upstreams: as for Upstreams."""
+        """Start the capture. upstreams: as for Upstreams."""
         to = Upstreams(upstreams)
         root = given.spool or spool_root(given.log_url, os.environ)
         around = given.around or process_surroundings()
@@ -83,20 +86,27 @@ class Capture:
         )
 
     def close(self, closing_s: float) -> Stored:
-        """End it, and return the result. closing_s: how long the log may take for the rest."""
+        """End the capture.
+
+        Args:
+            closing_s: How long the log may take for the rest of the spool, seconds.
+
+        Returns:
+            What was stored, and what was not.
+        """
         self._serving.close()
         return self._storing.close(closing_s)
 
 
 def spool_root(log_url: str, environment: Mapping[str, str]) -> Path:
-    """Where the spools of a log are: a folder of the user's, by the log's URL."""
+    """Return the folder of a log's spools: one of the user's folders, named after the log's URL."""
     home = environment.get(_STATE_HOME)
     state = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
     return state / "refold" / "capture" / hashlib.sha256(log_url.encode()).hexdigest()[:16]
 
 
 def whole_url(url: str) -> str:
-    """A log's URL that means the same from every folder."""
+    """Return a log's URL in a form that means the same from every folder."""
     scheme, colon, rest = url.partition(":")
     if scheme != "file" or not colon:
         return url

@@ -19,7 +19,7 @@ from refold.agents.capture.exchange import HIDDEN, NAMES
 from refold.agents.redaction.names import Names
 
 _HIDDEN = HIDDEN.encode()
-# In a body `key` and `signature` are no secrets: models sign their thinking, and it is sent back to them.
+# In a body, `key` and `signature` are not secrets: models sign their thinking, and it is sent back to them.
 _NAMES = Names()
 _SCHEMES = re.compile(r"^(?:Bearer|Basic|Token|ApiKey|Key)\s+", re.IGNORECASE)
 _CHARACTERS_MIN = 8
@@ -45,7 +45,13 @@ def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, 
 
 
 def without_credentials(data: bytes, known: Iterable[bytes] = (), content_type: str = "") -> bytes:
-    """A body, or a piece of one, as it may be written."""
+    """Return a body, or a piece of one, in the form in which it may be written.
+
+    Args:
+        data: The bytes.
+        known: Secrets that are replaced wherever they occur.
+        content_type: The type of the body.
+    """
     if content_type.startswith(_FORM):
         return _replaced(_FIELD.sub(_field, data), known)
     return _replaced(_without_named(data), known)
@@ -78,7 +84,7 @@ def _without_named(data: bytes) -> bytes:
 
 
 def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
-    """Return the end of a text whose quotes have so many backslashes before them; the data's end if it is cut off."""
+    """Return the end of a text whose quotes have this many backslashes before them; the data's end if it is cut off."""
     at, period = begin, 2 * (backslashes + 1)
     while (quote_at := data.find(b'"', at)) >= 0:
         first = quote_at
@@ -91,5 +97,5 @@ def _closed_at(data: bytes, begin: int, backslashes: int) -> int:
 
 
 def _is_of_a_model(data: bytes, found: re.Match[bytes]) -> bool:
-    """Whether a `token` is a piece of a model's text: a log probability follows it."""
+    """Tell whether a `token` is a piece of a model's text: a log probability follows it."""
     return found[2].lower() == b"token" and b"logprob" in data[found.end() : found.end() + 200]

@@ -22,8 +22,10 @@ NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "zs
 
 
 class Undecodable(InputError):
-    """A body cannot be read as its header says. kind: whether the encoding is unknown, the body is damaged, or it is
-    too long."""
+    """A body cannot be decoded as its header says.
+
+    kind: whether the encoding is unknown, the body is damaged, or it is too long.
+    """
 
     def __init__(self, kind: Literal["unsupported", "undecodable", "oversize"], message: str) -> None:
         super().__init__(message)
@@ -31,7 +33,7 @@ class Undecodable(InputError):
 
 
 class Layer(Protocol):
-    """One encoding on its way off."""
+    """The decoder of one encoding."""
 
     is_whole: bool
 
@@ -43,7 +45,11 @@ class Decoder:
     """Decodes one body. produced: the bytes decoded so far."""
 
     def __init__(self, header: str | None) -> None:
-        """Raises Undecodable if the header names an unknown encoding."""
+        """Create the decoder of a header Content-Encoding.
+
+        Raises:
+            Undecodable: The header names an unknown encoding.
+        """
         names = [each for each in ((header or "").lower().replace(" ", "").split(",")) if each not in ("", "identity")]
         for name in reversed(names):
             if name not in NAMES:
@@ -54,7 +60,11 @@ class Decoder:
         self.produced = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return what can be decoded now. Raises Undecodable, even if earlier bytes could be decoded."""
+        """Return what can be decoded now.
+
+        Raises:
+            Undecodable: The bytes are damaged or too long, even if earlier bytes could be decoded.
+        """
         self._taken += len(data)
         for index, (name, layer) in enumerate(self._layers):
             data = self._through(index, name, layer, data)
@@ -75,7 +85,11 @@ class Decoder:
         return b"".join(found)
 
     def finish(self) -> bool:
-        """Whether the stream is complete. Raises Undecodable if nothing of an encoded body could be decoded."""
+        """Tell whether the stream is complete.
+
+        Raises:
+            Undecodable: Nothing of an encoded body could be decoded.
+        """
         if all(layer.is_whole for _, layer in self._layers) and (self._taken or not self._layers):
             return True
         if not self.produced:

@@ -40,7 +40,7 @@ class Frames:
         self._is_raw = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that are whole now, or the piece itself where the body is not of frames."""
+        """Return the frames that are complete now, or the piece itself if the body has no frames."""
         self._waiting += data
         found: list[bytes] = []
         while len(self._waiting) >= _PRELUDE.size and not self._is_raw:
@@ -62,7 +62,7 @@ class Frames:
 
 
 def frame_kept(data: bytes) -> dict[str, Plain] | None:
-    """The record of a frame; None where the same bytes could not be made of it."""
+    """Return the record of a frame; None if the same bytes could not be built from it."""
     try:
         length, headers_length, _ = _PRELUDE.unpack_from(data)
         headers = _headers(data[_PRELUDE.size : _PRELUDE.size + headers_length])
@@ -74,7 +74,11 @@ def frame_kept(data: bytes) -> dict[str, Plain] | None:
 
 
 def frame_bytes(frame: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a stored frame. ValueError, or an error of a lookup, if it is not a frame."""
+    """Return the bytes of a stored frame.
+
+    Raises:
+        ValueError: It is not a frame. An error of a lookup means the same.
+    """
     headers = b"".join(
         bytes([len(name.encode())]) + name.encode() + bytes([_TEXT]) + len(value.encode()).to_bytes(2) + value.encode()
         for name, value in frame["headers"]
@@ -93,7 +97,7 @@ def frame_text(frame: Mapping[str, Any]) -> str:
 
 
 def with_frame_text(frame: Mapping[str, Any], text: str) -> dict[str, Plain]:
-    """The frame with another text in its place."""
+    """Return a stored frame with another text."""
     payload = frame["payload"]
     return {**frame, "payload": text if isinstance(payload, str) else {**payload, "bytes": text}}
 
@@ -104,7 +108,7 @@ def frame_event(frame: Mapping[str, Any]) -> str:
 
 
 def frame_changed(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Return the frame with its text changed and its lengths and sums computed again; other bytes are changed
+    """Return the frame with its text changed, and with new lengths and checksums. Bytes without frames are changed
     directly."""
     frame = frame_kept(data)
     if frame is None:

@@ -53,12 +53,12 @@ SENT = frozenset({
     "accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key",
     "x-stainless-retry-count", "x-stainless-package-version",
 })  # fmt: skip
-# The recorded body is decoded, so these would not be true of it.
+# The recorded body is decoded, so these headers would be wrong for it.
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection", "keep-alive"})
 _EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", event_stream.CONTENT_TYPE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
-# A provider sends nothing after it.
+# A provider sends nothing after this event.
 _LAST_EVENT = re.compile(
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?\n", re.MULTILINE
 )
@@ -71,14 +71,14 @@ Headers = Iterable[tuple[str, str]]
 
 
 class Broken(NamedTuple):
-    """How a connection broke: the exception's class by its name alone, and its text."""
+    """How a connection broke: the exception's class, without its module, and its text."""
 
     name: str
     message: str
 
 
 def request_of(method: str, url: str, content_type: str, body: bytes) -> Plain:
-    """The request, as it is recorded and found again."""
+    """Return the request as it is recorded, and by which it is found."""
     boundary = _BOUNDARY.search(content_type) if content_type.startswith("multipart/") else None
     if boundary is not None:
         body = body.replace(boundary[1].encode(), _FIXED_BOUNDARY.encode())
@@ -93,7 +93,7 @@ def name_of(method: str, url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """The URL without secrets."""
+    """Return the URL without secrets."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")
     netloc = f"{HIDDEN}@{host[2]}" if host[1] else parts.netloc
@@ -105,26 +105,26 @@ def shown_url(url: str) -> str:
 
 
 def kept_headers(headers: Headers) -> list[list[str]]:
-    """Those of a response that are kept."""
+    """Return the headers of a response that are recorded."""
     return [[name, value] for name, value in headers
             if name.lower() not in _OF_THE_TRANSFER and not NAMES.is_secret(name)]  # fmt: skip
 
 
 class LastEvent:
-    """Whether the last event of a stream has arrived. Some clients then close the body before the stream's own end."""
+    """Detects the last event of a stream. Some clients then close the body before the stream's own end."""
 
     def __init__(self) -> None:
-        self._line = b""  # the beginning of an unfinished line
+        self._line = b""  # the part so far of an unfinished line
         self._is_named = False
         self._end = b""
 
     @property
     def has_come(self) -> bool:
-        """Whether it is there, with the blank line that ends it."""
+        """Whether it has arrived, with the blank line that ends it."""
         return self._is_named and self._end.endswith(_BLANK_LINES)
 
     def add(self, data: bytes) -> None:
-        """A piece of the body."""
+        """Add a piece of the body."""
         lines = self._line + data
         self._is_named = self._is_named or _LAST_EVENT.search(lines) is not None
         self._line = lines[lines.rfind(b"\n") + 1 :][:_LINE_BYTES]
@@ -135,7 +135,15 @@ class Response:
     """Collects a response."""
 
     def __init__(self, sent: Headers, http: str, status: int, headers: Headers, head_ms: float) -> None:
-        """head_ms: when the head arrived, by the clock of the chunks."""
+        """Begin with the head of the response.
+
+        Args:
+            sent: The request's headers.
+            http: The version of HTTP.
+            status: The status.
+            headers: The response's headers.
+            head_ms: When the head arrived, milliseconds on the clock of the chunks.
+        """
         self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
         self._http = http
         self._status = status
@@ -150,13 +158,13 @@ class Response:
         self._last_event = LastEvent()
 
     def add_message(self, data: bytes, now_ms: float, *, is_binary: bool) -> None:
-        """A message of a WebSocket."""
+        """Add a message of a WebSocket."""
         if is_binary:
             self._binary.add(len(self._chunks))
         self._chunks.append((max(0, round(now_ms - self._head_ms)), data))
 
     def add(self, data: bytes, now_ms: float) -> None:
-        """A piece of the body."""
+        """Add a piece of the body."""
         if data:
             self._chunks.append((max(0, round(now_ms - self._head_ms)), data))
             if self._is_events:
@@ -168,7 +176,12 @@ class Response:
         return [data for _, data in self._chunks]
 
     def answer(self, end: str = "whole", error: Broken | None = None) -> Plain:
-        """The record of it. A stream that the code left after its last event is whole."""
+        """Return the record of the response. A stream that the code left after its last event is whole.
+
+        Args:
+            end: How the response ended.
+            error: How the connection broke, if it did.
+        """
         chunks = self._chunks
         if end == "left" and self._last_event.has_come:
             end = "whole"
@@ -190,7 +203,7 @@ class Response:
 
 
 def kept(data: bytes) -> Plain:
-    """Bytes as JSON holds them."""
+    """Return bytes in the form in which JSON stores them."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -202,7 +215,7 @@ def _base64(data: bytes) -> Plain:
 
 
 def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
-    """The chunks of an event stream, each with the frames that are whole with it."""
+    """Return the chunks of an event stream, each with the frames that it completes."""
     cutting = Frames()
     pieces = [(at_ms, cutting.feed(data)) for at_ms, data in chunks]
     if rest := cutting.rest():
@@ -216,7 +229,11 @@ def _framed(chunks: Iterable[tuple[int, bytes]]) -> list[Plain]:
 
 
 def bytes_of(body: Plain) -> bytes:
-    """Return the bytes of what `kept` returned, or of frames. ValueError for any other value."""
+    """Return the bytes of what `kept` returned, or of frames.
+
+    Raises:
+        ValueError: It is any other value.
+    """
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, dict) and isinstance(body.get("base64"), str):
@@ -233,9 +250,9 @@ def bytes_of(body: Plain) -> bytes:
 
 
 def texts_of(answer: Plain) -> list[str]:
-    """The chunks of a recorded answer as texts, cut between characters; none where they are not text.
+    """Return the chunks of a recorded answer as texts, cut between characters; empty if they are not text.
 
-    Of an event stream: what each frame says, as a line.
+    For an event stream: the text of each frame, as a line.
     """
     if any(frames_of(body) for _, body in answer["chunks"]):
         return [f"{event_stream.frame_text(each)}\n" for _, body in answer["chunks"] for each in frames_of(body)]
@@ -248,7 +265,7 @@ def texts_of(answer: Plain) -> list[str]:
 
 
 def with_texts(answer: Plain, texts: list[str]) -> Plain:
-    """The answer with others in their place, as many."""
+    """Return the recorded answer with other texts; their number must be the same."""
     if any(frames_of(body) for _, body in answer["chunks"]):
         left = iter(texts)
         return {**answer, "chunks": [[at_ms, _with_frame_texts(body, left)] for at_ms, body in answer["chunks"]]}
@@ -256,7 +273,7 @@ def with_texts(answer: Plain, texts: list[str]) -> Plain:
 
 
 def frames_of(body: Plain) -> list[Plain]:
-    """The frames in the body of a recorded chunk; none where it is not of frames."""
+    """Return the frames in the body of a recorded chunk; empty if it has none."""
     found = body.get("frames") if isinstance(body, dict) else None
     return found if isinstance(found, list) else []
 
@@ -267,10 +284,10 @@ def _with_frame_texts(body: Plain, texts: Iterator[str]) -> Plain:
 
 
 def is_of_messages(answer: Plain) -> bool:
-    """Whether the chunks of a recorded answer are the messages of a WebSocket."""
+    """Tell whether the chunks of a recorded answer are the messages of a WebSocket."""
     return isinstance(answer, dict) and answer.get("http") == WEBSOCKET_HTTP
 
 
 def is_exchange(request: Plain) -> bool:
-    """Whether a recorded request is one of an exchange."""
+    """Tell whether a recorded request is that of an exchange."""
     return isinstance(request, dict) and request.get("exchange") == VERSION and "method" in request

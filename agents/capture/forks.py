@@ -4,8 +4,8 @@
    it, are sent to the provider, and captured.
 2. A conversation that continues from a recorded turn becomes a fork: a run whose parent is the recorded one, and which
    diverges from it after that turn. It has the parent's turns up to there.
-3. The first conversation that goes to the provider without an earlier recorded turn diverges from the given run before
-   its first turn. Other conversations without a recorded turn are separate runs.
+3. The first conversation that goes to the provider without an earlier recorded turn becomes a fork of the given run,
+   which diverges before its first turn. Other conversations without a recorded turn are separate runs.
 
 The results for the tools of the last common turn are in the fork's next request. The turn's own record is the parent's.
 """
@@ -63,7 +63,7 @@ class ForkingUpstream:
         self._is_live = False
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
+        """Answer one request."""
         if is_socket(request) and not self._is_live:
             self._is_live = True
             self._say("live from here on: a WebSocket is not answered by a recording in part")
@@ -97,7 +97,7 @@ def _turn_in(step: Step) -> tuple[ModelTurn, ModelReply | None] | None:
 
 
 def _goes_on(turn: ModelTurn, recorded: ForkedTurn) -> bool:
-    """Whether a conversation has a recorded turn and its reply as its beginning."""
+    """Tell whether a conversation begins with a recorded turn and its reply."""
     assert recorded.turn is not None
     if turn.follows:
         return recorded.reply is not None and recorded.reply.id == turn.follows

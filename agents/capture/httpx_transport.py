@@ -5,10 +5,10 @@ client whose httpx client has a transport of refold's around its own:
 
 1. A request becomes an open call of the run (agents/recorder/open_call.py), found again by its content
    (agents/capture/exchange.py).
-2. If the recording answers, the response is made from it, and nothing is sent.
-3. Else the client's own transport sends it. The body passes to the SDK and is recorded as it is read; when it ends,
-   breaks, or is closed, the exchange is recorded.
-4. A body that is read after its step has ended raises Unfinished: it would not be recorded.
+2. If the recording answers, the response is built from it, and nothing is sent.
+3. Otherwise the client's own transport sends it. The body passes to the SDK and is recorded as it is read; when it
+   ends, breaks, or is closed, the exchange is recorded.
+4. A body that is read after its step has ended raises Unfinished, because it would not be recorded.
 
 Each attempt of an SDK's own retries is a separate exchange. This works with httpx and httpx2; the client shows which of
 them is in use.
@@ -39,10 +39,10 @@ _MODULES = ("httpx", "httpx2")
 
 
 class Exchanges(Protocol):
-    """A run's calls, as far as exchanges are concerned."""
+    """The part of a run that exchanges need."""
 
     def opened(self, kind: Kind, name: str, request: Plain) -> OpenCall:
-        """Begin one."""
+        """Begin an exchange."""
 
     def arguments(self, name: str) -> Mapping[str, Plain]:
         """Return the arguments that a fork changes in a request's JSON."""
@@ -51,7 +51,11 @@ class Exchanges(Protocol):
 def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float], volatile: Volatile = WHOLE) -> T:
     """Return a copy of an SDK's client, or of an httpx client, whose exchanges belong to the run.
 
-    volatile: the parts of their requests that do not count.
+    Args:
+        run: The run.
+        client: The client.
+        monotonic_s: A monotonic clock, seconds.
+        volatile: The parts of requests that are not compared.
 
     Raises:
         InputError: It holds no httpx client.
@@ -71,10 +75,10 @@ def recorded_client(run: Exchanges, client: T, monotonic_s: Callable[[], float],
             made: T = again(http_client=inner)
             return made
         except TypeError:
-            pass  # a `copy` of something else
+            pass  # its `copy` copies something else
     made = copy.copy(client)
     for name in [name for name in vars(made) if isinstance(getattr(type(made), name, None), functools.cached_property)]:
-        del vars(made)[name]  # it keeps a reference to the client that it was made from
+        del vars(made)[name]  # it refers to the client from which the copy was made
     setattr(made, place, inner)
     return made
 
@@ -84,7 +88,7 @@ def _attributes(client: object) -> list[tuple[str, Any]]:
 
 
 def _module_of(client: object) -> ModuleType | None:
-    """httpx, or httpx2, where it is a client of theirs."""
+    """Return httpx or httpx2 if the object is a client of that library."""
     for each in type(client).__mro__:
         module = each.__module__.partition(".")[0]
         if module in _MODULES and each.__name__ in ("Client", "AsyncClient"):
@@ -101,7 +105,7 @@ def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], vola
     wrapped: Any = client
 
     def recording(transport: Any) -> Any:
-        """Of a client that is recorded already, the transport within: each exchange is recorded once."""
+        """Return the inner transport of a client that is recorded already, so that an exchange is recorded once."""
         inner = transport._inner if isinstance(transport, _Transport) else transport
         return kind(run, module, inner, monotonic_s, volatile)
 
@@ -112,7 +116,7 @@ def _recording(run: Exchanges, client: T, monotonic_s: Callable[[], float], vola
 
 
 class _Transport:
-    """The common part of both. The SDK's own transport is closed by its owner."""
+    """The common part of both transports. The owner of the SDK's own transport closes it."""
 
     def __init__(
         self, run: Exchanges, module: ModuleType, inner: Any, monotonic_s: Callable[[], float], volatile: Volatile
@@ -124,7 +128,7 @@ class _Transport:
         self._volatile = volatile
 
     def _opened(self, request: Any, body: bytes) -> tuple[OpenCall, Any]:
-        """The call, and the request to be sent."""
+        """Return the call, and the request to be sent."""
         url, content_type = str(request.url), request.headers.get("content-type", "")
         name = name_of(request.method, url)
         changed = self._run.arguments(name)
@@ -155,7 +159,7 @@ class _Transport:
         return Broken(type(error).__name__, str(error))
 
     def _error(self, answer: Plain) -> BaseException | None:
-        """How a recorded body ended, if not whole."""
+        """Return the error with which a recorded body ended; None if it was whole."""
         if answer["end"] == "left":
             return Unfinished("the code reads more of a response than it read when it was recorded")
         if answer["end"] != "broken":
@@ -221,13 +225,13 @@ class Transport(_Transport):
         return self._module.Response(**head, stream=_stream(self._module, pieces, call.done))
 
     def close(self) -> None:
-        """Nothing: see the class."""
+        """Do nothing: see the class."""
 
     def __enter__(self) -> Transport:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class AsyncTransport(_Transport):
@@ -255,7 +259,7 @@ class AsyncTransport(_Transport):
             except (self._module.TransportError, asyncio.CancelledError) as error:
                 call.answered(collected.answer("broken", self._broken(error)))
                 raise
-            call.settle_with(collected.answer)  # it is whole, also where its step ends before it is encoded
+            call.settle_with(collected.answer)  # the answer is complete, even if the step ends before it is encoded
             await call.answered_beside_loop(collected.answer, collected.body)
 
         async def close() -> None:
@@ -282,13 +286,13 @@ class AsyncTransport(_Transport):
         return self._module.Response(**head, stream=_async_stream(self._module, pieces, close))
 
     async def aclose(self) -> None:
-        """Nothing: see the class."""
+        """Do nothing: see the class."""
 
     async def __aenter__(self) -> AsyncTransport:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _stream(module: ModuleType, pieces: Callable[[], Iterator[bytes]], close: Callable[[], None]) -> Any:

@@ -33,7 +33,7 @@ class McpRuns(Sessions):
     kind = "mcp"
 
     def store(self, exchange: SpooledExchange, spool: str) -> None:
-        """One request with its answer; durable on return."""
+        """Store one request with its answer; durable on return."""
         found = self._by_spool.get(spool)
         if found is None:
             head = self._head("calls of an MCP server", exchange.at, spool, self._capturing.around.new_id())
@@ -43,7 +43,7 @@ class McpRuns(Sessions):
             found.sink.flush()
 
     def end(self) -> list[str]:
-        """End every run; their ids."""
+        """End every run; return their ids."""
         ended = list(self._by_spool.values())
         for each in ended:
             each.end()
@@ -63,7 +63,7 @@ class McpRuns(Sessions):
 
 
 class McpRun:
-    """One session's run. stored: the exchanges that it has, by when they began. last_at: microseconds."""
+    """One session's run. stored: its exchanges, by when they began. last_at: microseconds."""
 
     def __init__(self, captured: CapturedRun, agent: str) -> None:
         self.run = captured.id
@@ -75,7 +75,7 @@ class McpRun:
         self._agent = agent
 
     def take(self, exchange: SpooledExchange) -> None:
-        """One request, as a step."""
+        """Record one request as a step."""
         request: Any = exchange.request
         answer, failure = _said(exchange)
         self.number += 1
@@ -87,7 +87,7 @@ class McpRun:
         )  # fmt: skip
         attempt = MadeAttempt(1, exchange.at, [made], ended_at=ended_at)
         self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
-        # Before the step's end, which marks an exchange as stored: after a kill it is written again.
+        # Before the step's end, because that marks the exchange as stored: after a kill, this is written again.
         if request["method"] == CALL:
             self._act(exchange, answer, failure, ended_at)
         nothing = encoded(None, "a result")
@@ -98,7 +98,7 @@ class McpRun:
         self.last_at = max(self.last_at, ended_at)
 
     def end(self) -> None:
-        """The session ended."""
+        """End the session."""
         self.sink.ended("succeeded", None, None, self.last_at)
 
     def _act(self, exchange: SpooledExchange, answer: Plain, failure: Failure | None, ended_at: int) -> None:
@@ -119,7 +119,7 @@ class McpRun:
 
 
 def _said(exchange: SpooledExchange) -> tuple[Plain, Failure | None]:
-    """The answer, and how it failed: no answer, an error of the protocol, or a tool's own."""
+    """Return the answer, and its failure if any: no answer, an error of the protocol, or the tool's own error."""
     if exchange.failure is not None:
         return None, Failure(exception=exchange.failure.name, message=exchange.failure.message)
     answer: Any = exchange.answer

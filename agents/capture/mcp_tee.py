@@ -23,13 +23,13 @@ from refold.agents.capture.spool_drain import Stored, Storing
 from refold.streams.open import process_surroundings
 
 FOLDER = "mcp"
-"""The name of the spools of tees: those of proxies hold messages of proxies."""
+"""The folder of the spools of tees. Those of proxies are elsewhere, because they hold other messages."""
 _PIECE_BYTES = 1 << 16
 _STDIN, _STDOUT = 0, 1
 
 
 class McpTee:
-    """One session's capture, under way on return."""
+    """One session's capture. It has started when the constructor returns."""
 
     def __init__(self, given: CaptureSettings) -> None:
         around = given.around or process_surroundings()
@@ -41,11 +41,19 @@ class McpTee:
         )
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Run the server to its end; its exit status, or minus the signal that ended it."""
+        """Run the server to its end.
+
+        Returns:
+            Its exit status, or minus the signal that ended it.
+        """
         return run_program(arguments, environment, self._pass)
 
     def close(self, closing_s: float) -> Stored:
-        """End it, and return the result. closing_s: how long the log may take for the rest."""
+        """End the capture, and return what was stored and what was not.
+
+        Args:
+            closing_s: How long the log may take for the rest of the spool, seconds.
+        """
         self._wire.end()
         return self._storing.close(closing_s)
 
@@ -79,7 +87,7 @@ def _pump(source: int, target: int, seen: Callable[[bytes], None], *closes: Call
 
 
 def _hang_up() -> None:
-    """Close standard output; its number stays taken, so that no file of ours gets it."""
+    """Close standard output. Its descriptor stays in use, so that no file of ours gets that number."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, _STDOUT)
     os.close(nowhere)

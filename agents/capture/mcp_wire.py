@@ -34,7 +34,7 @@ class MessageLines:
         self._is_over = False
 
     def lines(self, data: bytes) -> Iterator[bytes]:
-        """The lines that a piece ends."""
+        """Yield the lines that a piece completes."""
         *whole, rest = data.split(b"\n")
         for each in whole:
             line, self._begun = bytes(self._begun + each), bytearray()
@@ -48,7 +48,7 @@ class MessageLines:
 
 
 def messages_in(line: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON-RPC messages of a line: one, or a batch."""
+    """Yield the JSON-RPC messages of a line: one, or a batch."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ def messages_in(line: bytes) -> Iterator[dict[str, Any]]:
 
 
 class McpWire:
-    """Both directions of one session. Each is fed by a thread."""
+    """Both directions of one session. Each direction is fed by its own thread."""
 
     def __init__(self, spool: Spool, now_micros: Callable[[], int]) -> None:
         self._spool = spool
@@ -70,7 +70,7 @@ class McpWire:
         self._effects: dict[str, Effect] = {}
 
     def sent(self, data: bytes) -> None:
-        """Bytes from the client, about to be passed on."""
+        """Take bytes from the client that are about to be passed on."""
         with self._turn:
             for line in self._sent.lines(data):
                 for message in messages_in(line):
@@ -78,7 +78,7 @@ class McpWire:
                         self._ask(message)
 
     def said(self, data: bytes) -> None:
-        """Bytes from the server, about to be passed on."""
+        """Take bytes from the server that are about to be passed on."""
         with self._turn:
             for line in self._said.lines(data):
                 for message in messages_in(line):
@@ -86,7 +86,7 @@ class McpWire:
                         self._answer(message)
 
     def end(self) -> None:
-        """End requests without an answer."""
+        """End the requests that have no answer."""
         with self._turn:
             for spooling, began_s, _ in self._asked.values():
                 if spooling is not None:

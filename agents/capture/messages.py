@@ -23,7 +23,7 @@ Body = Callable[[object], Plain]
 
 
 class MessageClass(NamedTuple):
-    """One class of messages. take: makes its JSON, given the function for a body's; make: makes the message again."""
+    """One class of messages. take: converts it to JSON, given a function for the body. make: creates it from that."""
 
     module: str
     name: str
@@ -32,7 +32,7 @@ class MessageClass(NamedTuple):
 
 
 def message_of(value: object) -> MessageClass | None:
-    """The class of messages that a value is of."""
+    """Return the class of messages that a value belongs to; None if it is not a message."""
     for each in MESSAGES.values():
         module = sys.modules.get(each.module)
         if module is not None and type(value) is vars(module).get(each.name):
@@ -41,7 +41,11 @@ def message_of(value: object) -> MessageClass | None:
 
 
 def message_made(name: str, form: Plain) -> Any:
-    """Make the message again.
+    """Create the message from its JSON.
+
+    Args:
+        name: The name of its class.
+        form: Its JSON.
 
     Raises:
         LookupError: There is no class of the name, or its library is not imported here.
@@ -68,7 +72,7 @@ def _read(value: Any) -> object:
     """Return the part of a body that was read; None if nothing was."""
     try:
         return value.content
-    except Exception:  # httpx has several errors for a body that was not read, or not wholly
+    except Exception:  # httpx has several errors for a body that was not read, or not completely
         return None
 
 
@@ -128,7 +132,7 @@ def _bytes(form: Mapping[str, Plain]) -> bytes | None:
 
 
 def body_of(data: object) -> Plain:
-    """A body as JSON; null where it is neither text nor bytes."""
+    """Return a body as JSON; null if it is neither text nor bytes."""
     if isinstance(data, str):
         data = data.encode()
     return kept(data) if isinstance(data, bytes) else None

@@ -54,11 +54,11 @@ RULES: Mapping[str, Callable[[Any], Any]] = {
     "ids of the session": partial(without_keys, keys=_OF_SESSION),
     "dates": _without_dates,
 }
-"""The parts of a body that do not count, by name."""
+"""By name, functions that remove the parts of a body that are not compared."""
 
 
 class RecordedExchange:
-    """One exchange of a recording. step: of its run."""
+    """One exchange of a recording. step: the step of its run."""
 
     def __init__(self, run: str, step: int, call: Call) -> None:
         self.run = run
@@ -68,20 +68,27 @@ class RecordedExchange:
 
     @cached_property
     def normal(self) -> Plain:
-        """As _normal; kept, for bodies are long, and each is compared with many requests."""
+        """As _normal. Cached, because bodies are long, and each is compared with many requests."""
         return _normal(self.request)
 
 
 class RecordedUpstream:
-    """Answers from recordings. served, unrecorded: how many requests were and were not answered."""
+    """Answers from recordings. served, unrecorded: how many requests were answered, and how many were not."""
 
     def __init__(
         self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,
         say: Callable[[str], None] = lambda line: None,
         observation_of: Callable[[str, int], str] = lambda run, step: "",
     ) -> None:  # fmt: skip
-        """redact: as the runs were recorded with. is_paced: with the recorded pauses between pieces. observation_of:
-        the id of the observation that holds a step of a run; "" where it is not known."""
+        """Load the recordings.
+
+        Args:
+            recordings: The runs.
+            redact: The redactor with which they were recorded.
+            is_paced: Whether to reproduce the recorded pauses between pieces.
+            say: Shows a line to the user.
+            observation_of: Returns the id of the observation that holds a step of a run; "" if it is not known.
+        """
         self._observation_of = observation_of
         self._redact = redact
         self._is_paced = is_paced
@@ -97,11 +104,11 @@ class RecordedUpstream:
 
     @property
     def waiting(self) -> int:
-        """How many recorded exchanges were not asked for."""
+        """How many recorded exchanges have not been requested."""
         return len(self._waiting)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
+        """Answer one request."""
         if is_socket(request) and refusal(request) is None:
             return await self._socket(request)
         answered, _, why = await self.tried(request)
@@ -131,13 +138,13 @@ class RecordedUpstream:
         return said(400, f"this is not HTTP/1.1: {why}")
 
     def ending(self) -> None:
-        """Nothing is waited for."""
+        """Do nothing: no request waits."""
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
     async def _socket(self, request: web.BaseRequest) -> web.WebSocketResponse:
-        """A WebSocket: each message of the agent gets the messages that were recorded for it."""
+        """Answer a WebSocket: each message of the agent gets the messages that were recorded for it."""
         offered = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
         agent = web.WebSocketResponse(compress=False, max_msg_size=0, protocols=[each.strip() for each in offered])
         await agent.prepare(request)
@@ -159,7 +166,7 @@ class RecordedUpstream:
         return agent
 
     async def _unasked(self, request: web.BaseRequest, agent: web.WebSocketResponse, after: int) -> None:
-        """Send what the provider sent of itself, after an exchange and before the agent's next message."""
+        """Send what the provider sent unprompted, after an exchange and before the agent's next message."""
         asked = self._as_recorded(request, WEBSOCKET, WEBSOCKET_TYPE, b"")
         while not agent.closed:
             with self._turn:
@@ -273,7 +280,7 @@ class RecordedUpstream:
         return "\n  ".join(lines)
 
     def _behind(self, difference: Difference, nearest: RecordedExchange, of_run: Iterable[RecordedExchange]) -> str:
-        """Which turn first had the recorded value, and the observation that holds that turn."""
+        """Describe which turn first had the recorded value, and the observation that holds that turn."""
         if difference.right is ABSENT:
             return ""
         is_first = (each for each in of_run if _value_at(each.normal, difference.path) == difference.right)
@@ -299,7 +306,7 @@ def _value_at(tree: Plain, path: str) -> Plain:
 
 
 def _is_place(asked: Plain, recorded: Plain) -> bool:
-    """Whether both have the same method, path and query; the recorded path may start with that of its upstream."""
+    """Tell whether both have the same method, path and query; the recorded path may begin with its upstream's."""
     a, b = urlsplit(asked["url"]), urlsplit(recorded["url"])
     return bool(asked["method"] == recorded["method"] and b.path.endswith(a.path) and a.query == b.query)
 
@@ -309,7 +316,7 @@ def _itself(request: Plain) -> Plain:
 
 
 def _normal(request: Plain) -> Plain:
-    """Return the body's JSON without the parts that do not count; the body itself if it is not JSON."""
+    """Return the body's JSON without the parts that are not compared; the body itself if it is not JSON."""
     body = request["body"]
     try:
         tree = msgspec.json.decode(body) if isinstance(body, str) else body
@@ -321,7 +328,12 @@ def _normal(request: Plain) -> Plain:
 
 
 def recorded_together(log: Any, recording: Recording) -> list[Recording]:
-    """Return a captured run, and the others of the same proxy: one program may have several sessions."""
+    """Return a captured run and the others of the same proxy, because one program may have several sessions.
+
+    Args:
+        log: The log.
+        recording: The run.
+    """
     spool = _spool_of(recording)
     if not spool:
         return [recording]

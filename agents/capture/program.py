@@ -63,7 +63,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, sig
 
 
 class ProgramSettings(NamedTuple):
-    """How a program is pointed at a proxy. variables: to set; arguments: the whole command."""
+    """How a program is pointed at a proxy. variables: environment variables to set. arguments: the whole command."""
 
     variables: dict[str, str]
     arguments: list[str]
@@ -71,7 +71,12 @@ class ProgramSettings(NamedTuple):
 
 def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[str, str]:
     """Return the upstream of each provider, without its /v1: the given one, that of the environment, or the
-    provider's."""
+    provider's.
+
+    Args:
+        environment: The environment variables.
+        upstream: The given upstream, if any.
+    """
     region = next((environment[name] for name in _REGIONS if environment.get(name)), _REGION)
     found = {}
     for provider, host in _HOSTS.items():
@@ -83,7 +88,7 @@ def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[s
 
 
 def _ollama_url(host: str) -> str:
-    """OLLAMA_HOST as a URL: it may be a host or a port alone, or an address to listen on."""
+    """Return OLLAMA_HOST as a URL. It may be only a host or a port, or an address to listen on."""
     if "://" in host:
         return host
     address, slash, path = host.partition("/")
@@ -95,7 +100,14 @@ def _ollama_url(host: str) -> str:
 def pointing(
     command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str]
 ) -> ProgramSettings:
-    """The variables and switches for a command. proxy: its URL."""
+    """Return the variables and the switches for a command.
+
+    Args:
+        command: The command.
+        proxy: The proxy's URL.
+        upstreams: The upstream of each provider.
+        environment: The environment variables.
+    """
     variables = {
         each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES
         if each.provider != BEDROCK or environment.get(BEARER)
@@ -128,16 +140,22 @@ def _codex_switches(url: str) -> list[str]:
 
 
 Passing = Callable[[subprocess.Popen[bytes]], Callable[[], None]]
-"""Starts to pass on the input and output of a program with pipes; what it returns waits for the end of that."""
+"""Begins to pass on the input and output of a program with pipes. Returns a function that waits for the end of that."""
 
 
 def run_program(arguments: Sequence[str], environment: Mapping[str, str], passing: Passing | None = None) -> int:
-    """Run it to its end; its exit status, or minus the signal that ended it.
+    """Run a program to its end.
 
-    passing: its standard input and output are pipes, which this serves; None: they are this process's own.
+    Args:
+        arguments: The command.
+        environment: Its environment variables.
+        passing: Serves its standard input and output, which are then pipes. None: they are this process's own.
+
+    Returns:
+        Its exit status, or minus the signal that ended it.
 
     Raises:
-        InputError: it cannot be started.
+        InputError: It cannot be started.
     """
     started: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
@@ -166,7 +184,7 @@ def run_program(arguments: Sequence[str], environment: Mapping[str, str], passin
 
 
 def _is_of_terminal() -> bool:
-    """Whether a terminal gives Ctrl-C to this process and the program alike."""
+    """Tell whether a terminal sends Ctrl-C both to this process and to the program."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):

@@ -16,7 +16,7 @@ from refold.avro.canonical import json_text
 
 
 def gemini(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert a content of Gemini's API: a result of a function becomes a separate message."""
+    """Convert a content of Gemini's API. The result of a function becomes a separate message."""
     parts = [each for each in _list(message.get("parts")) if isinstance(each, Mapping)]
     kinds = (("thinking" if each.get("thought") else "text", each.get("text")) for each in parts)
     texts = [{"type": kind, kind: text} for kind, text in kinds if isinstance(text, str) and text]
@@ -36,7 +36,7 @@ def gemini(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def ollama(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A message of Ollama's API."""
+    """Convert a message of Ollama's API."""
     found = {key: value for key, value in message.items() if key not in ("images", "tool_name", "thinking")}
     if isinstance(message.get("tool_name"), str):
         found["name"] = message["tool_name"]
@@ -58,7 +58,12 @@ READABLE: Mapping[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
 
 
 def readable(family: str, message: Any) -> list[Any]:
-    """A message in a form that importers read; it may become several."""
+    """Convert a message to the form that importers read; it may become several.
+
+    Args:
+        family: The family of the provider.
+        message: The message in the provider's form.
+    """
     make = READABLE.get(family)
     return [message] if make is None or not isinstance(message, Mapping) else make(message)
 

@@ -46,10 +46,13 @@ _STOPPED = Broken("ProxyEnded", "the proxy was ended while the response came")
 
 
 class Upstreams:
-    """The upstream of each request: by the first part of its path, else the one without a name."""
+    """The upstream of each request: selected by the first part of its path, else the one without a name."""
 
     def __init__(self, urls: Mapping[str, str]) -> None:
-        """urls: by the first part of the path, without slashes; "" for every other.
+        """Define the upstreams.
+
+        Args:
+            urls: By the first part of the path, without slashes; "" for every other request.
 
         Raises:
             InputError: One of them is not an http or https URL.
@@ -61,25 +64,32 @@ class Upstreams:
         self._urls = {name: url.rstrip("/") for name, url in urls.items()}
 
     def url(self, target: str) -> str | None:
-        """The whole URL of a request's target; None where there is no upstream for it."""
+        """Return the whole URL of a request's target; None if there is no upstream for it."""
         name, slash, rest = target[1:].partition("/")
         if name and name in self._urls:
             return f"{self._urls[name]}{slash}{rest}"
         base = self._urls.get("")
         if base is None:
             return None
-        if base.endswith("/v1") and target.startswith("/v1/"):  # a base URL as SDKs take it
+        if base.endswith("/v1") and target.startswith("/v1/"):  # a base URL in the form that SDKs take
             base = base.removesuffix("/v1")
         return base + target
 
 
 class Proxy:
-    """Forwards, and keeps a copy in the spool. Made and used in one event loop."""
+    """Forwards requests, and keeps a copy in the spool. It must be created and used in one event loop."""
 
     def __init__(
         self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None
     ) -> None:
-        """now_micros: the clock. silence_s: how long a provider may send nothing; None: as long as the agent waits."""
+        """Create a proxy.
+
+        Args:
+            upstreams: Where requests are forwarded.
+            spool: Stores the copies.
+            now_micros: Returns the time, microseconds.
+            silence_s: How long a provider may send nothing, seconds; None: as long as the agent waits.
+        """
         self._upstreams = upstreams
         self._spool = spool
         self._now_micros = now_micros
@@ -88,7 +98,7 @@ class Proxy:
         self._is_ending = False
 
     async def handle(self, request: web.BaseRequest, body: bytes | None = None) -> web.StreamResponse:
-        """One request. body: where it was read already."""
+        """Forward one request. body: its body, if it was already read."""
         if (refused := refusal(request)) is not None:
             return refused
         url = self._upstreams.url(request.raw_path)
@@ -109,7 +119,7 @@ class Proxy:
             exchange.end("broken", Broken("Unknown", "the proxy failed"))
 
     async def _socket(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
-        """A WebSocket: only if the provider refuses it, it is an exchange itself."""
+        """Forward a WebSocket. Only if the provider refuses it, the handshake itself is an exchange."""
         try:
             provider = await connected(self._open(), request, exchange.url)
         except HandshakeRefused as refused:
@@ -126,7 +136,7 @@ class Proxy:
         return await passed(request, provider, copy, lambda: _STOPPED if self._is_ending else None)
 
     def malformed(self, why: str) -> web.Response:
-        """As Handling: it is not forwarded, and counted as missed."""
+        """As Handling: the request is not forwarded, and is counted as missed."""
         self._spool.miss(f"a request was not HTTP: {why}")
         return said(400, f"this is not HTTP/1.1: {why}")
 
@@ -175,13 +185,13 @@ class Proxy:
         except ConnectionError:
             exchange.end("left")
             raise
-        if request.transport is not None:  # the agent's response ends where the provider's did, and as badly
+        if request.transport is not None:  # the agent's response ends at the same place, and in the same way
             request.transport.close()
         return response
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # A connection that was idle for long may be closed by the provider while a request is on its way.
+            # A provider may close a connection that was idle for long, while a request is on its way.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10)
             self._session = aiohttp.ClientSession(
                 connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(),
@@ -190,7 +200,7 @@ class Proxy:
         return self._session
 
     def ending(self) -> None:
-        """From here on a request that is cut short was cut short by the proxy."""
+        """Note that requests which are cut short from now on were cut short by the proxy."""
         self._is_ending = True
 
     async def close(self) -> None:
@@ -200,12 +210,12 @@ class Proxy:
 
 
 class _Exchange:
-    """One request on its way through: the copy that is kept of it."""
+    """The copy of one request that is being forwarded, and of its response."""
 
     def __init__(
         self, spool: Spool, request: web.BaseRequest, url: str, began_at: int, body: bytes | None = None
     ) -> None:
-        """body: where it was read already."""
+        """Begin the copy. began_at: when the request arrived, microseconds. body: its body, if it was already read."""
         self._read = body
         self._spool = spool
         self._request = request
@@ -222,11 +232,11 @@ class _Exchange:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body was read already."""
+        """Whether a body was already read."""
         return bool(self._read)
 
     async def request_body(self) -> AsyncIterator[bytes]:
-        """The body as it arrives."""
+        """Yield the body as it arrives."""
         try:
             while data := await self._piece():
                 if len(self._body) + len(data) <= BODY_BYTES_MAX:
@@ -234,7 +244,7 @@ class _Exchange:
                 else:
                     self._is_long = True
                 yield data
-        except Exception as error:  # as the request's, not as the provider's
+        except Exception as error:  # an error of the request, not of the provider
             self.agent_left = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
             raise
         self.requested()
@@ -246,7 +256,7 @@ class _Exchange:
         return piece
 
     def requested(self) -> None:
-        """The request is whole, or will not become so: keep it."""
+        """Store the request, because it is complete, or will not become so."""
         if self._is_requested:
             return
         self._is_requested = True
@@ -277,7 +287,7 @@ class _Exchange:
         return f"[{len(body)} bytes that are not kept: {why}; SHA-256 {hashlib.sha256(body).hexdigest()}]".encode()
 
     def head(self, found: aiohttp.ClientResponse) -> None:
-        """The response begins."""
+        """Begin the response."""
         self.requested()
         headers = [(text_of(name), text_of(value)) for name, value in found.raw_headers]
         http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
@@ -292,7 +302,7 @@ class _Exchange:
             self._spooling.add(self._copy.add(data), self._ms())
 
     def end(self, end: str, error: Broken | None = None) -> None:
-        """How it ended; only the first counts."""
+        """Record how the response ended; only the first call counts."""
         self.requested()
         spooling, self._spooling = self._spooling, None
         if spooling is None:
@@ -319,7 +329,7 @@ _AGENT_LEFT = Broken("AgentLeft", "the agent hung up before a response came")
 
 
 class _Body:
-    """The copy of a response's body: decoded if possible, else as received. last_event: of a stream."""
+    """The copy of a response's body, decoded if possible, else as received. last_event: detects a stream's last one."""
 
     def __init__(self, encoding: str | None, content_type: str, known: tuple[bytes, ...]) -> None:
         self._frames = Frames() if content_type.startswith(EVENT_STREAM) else None
@@ -328,7 +338,7 @@ class _Body:
         self._known = known
         self._decoder: Decoder | None = None
         self._problem = ""
-        self._unread = bytearray()  # before anything could be read
+        self._unread = bytearray()  # bytes received before anything could be decoded
         self._is_raw = False
         self._kept = 0
         try:

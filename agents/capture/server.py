@@ -1,4 +1,4 @@
-"""A small server on loopback in its own thread: that of a proxy, or of a recording."""
+"""A small server on loopback in its own thread: for a proxy, or for a recording."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ class Handling(Protocol):
     """Answers requests."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request."""
+        """Answer one request."""
 
     def malformed(self, why: str) -> web.Response:
-        """The answer to a request that is not HTTP. why: without any of its bytes, which may be credentials."""
+        """Return the answer to a request that is not HTTP.
+
+        Args:
+            why: The reason, without any of the request's bytes, which may be credentials.
+        """
 
     def ending(self) -> None:
-        """From here on nothing is waited for."""
+        """Stop waiting for anything from now on."""
 
     async def close(self) -> None:
         """Release its resources."""
@@ -44,7 +48,8 @@ class _Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """As RequestHandler. A status of 500 is an error of refold's own, and is logged; a client that left is none."""
+        """As RequestHandler. A status of 500 is an error of refold's own, and is logged; a client that left is not an
+        error."""
         if isinstance(exc, ConnectionError):
             raise exc
         if status >= 500:
@@ -65,13 +70,18 @@ class _Server(web.Server):
 
 
 class LoopbackServer:
-    """A server, up on return. url: where it is."""
+    """A server. It is running when the constructor returns. url: its URL."""
 
     def __init__(self, handling: Callable[[], Handling], host: str = "127.0.0.1", port: int = 0) -> None:
-        """handling: made in the server's event loop.
+        """Start the server.
+
+        Args:
+            handling: Creates what answers requests; called in the server's event loop.
+            host: The address.
+            port: The port; 0 for any free one.
 
         Raises:
-            InputError: the address is not on loopback, or cannot be had.
+            InputError: The address is not on loopback, or cannot be used.
         """
         if host != "localhost" and not is_loopback(host):
             raise InputError(
@@ -92,7 +102,7 @@ class LoopbackServer:
 
     def close(self) -> None:
         """Accept no more requests, and cut off those in progress."""
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -63,7 +63,7 @@ _LOOSE = "calls that are no turn of a conversation"
 
 
 class Sessions:
-    """The sessions of one open log. kind: of their runs."""
+    """The sessions of one open log. kind: the kind of their runs."""
 
     kind = CAPTURED
 
@@ -81,9 +81,13 @@ class Sessions:
         """Resume the open runs.
 
         Args:
-            spools: names of the folders that are read here; runs that used them are resumed.
-            settings: recorded as the way in which the agent was pointed here.
-            parents: recordings that conversations may be forks of, the main one first.
+            log: The log.
+            capturing: Begins runs in it.
+            agent: The name of the agent.
+            spools: Names of the folders that are read here; runs that used them are resumed.
+            settings: Recorded as the way in which the agent was pointed here.
+            is_redacting: Whether the runs are redacted.
+            parents: Recordings that conversations may be forks of, the main one first.
         """
         self._log = log
         self._capturing = capturing
@@ -100,7 +104,7 @@ class Sessions:
         self._recover(frozenset(spools))
 
     def store(self, exchange: SpooledExchange, spool: str) -> None:
-        """One exchange; durable on return."""
+        """Store one exchange; durable on return."""
         if exchange.at in self._stored:
             return
         turn = turn_of(exchange.request)
@@ -112,7 +116,7 @@ class Sessions:
         session.sink.flush()
 
     def say_missed(self, missed: Missed, spool: str) -> None:
-        """Exchanges that were not kept, as a run that failed; durable on return."""
+        """Record exchanges that were not kept, as a run that failed; durable on return."""
         if self._log.states([f"run/{missed.id}"]):
             return
         sink = self._capturing.begin(self._head("exchanges that were not kept", missed.first_at, spool, missed.id)).sink
@@ -120,7 +124,7 @@ class Sessions:
         sink.ended("failed", None, Failure(exception=GAP, message=said, at=missed.last_at), missed.last_at)
 
     def end(self) -> list[str]:
-        """End every run; their ids, the first begun first."""
+        """End every run; return their ids, the first begun first."""
         ended = [*self._live, *([] if self._loose is None else [self._loose])]
         for session in ended:
             session.end()
@@ -244,7 +248,7 @@ class CapturedSession:
 
     @property
     def number(self) -> int:
-        """Of the last step."""
+        """The number of the last step."""
         return self._number
 
     def call_for(self, texts: Sequence[str]) -> int | None:
@@ -255,16 +259,16 @@ class CapturedSession:
         return next((k for k, call in waiting if is_task_in(call, texts)), None)
 
     def began(self, position: int, run: str, at: int) -> None:
-        """A call of the open step began this run."""
+        """Note that a call of the open step began this run."""
         self._began.add(position)
         self._captured.link(f"action/{self.run}#{self._number}.{position}", BEGAN, f"run/{run}", self._number, at)
 
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
-        """Take one exchange: its results for the open step's calls, and its own step."""
+        """Record one exchange: its results for the open step's calls, and its own step."""
         if self._open is not None:
             new = [] if turn is None else turn.messages if turn.follows else turn.messages[self._messages :]
             results = [] if turn is None else results_of(turn.family, new)
-            self._close(results, max(exchange.at, self._last_at))  # the agent may be ahead of the proxy's last word
+            self._close(results, max(exchange.at, self._last_at))  # the agent's clock may be ahead of the proxy's
         self._number += 1
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
         attempt = MadeAttempt(1, exchange.at, ended_at=ended_at)
@@ -286,17 +290,25 @@ class CapturedSession:
         self._ask(reply.calls, ended_at)
 
     def end(self) -> None:
-        """End the run, and everything open in it."""
+        """End the run, and everything that is open in it."""
         is_done = self.reply is not None and self._open is None
         if self._open is not None:
             self._close([], self._last_at)
         output = self.reply.text if is_done and self.reply is not None else None
-        # The resume is recorded with the current time, and the end follows it.
+        # The resume is recorded with the current time, and the end comes after it.
         at = max(self._last_at, self._taken_up_at)
         self.sink.ended("succeeded" if is_done else "unknown", output or None, None, at)
 
     def taken_up(self, recording: Recording, now: int) -> tuple[ModelTurn, ModelReply | None] | None:
-        """Continue a run of the log; return its last turn, or None if it has no turn. now: microseconds since 1970."""
+        """Continue a run of the log.
+
+        Args:
+            recording: The run so far.
+            now: The time, microseconds since 1970.
+
+        Returns:
+            Its last turn with the reply, or None if it has no turn.
+        """
         turn, reply = None, None
         self._state, self._taken_up_at = recording.state, now
         self._part(recording, 0)
@@ -318,7 +330,7 @@ class CapturedSession:
         return turn, reply
 
     def forked(self, recording: Recording, forked: ForkedTurn) -> None:
-        """Begin as a fork. recording: the parent's steps up to there, by the fork's own head."""
+        """Begin as a fork. recording: the fork's own head, with the parent's steps up to the fork."""
         self._state = recording.state
         self._part(recording, 0)
         for step in recording.steps:
@@ -329,7 +341,7 @@ class CapturedSession:
             self._family, self._messages = forked.turn.family, len(forked.turn.messages)
 
     def _take_over(self, recording: Recording, step: Step) -> None:
-        """Take over a recorded step, and the changes of a fork after it."""
+        """Add a recorded step, and the changes of a fork after it."""
         self._state = applied(self._state, step.delta)
         self.sink.taken(step, self._state)
         self._part(recording, step.number)
@@ -432,7 +444,7 @@ class CapturedSession:
 
 
 def _failure_of(exchange: SpooledExchange) -> Failure | None:
-    """How a turn failed: no response, a status that says so, or a connection that broke."""
+    """Return the failure of a turn: no response, a status that is an error, or a connection that broke."""
     if exchange.failure is not None:
         return Failure(exception=exchange.failure.name, message=exchange.failure.message)
     status, end = exchange.answer["status"], exchange.answer["end"]
@@ -445,7 +457,7 @@ def _failure_of(exchange: SpooledExchange) -> Failure | None:
 
 
 def _refused_of(answer: Plain) -> Failure | None:
-    """An event of a WebSocket that says what an error's status says elsewhere."""
+    """Return the failure in an event of a WebSocket that reports what elsewhere an error's status reports."""
     if not is_of_messages(answer) or not answer["chunks"] or not isinstance(answer["chunks"][-1][1], str):
         return None
     event = parsed(answer["chunks"][-1][1])

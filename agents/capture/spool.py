@@ -40,7 +40,7 @@ from refold.streams.client import RuntimeContext
 BYTES_MAX = 1 << 30
 _MISSED_BYTES = 512
 _LENGTH = struct.Struct(">I")
-# The frames of a file, in their order.
+# The frames of a file, in order.
 _Pairs: TypeAlias = list[list[str]]
 _REQUEST = tuple[Literal["request"], int, str, Any]
 _HEAD = tuple[str, _Pairs, str, int, _Pairs, int | float]
@@ -50,7 +50,7 @@ _END = tuple[str, Literal["whole", "broken", "left", "none"], int | float, Broke
 
 
 class Missed(msgspec.Struct):
-    """Exchanges that were not kept. id: of the run that says so. first_at, last_at: microseconds since 1970."""
+    """Exchanges that were not kept. id: of the run that reports them. first_at, last_at: microseconds since 1970."""
 
     id: str = ""
     count: int = 0
@@ -60,7 +60,8 @@ class Missed(msgspec.Struct):
 
 
 class SpooledExchange(NamedTuple):
-    """One exchange, whole. at: microseconds. failure: there was no response, and the agent got a 502 that says this."""
+    """One complete exchange. at: microseconds. failure: if there was no response, the reason that the agent's 502
+    gave."""
 
     path: Path
     at: int
@@ -72,12 +73,18 @@ class SpooledExchange(NamedTuple):
 
 
 class Spool:
-    """One process's folder. Exchanges are written by one thread, and taken by another."""
+    """One process's folder. One thread writes exchanges, and another takes them."""
 
     def __init__(
         self, root: Path, around: RuntimeContext, bytes_max: int = BYTES_MAX, *, folder: Path | None = None
     ) -> None:
-        """root: where each process has its folder. folder: one that a process left, to be taken over.
+        """Open the folder of this process.
+
+        Args:
+            root: The folder in which each process has its own.
+            around: Clock and ids.
+            bytes_max: How much the files may hold in total.
+            folder: The folder of a process that is gone, to be taken over.
 
         Raises:
             InputError: Another process has that folder.
@@ -99,19 +106,25 @@ class Spool:
         self._last_at = max((int(each.stem) for each in self._files("open", "whole")), default=0)
         self.kept = threading.Event()
         """Set when there is something to store."""
-        for left in self._files("open"):  # of a process that is gone
+        for left in self._files("open"):  # left by a process that is gone
             left.rename(left.with_suffix(".whole"))
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The name of the folder."""
         return self.folder.name
 
     def begin(self, name: str, request: Plain, began_at: int) -> Spooling | None:
-        """Begin an exchange whose request is known. Returns None if it cannot be stored, which is counted.
+        """Begin an exchange whose request is known.
 
-        began_at: when its request arrived, microseconds since 1970. If another exchange has that time, it is moved on,
-        because exchanges are identified by it.
+        Args:
+            name: The name of the call.
+            request: The request as it is recorded.
+            began_at: When its request arrived, microseconds since 1970. If another exchange has that time, a later one
+                is used, because the time identifies the exchange.
+
+        Returns:
+            None if it cannot be stored, which is counted.
         """
         with self._turn:
             self._last_at = at = max(began_at, self._last_at + 1)
@@ -123,11 +136,18 @@ class Spool:
         return spooling
 
     def whole(self) -> Iterator[Path]:
-        """The exchanges that ended, oldest first."""
+        """Yield the exchanges that ended, oldest first."""
         yield from sorted(self._files("whole"))
 
     def read(self, path: Path) -> SpooledExchange | None:
-        """Return one of them; None if not even its request is complete. InputError if the file is damaged."""
+        """Read one of the exchanges.
+
+        Returns:
+            None if not even its request is complete.
+
+        Raises:
+            InputError: The file is damaged.
+        """
         return read_exchange(path)
 
     def set_aside(self, path: Path, why: str) -> None:
@@ -136,14 +156,14 @@ class Spool:
         self.miss(why)
 
     def stored(self, path: Path) -> None:
-        """The log has it."""
+        """Remove the file of an exchange that the log has stored."""
         size = path.stat().st_size
         path.unlink()
         with self._turn:
             self._bytes -= size
 
     def miss(self, why: str) -> None:
-        """Count an exchange that is not kept."""
+        """Count an exchange that is not kept, with the reason."""
         with self._turn:
             self._miss(why)
 
@@ -154,7 +174,7 @@ class Spool:
             return msgspec.structs.replace(self._missed)
 
     def missed_stored(self, stored: Missed) -> None:
-        """The log says so."""
+        """Subtract what the log has recorded as missed."""
         with self._turn:
             now = self._missed
             now.count -= stored.count
@@ -197,7 +217,7 @@ class Spool:
 
     def _write_missed(self) -> None:
         data = msgspec.json.encode(self._missed)
-        with suppress(OSError):  # it is in memory all the same
+        with suppress(OSError):  # the count is also in memory
             os.pwrite(self._missed_file, data[:_MISSED_BYTES].ljust(_MISSED_BYTES), 0)
 
     def _read_missed(self) -> Missed:
@@ -209,7 +229,7 @@ class Spool:
 
 
 class Spooling:
-    """One exchange on its way into the spool."""
+    """One exchange that is being written to the spool."""
 
     def __init__(self, spool: Spool, path: Path) -> None:
         self._spool = spool
@@ -228,16 +248,23 @@ class Spooling:
         self.write(["head", sent, http, status, headers, at_ms])
 
     def add(self, data: bytes, at_ms: float) -> None:
-        """A piece of its body."""
+        """Add a piece of the response's body."""
         if data:
             self.write(["piece", at_ms, data])
 
     def message(self, data: bytes, at_ms: float, *, is_binary: bool) -> None:
-        """A message of a WebSocket."""
+        """Add a message of a WebSocket."""
         self.write(["message", at_ms, data, is_binary])
 
     def end(self, end: str, duration_ms: float, error: Broken | None = None, *, encoding: Plain = None) -> None:
-        """How it ended, as in an exchange; "none" where there was no response. Only the first counts."""
+        """Record how the exchange ended; only the first call counts.
+
+        Args:
+            end: As in an exchange, or "none" if there was no response.
+            duration_ms: How long it took, milliseconds.
+            error: How the connection broke, if it did.
+            encoding: The note about an encoding that could not be decoded.
+        """
         if self._is_ended:
             return
         self.write(["end", end, duration_ms, error, encoding])
@@ -255,7 +282,7 @@ class Spooling:
         self._spool._ended(self._lost, self._size)
 
     def write(self, frame: list[Any]) -> None:
-        """One frame, by one write."""
+        """Write one frame, with one system call."""
         if self._lost is not None or self._is_ended:
             return
         data = msgspec.msgpack.encode(frame)
@@ -298,7 +325,7 @@ def read_exchange(path: Path) -> SpooledExchange | None:
         The exchange; None if not even its request is complete.
 
     Raises:
-        InputError: the file is damaged, as after a power cut.
+        InputError: The file is damaged, as after a power cut.
     """
     try:
         return _read(path)
@@ -307,7 +334,7 @@ def read_exchange(path: Path) -> SpooledExchange | None:
 
 
 def _frames(path: Path) -> Iterator[list[Any]]:
-    """The frames of a file; the last one may have been cut off with its process."""
+    """Yield the frames of a file. The last one may be cut off, if its process was killed."""
     with path.open("rb") as file:
         left = os.fstat(file.fileno()).st_size
         while len(head := file.read(_LENGTH.size)) == _LENGTH.size:

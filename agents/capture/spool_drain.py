@@ -1,15 +1,15 @@
-"""Store the spool in the log, in a separate thread: the agent never waits for it.
+"""Store the spool in the log, in a separate thread, so that the agent never waits for the log.
 
 1. The thread takes ended exchanges, oldest first: from folders of processes that are gone, then from its own.
-2. An exchange is stored durably, and then its file is removed. After a kill in between, the next process recognises it
-   by its time.
-3. If the log is unavailable, or refuses, that is reported once; its state in memory is dropped, and it is opened again,
-   at first after RETRY_S, at last after RETRY_MAX_S. The runs continue from the log.
+2. An exchange is stored durably, and then its file is removed. If the process is killed in between, the next one
+   recognises the exchange by its time.
+3. If the log is unavailable, or refuses, that is reported once. Its state in memory is dropped, and it is opened again,
+   first after RETRY_S, later at intervals up to RETRY_MAX_S. The runs continue from the log.
 4. An exchange that the log refuses, although it accepts others, is set aside after ATTEMPTS_MAX attempts, as
    `<AT>.refused`, and is counted as missed. So is one whose file is damaged, at once.
 5. Exchanges that were not stored are recorded as a run that failed, and reported.
-6. At the end the rest is stored, for at most `closing_s`; then the runs end. A remaining rest stays in the spool for
-   the next process that captures into the same log, and that is reported.
+6. At the end the rest is stored, for at most `closing_s`; then the runs end. What still remains stays in the spool for
+   the next process that captures into the same log, and is reported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL_S = 0.2
 
 
 class Stored(NamedTuple):
-    """The result. waiting: exchanges that are in the spool and not in the log."""
+    """The result. waiting: the number of exchanges that are in the spool and not in the log."""
 
     exchanges: int
     runs: list[str]
@@ -46,14 +46,27 @@ class Stored(NamedTuple):
 
 
 class Storing:
-    """Stores one spool, and those of processes that are gone. say: shows a line to the user."""
+    """Stores this process's spool, and those of processes that are gone. say: shows a line to the user."""
 
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
         say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
         parents: Sequence[Recording] = (), sessions: type[Sessions] = Sessions,
     ) -> None:  # fmt: skip
-        """parents: recordings that conversations may be forks of. sessions: makes runs from the spool."""
+        """Start the thread.
+
+        Args:
+            open_log: Opens the log.
+            root: The folder of all spools of the log.
+            spool: This process's spool.
+            agent: The name of the agent.
+            settings: Recorded with each run.
+            say: Shows a line to the user.
+            around: Clock and ids.
+            redact: The redactor.
+            parents: Recordings that conversations may be forks of.
+            sessions: Makes runs from the spool.
+        """
         self._parents = parents
         self._open_log = open_log
         self._root = root
@@ -76,7 +89,7 @@ class Storing:
         self._thread.start()
 
     def close(self, closing_s: float) -> Stored:
-        """Store the rest, for at most so long, and end the runs."""
+        """Store the rest, for at most this many seconds, and end the runs."""
         self._deadline = Deadline(closing_s)
         self._ended.set()
         self._spools[0].kept.set()
@@ -103,7 +116,7 @@ class Storing:
                     return self._end()
                 wait_s = RETRY_S
                 own.wait(_POLL_S if self._tried else None)
-            except Exception as error:  # of any kind: captured exchanges wait in the spool
+            except Exception as error:  # of any kind: captured exchanges stay in the spool
                 self._let_go(error)
                 if self._ended.is_set() and wait_s > self._deadline.left_s:
                     return
@@ -137,7 +150,7 @@ class Storing:
             except StorageError:
                 raise
             except Exception as error:
-                # The run in memory may be ahead of the log: it is loaded from the log again.
+                # The run in memory may be ahead of the log, so it is loaded from the log again.
                 self._tried[path] = self._tried.get(path, 0) + 1
                 if self._tried[path] < ATTEMPTS_MAX:
                     raise StorageError(f"an exchange cannot be stored: {error}") from error
@@ -167,7 +180,7 @@ class Storing:
             self._say(f"the log cannot be written, and what is captured waits in {self._spools[0].folder}: {error}")
         log, self._log, self._sessions = self._log, None, None
         if log is not None:
-            with suppress(RefoldError, OSError):  # it is why it is let go
+            with suppress(RefoldError, OSError):  # the log is closed because of such an error
                 log.close()
 
     def _end(self) -> None:

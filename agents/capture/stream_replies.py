@@ -1,4 +1,4 @@
-"""A model's reply put together from the events of a stream, in the form of the same provider's whole answer."""
+"""Assemble a model's reply from the events of a stream, in the form of the same provider's whole answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 def anthropic(events: Sequence[Event]) -> Event:
-    """Of Anthropic's messages: blocks, which deltas add to."""
+    """Assemble a reply of Anthropic's messages: blocks, to which deltas are added."""
     start = next(event["message"] for event in events if event.get("type") == "message_start")
     blocks: dict[int, Event] = {}
     written: dict[int, str] = {}
@@ -33,7 +33,7 @@ def anthropic(events: Sequence[Event]) -> Event:
 
 
 def chat(events: Sequence[Event]) -> Event:
-    """Of OpenAI's chat completions: the first choice."""
+    """Assemble a reply of OpenAI's chat completions: the first choice."""
     message: Event = {"role": "assistant", "content": None}
     calls: dict[int, Event] = {}
     identity = ""
@@ -59,7 +59,7 @@ def chat(events: Sequence[Event]) -> Event:
 
 
 def responses(events: Sequence[Event]) -> Event:
-    """Of OpenAI's responses: the last event holds all of it."""
+    """Assemble a reply of OpenAI's responses: the last event holds all of it."""
     found: Event = next(
         event["response"] for event in reversed(events)
         if event.get("type") in ("response.completed", "response.incomplete") and "response" in event
@@ -68,7 +68,8 @@ def responses(events: Sequence[Event]) -> Event:
 
 
 def gemini(events: Sequence[Event]) -> Event:
-    """Of Gemini: each event has further parts of the first candidate. Texts of one kind that follow are one part."""
+    """Assemble a reply of Gemini: each event has more parts of the first candidate. Adjacent texts of one kind become
+    one part."""
     parts: list[Event] = []
     for event in events:
         for candidate in event.get("candidates") or ():
@@ -85,7 +86,8 @@ def gemini(events: Sequence[Event]) -> Event:
 
 
 def ollama(events: Sequence[Event]) -> Event:
-    """Of Ollama: each line has further text, and perhaps calls. `/api/generate` has its text under `response`."""
+    """Assemble a reply of Ollama: each line has more text, and perhaps calls. `/api/generate` has its text under
+    `response`."""
     if not events[-1].get("done"):
         raise ValueError("the last line is missing")
     message: Event = {"role": "assistant", "content": ""}
@@ -100,7 +102,7 @@ def ollama(events: Sequence[Event]) -> Event:
 
 
 def converse(events: Sequence[Event]) -> Event:
-    """Bedrock's ConverseStream: blocks, which deltas add to; a block of text has no event for its beginning."""
+    """Assemble a reply of Bedrock's ConverseStream: blocks, to which deltas are added. No event begins a text block."""
     stop = next(event for event in events if event["type"] == "messageStop")
     blocks: dict[int, Event] = {}
     written: dict[int, str] = {}
@@ -129,7 +131,7 @@ ASSEMBLED: Mapping[str, Callable[[Sequence[Event]], Event]] = {
     "anthropic": anthropic, "chat": chat, "responses": responses, "gemini": gemini, "ollama": ollama,
     "converse": converse,
 }  # fmt: skip
-"""By the family of the provider. Each raises an error of a lookup, of a value or of a type where events are missing."""
+"""By the family of the provider. Each function raises LookupError, ValueError or TypeError if events are missing."""
 
 
 def _is_text(part: Mapping[str, Any]) -> bool:

@@ -44,13 +44,13 @@ _PATHS: Mapping[Family, re.Pattern[str]] = {
     "ollama": re.compile(r"/api/(?:chat|generate)$"),
     "converse": re.compile(r"/model/[^/]+/converse(?:-stream)?$"),
 }
-# Cache marks for the provider: clients move them from message to message.
+# Cache marks for the provider. Clients move them from message to message.
 VOLATILE_KEYS = frozenset({"cache_control"})
 _TEXT_KINDS = ("text", "input_text", "output_text")
 
 
 class ModelTurn(NamedTuple):
-    """A request to a model. chain: a hash for each length of the conversation, from one message on.
+    """A request to a model. chain: a hash for each prefix of the conversation, from one message on.
 
     follows: the id of the response that it continues, if the provider stores the conversation.
     """
@@ -62,7 +62,7 @@ class ModelTurn(NamedTuple):
 
 
 class ModelReply(NamedTuple):
-    """A model's answer. messages: as the next request has them; id: of the response."""
+    """A model's answer. messages: in the form in which the next request repeats them. id: the response's."""
 
     messages: list[Any]
     calls: Sequence[ToolCall] = ()
@@ -71,7 +71,7 @@ class ModelReply(NamedTuple):
 
 
 TASK_CHARACTERS_MIN = 16
-"""A shorter text is in a call by chance."""
+"""A shorter text may be in a call's arguments by chance."""
 
 
 class ToolResult(NamedTuple):
@@ -101,7 +101,7 @@ def turn_of(request: Plain) -> ModelTurn | None:
 
 
 def _asks(family: Family, request: Plain, body: Mapping[str, Any]) -> bool:
-    """Whether a request is of the method by which models are asked."""
+    """Tell whether a request has the method by which models are called."""
     if request.get("method") == WEBSOCKET:
         return family == "responses" and body.get("type") == "response.create"
     return str(request.get("method", "")).upper() == "POST"
@@ -125,27 +125,33 @@ def reply_of(family: Family, answer: Plain) -> ModelReply | None:
             events = [{"type": name, **each} if name else each for name, each in found if isinstance(each, dict)]
         return _reply(family, ASSEMBLED[family](events))
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
-        return None  # of another shape: it is kept, and not understood
+        return None  # it has another shape: it is recorded, and not understood
 
 
 def going_on(request: Plain, messages: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the JSON of a turn's request with other messages, as a client sends it to continue; None if it is not a
-    turn.
+    """Return the JSON of a turn's request with other messages, as a client sends it to continue.
 
-    A conversation that the provider stores is sent whole. One of Ollama's `generate` becomes one of `chat`.
+    A conversation that the provider stores is sent whole. A request to Ollama's `generate` becomes one to `chat`.
+
+    Args:
+        request: The turn's request.
+        messages: The messages of the new request.
+
+    Returns:
+        None if the request is not a turn.
     """
     turn, body = turn_of(request), _json(request.get("body"))
     if turn is None:
         return None
     left_out: tuple[str, ...] = ("previous_response_id", "prompt", "context")
-    if request.get("method") == WEBSOCKET:  # as a client sends it by HTTP
+    if request.get("method") == WEBSOCKET:  # in the form that a client sends by HTTP
         left_out += ("type", "stream_id")
     kept = {key: value for key, value in body.items() if key not in left_out}
     return {**kept, _key_of_messages(turn.family): list(messages)}
 
 
 def results_of(family: Family, messages: Sequence[Any]) -> list[ToolResult]:
-    """The results of tool calls among some messages."""
+    """Return the results of tool calls among some messages."""
     found = []
     for each in messages:
         try:
@@ -160,7 +166,8 @@ def results_of(family: Family, messages: Sequence[Any]) -> list[ToolResult]:
 
 
 def answers_to(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[ToolResult | None]:
-    """The result of each call: by its id, or else the next that names its tool. Gemini and Ollama need no ids."""
+    """Return the result of each call: by its id, else the next result that names its tool. Gemini and Ollama need no
+    ids."""
     left = list(results)
     found: list[ToolResult | None] = []
     for call in calls:
@@ -176,14 +183,20 @@ def answers_to(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list
 
 
 def is_of_the_model(message: Any) -> bool:
-    """Whether a message, or an item, was made by a model."""
+    """Tell whether a model wrote a message or an item."""
     if not isinstance(message, Mapping):
         return False
     return message.get("role") in ("assistant", "model") or message.get("type") in _OF_THE_MODEL
 
 
 def is_answered_by(turn: ModelTurn, rest: Sequence[Any], reply: ModelReply) -> bool:
-    """Whether the messages that follow an earlier request in a turn begin with the reply to that."""
+    """Tell whether the messages that follow an earlier request in a turn begin with the reply to that request.
+
+    Args:
+        turn: The turn.
+        rest: Its messages after the earlier request.
+        reply: The reply.
+    """
     begin = next((at for at, each in enumerate(rest) if not is_of_the_model(each)), len(rest))
     ids, text = said_by(turn.family, rest[:begin])
     own_ids, own_text = said_by(turn.family, reply.messages)
@@ -218,13 +231,13 @@ def asked_first(family: Family, messages: Sequence[Any]) -> list[str]:
 
 
 def is_task_in(call: ToolCall, texts: Sequence[str]) -> bool:
-    """Whether one of the texts is, as a whole, in a call's arguments: the call gave it to an agent as its task."""
+    """Tell whether one of the texts is, as a whole, in a call's arguments: the call gave it to an agent as its task."""
     tasks = {text.strip() for text in texts if len(text.strip()) >= TASK_CHARACTERS_MIN}
     return any(each.strip() in tasks for each in _strings(call.inputs))
 
 
 def without_keys(value: Any, keys: Collection[str]) -> Any:
-    """A tree without the members of these names, at any depth."""
+    """Return a tree without the members of these names, at any depth."""
     if isinstance(value, dict):
         return {key: without_keys(each, keys) for key, each in value.items() if key not in keys}
     return [without_keys(each, keys) for each in value] if isinstance(value, list) else value
@@ -271,7 +284,7 @@ def _strings(tree: Any) -> Iterator[str]:
 
 
 def _key_of_messages(family: Family) -> str:
-    """Where a request has its messages."""
+    """Return the name of the member in which a request has its messages."""
     return {"responses": "input", "gemini": "contents"}.get(family, "messages")
 
 
@@ -285,7 +298,11 @@ def _calls_and_texts(family: Family, messages: Sequence[Any]) -> tuple[list[Tool
 
 
 def _read(family: Family, messages: Sequence[Any]) -> Sequence[Message]:
-    """Raises InputError where they are of another shape."""
+    """Parse messages.
+
+    Raises:
+        InputError: They have another shape.
+    """
     if family == "responses":
         return messages_of_items(messages, "input")
     forms = [form for each in messages for form in readable(family, each)]

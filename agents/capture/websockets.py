@@ -48,7 +48,7 @@ _LOST = Broken("ConnectionLost", "the provider's connection ended without a clos
 
 
 class HandshakeRefused(aiohttp.ClientError):
-    """The provider answers the handshake with a response. body: of it, as it came."""
+    """The provider answered the handshake with a response. body: its body, as received."""
 
     def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
         super().__init__(f"status {response.status}")
@@ -56,14 +56,14 @@ class HandshakeRefused(aiohttp.ClientError):
         self.body = body
 
     def answer(self) -> web.Response:
-        """The same response, for the agent."""
+        """Return the same response, for the agent."""
         headers = passed_on(self.response.raw_headers)
         headers.popall("Content-Length", None)
         return web.Response(status=self.response.status, headers=headers, body=self.body)
 
 
 async def refusing(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """A client's middleware. aiohttp itself gives up the body of a handshake that was refused."""
+    """Client middleware that keeps the body of a refused handshake, which aiohttp itself discards."""
     response = await handler(request)
     if request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE and response.status != 101:
         raise HandshakeRefused(response, await response.read())
@@ -71,14 +71,24 @@ async def refusing(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandle
 
 
 def is_socket(request: web.BaseRequest) -> bool:
-    """Whether a request asks for a WebSocket."""
+    """Tell whether a request asks for a WebSocket."""
     return request.headers.get("Upgrade", "").lower() == WEBSOCKET_TYPE
 
 
 async def connected(
     session: aiohttp.ClientSession, request: web.BaseRequest, url: str
 ) -> aiohttp.ClientWebSocketResponse:
-    """The provider's side. HandshakeRefused, or another error of the client."""
+    """Open the connection to the provider.
+
+    Args:
+        session: The client.
+        request: The agent's request.
+        url: The provider's URL.
+
+    Raises:
+        HandshakeRefused: The provider answered with a response.
+        aiohttp.ClientError: It cannot be reached.
+    """
     headers = passed_on(request.raw_headers)
     for name in [each for each in headers if each.lower().startswith(_HANDSHAKE)]:
         headers.popall(name, None)
@@ -107,7 +117,16 @@ class SocketCopy:
         self, spool: Spool, url: str, known: tuple[bytes, ...], sent: Sequence[tuple[str, str]],
         provider: aiohttp.ClientWebSocketResponse, now_micros: Callable[[], int],
     ) -> None:  # fmt: skip
-        """known: the secrets in the request. sent: its headers."""
+        """Begin the copy of a connection.
+
+        Args:
+            spool: Stores the exchanges.
+            url: The provider's URL.
+            known: The secrets in the request.
+            sent: The request's headers.
+            provider: The connection to the provider.
+            now_micros: Returns the time, microseconds.
+        """
         self._spool = spool
         self._known = known
         self._now_micros = now_micros
@@ -119,11 +138,11 @@ class SocketCopy:
         self._kept = 0
 
     def asked(self, data: bytes, *, is_binary: bool) -> None:
-        """A message of the agent."""
+        """Add a message of the agent."""
         self._begin(_event_of(data, is_binary=is_binary).stream_id, data)
 
     def answered(self, data: bytes, *, is_binary: bool) -> None:
-        """A message of the provider."""
+        """Add a message of the provider."""
         event = _event_of(data, is_binary=is_binary)
         if event.stream_id not in self._open:
             self._begin(event.stream_id, b"")
@@ -135,7 +154,7 @@ class SocketCopy:
             self._end(event.stream_id, "whole")
 
     def closed(self, end: str, error: Broken | None = None) -> None:
-        """The connection ended; only the first time counts."""
+        """Note how the connection ended; only the first call counts."""
         for lane in list(self._open):
             self._end(lane, end, error)
 
@@ -163,7 +182,14 @@ async def passed(
 ) -> web.WebSocketResponse:  # fmt: skip
     """Pass messages on until one side ends the connection, and end the other in the same way.
 
-    stopped: how it ended, if this process ends it.
+    Args:
+        request: The agent's request.
+        provider: The connection to the provider.
+        copy: Stores the messages.
+        stopped: Returns how it ended, if this process ends it.
+
+    Returns:
+        The connection to the agent.
     """
     protocols = (provider.protocol,) if provider.protocol else ()
     agent = web.WebSocketResponse(autoclose=False, autoping=False, compress=False, max_msg_size=0, protocols=protocols)
@@ -188,7 +214,7 @@ async def passed(
             copy.closed("left")
             await provider.close(code=by_agent.data or 1000, message=(by_agent.extra or "").encode())
             await agent.close(code=by_agent.data or 1000)
-        else:  # one of them is gone
+        else:  # one of the connections is gone
             copy.closed("broken" if provider.closed else "left", _LOST if provider.closed else None)
     finally:
         ended = stopped()
@@ -205,7 +231,7 @@ async def _pumped(
     target: web.WebSocketResponse | aiohttp.ClientWebSocketResponse,
     keep: Callable[..., None],
 ) -> aiohttp.WSMessage:
-    """Pass on one direction; the message that ended it."""
+    """Pass on one direction; return the message that ended it."""
     while True:
         message = await source.receive()
         if message.type is WSMsgType.TEXT:
@@ -223,7 +249,7 @@ async def _pumped(
 
 
 def _ended(task: asyncio.Task[aiohttp.WSMessage]) -> aiohttp.WSMessage | None:
-    """What a direction ended with; None if it goes on, or ended with an error of its connection."""
+    """Return the message that ended a direction; None if it continues, or ended with an error of its connection."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     return task.result()
@@ -238,7 +264,7 @@ async def _stopped(tasks: Sequence[Awaitable[Any]]) -> None:
 
 
 def _response_of(provider: aiohttp.ClientWebSocketResponse) -> aiohttp.ClientResponse:
-    """The response of the handshake: aiohttp shows no other way to its headers."""
+    """Return the response of the handshake. aiohttp has no other access to its headers."""
     return provider._response
 
 
@@ -252,7 +278,7 @@ def _event_of(data: bytes, *, is_binary: bool) -> _Event:
 
 
 def close_of(message: str) -> tuple[int, bytes]:
-    """The code and the reason of a connection's close that an exchange has as its error."""
+    """Return the code and the reason of a connection's close, from the error that an exchange records."""
     code, _, reason = message.partition(": ")
     return (int(code) if code.isdigit() else 1011), reason.encode()
 

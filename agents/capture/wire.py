@@ -1,4 +1,4 @@
-"""What a proxy and a replay share of HTTP: whom they answer, their own answers, and headers as they are passed on."""
+"""The HTTP that a proxy and a replay share: which requests they accept, their own answers, and headers to pass on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def said(status: int, message: str) -> web.Response:
 
 
 def ask_for_body(request: web.BaseRequest) -> None:
-    """Tell a client that waits with its body to send it."""
+    """Tell a client that waits before sending its body to send it."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -45,7 +45,7 @@ _STRANGER = "name this server by an address on loopback, or localhost; pages of 
 
 
 def refusal(request: web.BaseRequest) -> web.Response | None:
-    """The answer to a request that may not be here; None where it may."""
+    """Return the answer to a request that is not admitted; None if it is admitted."""
     headers = request.headers
     local = request.transport.get_extra_info("sockname") if request.transport is not None else None
     head = Head(
@@ -70,7 +70,8 @@ def as_given(url: str) -> Any:
 
 
 def text_of(data: bytes) -> str:
-    """A header's name or value. One in Latin-1 is recorded, and passed on, as UTF-8; control characters are not."""
+    """Return a header's name or value as text. Latin-1 is recorded, and passed on, as UTF-8; control characters are
+    not."""
     try:
         found = data.decode()
     except UnicodeDecodeError:

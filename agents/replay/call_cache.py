@@ -41,7 +41,7 @@ OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
 
 
 class At(NamedTuple):
-    """A recorded call and its step and attempt; position: in its attempt, counted from 1."""
+    """A recorded call with its step and attempt. position: in its attempt, counted from 1."""
 
     place: CallSite
     position: int
@@ -50,7 +50,7 @@ class At(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The calls of one attempt. first: before it all are served."""
+    """The calls of one attempt. first: the index before which all are served."""
 
     calls: tuple[At, ...]
     served: list[bool]
@@ -58,7 +58,7 @@ class _Attempt:
 
     @property
     def has_branches(self) -> bool:
-        """Whether it was recorded which thread or task made a call."""
+        """Whether it is recorded which thread or task made each call."""
         return any(at.call.branch for at in self.calls)
 
     def serve(self, index: int) -> Call:
@@ -74,11 +74,18 @@ class Recorded:
     def __init__(
         self, recording: Recording, scope: Scope = "step", *, after: int = 0, is_cut_short: bool = False
     ) -> None:
-        """after: only the calls of the steps after this one. is_cut_short: the recorded attempts were."""
+        """Index the calls of a recording.
+
+        Args:
+            recording: The recording.
+            scope: Which answers a request may get; see the module.
+            after: Use only the calls of the steps after this one.
+            is_cut_short: Whether the recorded attempts were cut short.
+        """
         self.run = recording.run
         self.scope = scope
         self._is_cut_short = is_cut_short
-        self._lock = threading.Lock()  # calls of a step may come from several threads
+        self._lock = threading.Lock()  # several threads may call in a step
         self._attempts: dict[tuple[int, int], _Attempt] = {}
         for step in recording.steps:
             if step.number > after:
@@ -91,7 +98,7 @@ class Recorded:
 
     def _take(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         own = self._attempts.get((place.step, place.attempt))
-        # Code that did not change asks in the recorded order: no hash is needed to see it.
+        # Code that did not change requests in the recorded order; then no hash must be computed.
         if own is not None and own.first < len(own.calls):
             first = own.calls[own.first].call
             if first.branch == place.branch and asks_same(first.asked, asked):
@@ -108,12 +115,12 @@ class Recorded:
         return attempt.serve(index)
 
     def keys(self, place: CallSite) -> frozenset[str]:
-        """The keys of the effects in an attempt."""
+        """Return the keys of the effects in an attempt."""
         own = self._attempts.get((place.step, place.attempt))
         return frozenset(at.call.key for at in own.calls if at.call.key) if own is not None else frozenset()
 
     def all(self) -> Iterator[tuple[At, bool]]:
-        """Every call, in order, and whether it was served."""
+        """Yield every call, in order, and whether it was served."""
         for attempt in self._attempts.values():
             yield from zip(attempt.calls, attempt.served, strict=True)
 
@@ -122,9 +129,11 @@ class Recorded:
         return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
 
     def made_up(self, asked: RecordedRequest, count: int) -> Call:
-        """Return a time, a number or a name in place of one that is not recorded, the same in every replay.
+        """Return a substitute for a time, a number or an id that is not recorded; it is the same in every replay.
 
-        count: how many were made up before it. Times continue from the last recorded one.
+        Args:
+            asked: The request.
+            count: How many substitutes were used before it. Times continue from the last recorded one.
         """
         if asked.kind == "now":
             times = [at.call.answer for at, _ in self.all() if at.call.asked.kind == "now"]
@@ -139,7 +148,7 @@ class Recorded:
         return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
 
     def _alike(self, asked: RecordedRequest) -> list[tuple[_Attempt, int]]:
-        """The calls that ask the same, in order."""
+        """Return the calls that make the same request, in order."""
         if asked.is_whole and not self._has_volatile:
             return self._by_hash.get(asked.hash, [])
         return [

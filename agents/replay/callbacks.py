@@ -1,11 +1,11 @@
-"""Callbacks that replayed code leaves behind: the guard's denials hold for them too, also after the guard is left.
+"""Callbacks that replayed code leaves behind: the guard's denials apply to them too, even after the guard is left.
 
 `atexit.register`, `weakref.finalize` and `Future.add_done_callback` are wrapped (agents/replay/hooks.py). Others are
-kept in lists and slots of the interpreter: handlers of signals, `gc.callbacks`, and the profile and trace functions of
-the thread and of later threads. `InterpreterCallbacks` compares these at both ends of a guard, and puts new ones under
-it.
+stored in lists and slots of the interpreter: handlers of signals, `gc.callbacks`, and the profile and trace functions
+of the thread and of later threads. `InterpreterCallbacks` compares these at both ends of a guard, and puts new ones
+under it.
 
-Finalizers of objects (`__del__`), callbacks of weak references and other hooks of the interpreter are not seen.
+Finalizers of objects (`__del__`), callbacks of weak references and other hooks of the interpreter are not detected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GuardedFunction:
 
     @property
     def __wrapped__(self) -> Function:
-        """The bare one, as of a function that wraps another."""
+        """The bare function, as for any function that wraps another."""
         return self.function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ class InterpreterCallbacks:
 
 
 def _handlers() -> dict[int, Function]:
-    """The handlers that are functions; only the main thread could have set any."""
+    """Return the signal handlers that are functions; only the main thread can have set any."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     found = {number: signal.getsignal(number) for number in signal.valid_signals()}

@@ -3,12 +3,12 @@
 There is one edge for each request, and one for each step: from the state before it, by the code and the answers, to the
 state after it.
 
-    deterministic   the agent's own code: running it again on the same answers gives the same; a replay proves it
-    recorded        an answer from outside (a model, a tool, the clock, randomness, a read): served, never requested
-    again
+    deterministic   the agent's own code: running it again on the same answers gives the same result; a replay proves it
+    recorded        an answer from outside (a model, a tool, the clock, randomness, a read): it is returned from the
+                    recording, never requested again
     unknown         its origin, or its result, is not known
 
-A run as a whole is never called reproducible: that is said edge by edge. What a model would answer today is not
+A run as a whole is never called reproducible; each edge is classified. What a model would answer today is not
 predicted.
 """
 
@@ -24,8 +24,8 @@ Determinism: TypeAlias = Literal["deterministic", "recorded", "unknown"]
 
 
 class Edge(NamedTuple):
-    """One edge. kind, name: of the call; "step" and its name for the step's own. position: of the call in its attempt,
-    counted from 1; 0 for the step's own. reason: why, in words."""
+    """One edge. kind, name: of the call; "step" and its name for the step's own edge. position: of the call in its
+    attempt, counted from 1; 0 for the step's own edge. reason: the reason for the class, in words."""
 
     step: int
     attempt: int
@@ -37,7 +37,7 @@ class Edge(NamedTuple):
 
 
 def edges(recording: Recording) -> Iterator[Edge]:
-    """Every edge of a recording, in order: a step's calls, attempt by attempt, then the step's own."""
+    """Yield every edge of a recording, in order: a step's calls, attempt by attempt, then the step's own edge."""
     for step in recording.steps:
         for index, attempt in enumerate(step.attempts):
             is_cut_short = attempt.failure is None and (index + 1 < len(step.attempts) or not step.is_committed)
@@ -49,7 +49,7 @@ def edges(recording: Recording) -> Iterator[Edge]:
 
 
 def counted(found: Iterator[Edge]) -> dict[Determinism, int]:
-    """How many edges there are of each class."""
+    """Return how many edges there are of each class."""
     counts = Counter(each.determinism for each in found)
     return {"deterministic": counts["deterministic"], "recorded": counts["recorded"], "unknown": counts["unknown"]}
 
@@ -61,7 +61,12 @@ def _of_calls(step: Step, attempt: Attempt, *, has_code: bool) -> Iterator[Edge]
 
 
 def of_call(call: Call, *, has_code: bool) -> tuple[Determinism, str]:
-    """The edge of one call, and why it is that."""
+    """Return the class of a call's edge, and the reason.
+
+    Args:
+        call: The call.
+        has_code: Whether the recording has code that can be run again.
+    """
     if call.asked.kind in OF_THE_CODE:
         if has_code:
             return "deterministic", "the code's own, computed again"

@@ -1,4 +1,4 @@
-"""The first step in which the code now has another hash than was recorded, and how it differs."""
+"""The first step whose hash now differs from the recorded one, and how the step differs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ class Parting(NamedTuple):
 
 
 def parting(now: Recording, recorded: Recording) -> Parting | None:
-    """Return None if they are the same, which their hashes prove."""
+    """Return the first difference; None if the runs are the same, which their hashes prove.
+
+    Args:
+        now: The new run.
+        recorded: The recorded run.
+    """
     for step in range(max(len(now.steps), len(recorded.steps))):
         a = now.steps[step] if step < len(now.steps) else None
         b = recorded.steps[step] if step < len(recorded.steps) else None
@@ -50,7 +55,7 @@ def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording
         names = [ABSENT if each is None else each.name for each in (a, b)]
         return Parting(step.number, step.name, (Difference("step", *names),))
     found = step_differences(a, b)
-    if not found:  # the steps are the same, and something before them is not
+    if not found:  # the steps are equal, and something before them differs
         return Parting(0, "", tuple(differences(_start(now), _start(recorded))))
     return Parting(step.number, step.name, found)
 
@@ -76,7 +81,7 @@ def _attempt(calls: tuple[Call, ...], failure: Failure | None) -> dict[str, Plai
 def _call(call: Call) -> Plain:
     asked = call.asked
     tree = {asked.kind: asked.name, "request": asked.request, "failure": _failure(call.failure)}
-    # Of a read the version and the observations count, not whether the values were stored with them.
+    # For a read, the version and the observations count, not whether the values were stored with them.
     answer = call.answer
     if asked.kind == "read" and isinstance(answer, dict):
         answer = {key: value for key, value in answer.items() if key != "fields"}

@@ -1,17 +1,17 @@
 """The answers of a fork: its parent's steps, then as its policy says, with the patch applied.
 
 1. Steps up to `at` are the parent's. They are not run again, and must be committed.
-2. After it, a result that the patch names is served.
+2. After it, if the patch has a result for a call, that result is returned.
 3. A write tool, and an observation, may run if it is allowed by name. Otherwise it gets the recorded answer to an equal
-   request in the parent's steps after the fork; without that it is NotAllowed.
+   request in the parent's steps after the fork; without one it raises NotAllowed.
 4. A nested run follows the same policy, with the same permissions and the same changed arguments. Its code runs; a
    recorded run that the parent began after the fork with the same input answers as the parent's steps do.
 5. Everything else follows the policy:
 
-    live       the world is called
-    recorded   the recorded answer to an equal request in the parent's steps after the fork; without that it is
-    Unrecorded
-    asked      the same, and without that the user is asked: for an answer, or whether the world may be called
+    live       the call is really made
+    recorded   the recorded answer to an equal request in the parent's steps after the fork; without one it raises
+               Unrecorded
+    asked      the same, but without one the user is asked: for an answer, or whether the call may really be made
 
    Clock, randomness and generated ids have no cost and no effect outside: the process's own are used if none is
    recorded.
@@ -44,8 +44,8 @@ ForkPolicy: TypeAlias = Literal["live", "recorded", "asked"]
 POLICIES: tuple[ForkPolicy, ...] = ("live", "recorded", "asked")
 
 Asker: TypeAlias = Callable[[CallSite, RecordedRequest, Unrecorded], Call | None]
-"""Asks the user: gets the place, the request, and how it differs from the recorded one. Returns the answer, or None:
-call the world."""
+"""Asks the user. It gets the place, the request, and how the request differs from the recorded one. It returns the
+answer, or None: make the call."""
 
 
 class NotAllowed(Departure):
@@ -67,7 +67,7 @@ class NotAllowed(Departure):
 
 
 class Forked:
-    """Answers of a fork of `parent` after its step `at`; 0: before the first."""
+    """The answers of a fork of `parent` that diverges after its step `at` (0: before the first)."""
 
     is_world = False
 
@@ -82,9 +82,19 @@ class Forked:
         ask: Asker | None = None,
         is_confined: bool = False,
     ) -> None:
-        """allow: names of the tools that may write; "observe" for observations. ask: for the policy `asked`.
+        """Prepare the answers of a fork.
 
-        is_confined: the kernel confines this process, so nothing could be allowed.
+        Args:
+            parent: The parent's recording.
+            at: The number of the parent's step.
+            patch: The changes.
+            policy: How calls after the fork are answered.
+            allow: Names of the tools that may write; "observe" for observations.
+            ask: For the policy `asked`.
+            is_confined: Whether the kernel confines this process, so that nothing could be allowed.
+
+        Raises:
+            InputError: There is no such step, it is not committed, or the patch has a result that no call can get.
         """
         committed = [step.number for step in parent.steps if step.is_committed]
         if at not in (0, *committed):
@@ -106,15 +116,15 @@ class Forked:
 
     @property
     def departure(self) -> Departure | None:
-        """The first thing that could not be done."""
+        """The first request or operation that was refused."""
         return self._departure or self._committed.departure
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """None: a fork's effects are its own."""
+        """Return no keys: a fork's effects have keys of their own."""
         return ()
 
     def depart(self, departure: Departure) -> None:
-        """Have the run end with this, unless it departed before."""
+        """End the run with this departure, unless it departed before."""
         self._departure = self._departure or departure
 
     def step(self, number: int, name: str) -> Step | None:
@@ -150,7 +160,8 @@ class Forked:
         """Return the answers of a nested run. One from before the fork is answered by its recording; one after it
         follows this policy.
 
-        For the latter the recording also answers, if the parent's steps after the fork began it with the same input.
+        In the latter case the recording also answers, if the parent's steps after the fork began it with the same
+        input.
         """
         self._require()
         if place.step <= self._at:
@@ -194,10 +205,11 @@ class Forked:
 
 
 def writes(asked: RecordedRequest) -> bool:
-    """Whether it changes something outside of the run: a tool that is not known to read alone, or an observation."""
+    """Tell whether a request changes something outside of the run: an observation, or a tool that is not known to only
+    read."""
     return asked.kind == "observe" or (asked.kind == "tool" and asked.effect != "read")
 
 
 def allowed_as(asked: RecordedRequest) -> str:
-    """The name under which it is allowed."""
+    """Return the name under which a request is allowed."""
     return "observe" if asked.kind == "observe" else asked.name

@@ -1,4 +1,4 @@
-"""Closes the network for code under replay: messages that it would send to the world are not recorded, and must not be
+"""Close the network for code under replay: messages that it would send to the world are not recorded, and must not be
 sent.
 
 1. `NetworkGuard` is a context manager. Code runs under guard if its context says so (contextvars), or if the frame that
@@ -10,14 +10,14 @@ sent.
    file outside its temporary folder is denied, too.
 3. A denied operation raises NetworkDenied where it was tried. That also holds after the guard is left, for threads and
    tasks that were started under it, and for callbacks that it left behind (agents/replay/callbacks.py).
-4. Other threads and contexts of the process continue: the guard cannot know whether the code made them act for it.
-   While a guard is open, each operation of step 2 that they do is noted. Code in `outside()` and refold's own threads
-   are exempt.
+4. Other threads and contexts of the process continue: the guard cannot know whether the replayed code makes them act.
+   While a guard is open, each operation of step 2 that they perform is noted. Code in `outside()` and refold's own
+   threads are exempt.
 5. Denied and noted operations are in `escapes`. A replay with escapes is never reported as the same.
-6. Python starts a process when the platform is first asked for; the answer is cached before the guard begins
+6. Python starts a process when the platform is first queried, so the result is cached before the guard begins
    (agents/confined/kernel.py).
 
-The guard does not see: extensions that connect in C (librdkafka, libcurl, grpc); a method of a C type that is called
+The guard does not detect: extensions that connect in C (librdkafka, libcurl, grpc); a method of a C type that is called
 without its Python class (`_socket.socket.send`); a function that was stored before the first guard in another place
 than a module's names; reads from a pipe of an earlier process; an older thread after the guard is left; and finalizers
 of objects (`__del__`) that run then. The kernel prevents these in a confined replay (agents/confined/kernel.py).

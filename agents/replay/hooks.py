@@ -1,10 +1,10 @@
-"""How the guard sees operations: an audit hook, and wrapped functions that raise no audit event
+"""How the guard detects operations: an audit hook, and wrappers of functions that raise no audit event
 (agents/replay/guard.py).
 
-1. The audit hook sees names, connections, processes and ctypes wherever Python code uses them, through any reference.
-   Python cannot remove it again; it does nothing if no guard is concerned.
-2. Functions and methods without an event are wrapped at the first guard, and stay wrapped: a thread that a replay
-   started may outlive it. A module that is imported later is wrapped at the next guard.
+1. The audit hook reports names, connections, processes and ctypes wherever Python code uses them, through any
+   reference. Python cannot remove the hook; it does nothing if no guard is concerned.
+2. Functions and methods without an event are wrapped at the first guard, and stay wrapped, because a thread that a
+   replay started may outlive it. A module that is imported later is wrapped at the next guard.
 3. Modules that imported such a function by name before (`from os import write`) get the wrapped one.
 """
 
@@ -36,7 +36,7 @@ Function: TypeAlias = Callable[..., Any]
 Wrapper: TypeAlias = Callable[[Function], Function]
 
 _START, _HAND, _CALL = "start the process", "hand work to another process", "call native code by ctypes:"
-# The name of an event in a message, and which of its arguments to show.
+# The name of each event in a message, and which of its arguments to show.
 _EVENTS: dict[str, tuple[str, int]] = {
     "socket.getaddrinfo": ("look up the name", 0),
     "socket.gethostbyname": ("look up the name", 0),
@@ -61,7 +61,7 @@ _EVENTS: dict[str, tuple[str, int]] = {
     "ctypes.call_function": (_CALL, 0),
 }
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Events that change files: where their paths are among the arguments, and the folders' descriptors, if they have any.
+# Events that change files: the positions of their paths among the arguments, and of folder descriptors, if any.
 _CHANGING: dict[str, tuple[tuple[int, int], ...]] = {
     "os.remove": ((0, 1),), "os.rmdir": ((0, 1),), "os.mkdir": ((0, 2),), "os.chmod": ((0, 2),),
     "os.chown": ((0, 3),), "os.utime": ((0, 3),), "os.truncate": ((0, 0),), "os.setxattr": ((0, 0),),
@@ -75,7 +75,7 @@ _starting = threading.local()
 
 
 def install() -> None:
-    """Have everything that is there by now seen; idempotent."""
+    """Wrap everything that is loaded now; idempotent."""
     global _is_hooked  # noqa: PLW0603
     with _lock:
         for place, names, wrapper in _PLACES:
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def _owner(place: object) -> object:
-    """The module or class, where it is loaded."""
+    """Return the module or class, if it is loaded."""
     if not isinstance(place, str):
         return place
     module, _, name = place.partition(":")
@@ -143,7 +143,7 @@ def _opening(file: object, mode: object, flags: object) -> None:
 
 
 def _changing(file: object, of_folder: object) -> None:
-    """A file is about to be changed, at a path that may be relative to the folder of a descriptor."""
+    """Check a file that is about to be changed, at a path that may be relative to the folder of a descriptor."""
     allowed = confined_to()
     if not allowed or not isinstance(file, str | bytes | os.PathLike):
         return
@@ -155,7 +155,7 @@ def _changing(file: object, of_folder: object) -> None:
 
 
 def _shown(thing: object) -> str:
-    if isinstance(thing, tuple) and len(thing) > 1:  # an address; of a newer protocol's, host and port are enough
+    if isinstance(thing, tuple) and len(thing) > 1:  # an address; for newer protocols, host and port are enough
         return f"{thing[0]}:{thing[1]}"
     if isinstance(thing, list):
         return " ".join(map(_shown, thing))
@@ -199,7 +199,7 @@ def _is_for_writing(mode: object) -> bool:
 
 
 def _is_way_out(fd: object) -> bool:
-    """Whether it is a socket, and none of a pair within this process."""
+    """Tell whether a descriptor is a socket, but not one of a pair within this process."""
     try:
         if not (isinstance(fd, int) and stat.S_ISSOCK(os.fstat(fd).st_mode)):
             return False
@@ -210,7 +210,7 @@ def _is_way_out(fd: object) -> bool:
 
 
 def _is_within(one: socket.socket) -> bool:
-    """Whether it is one of a pair that this process made itself, as an event loop does to wake itself up."""
+    """Tell whether a socket is one of a pair that this process created, as an event loop does to wake itself up."""
     try:
         return one.family == socket.AF_UNIX and not one.getsockname() and not one.getpeername()
     except OSError:  # closed, or not connected: any send fails anyway
@@ -224,10 +224,10 @@ def _starting_thread(start: Function) -> Function:
     @functools.wraps(start)
     def guarded(self: threading.Thread) -> None:
         under = current() if is_watched() else None
-        # A pool's thread serves all callers, and each piece of work carries its own guard.
+        # A pool's thread serves all callers, so each piece of work carries its own guard.
         if under is not None and getattr(self, "_target", None) is not _pool_worker():
             self.run = _carried(self.run, under)  # type: ignore[method-assign]
-        _starting.is_under_way = True  # the bare thread inside needs nothing more
+        _starting.is_under_way = True  # the bare function, called inside, needs no further check
         try:
             start(self)
         finally:
@@ -261,7 +261,7 @@ def _submitting(submit: Function) -> Function:
 
 
 def _carried(work: Function, under: GuardContext) -> Function:
-    """The work, under the same guard in another thread."""
+    """Return the work so that it runs under the same guard in another thread."""
     there = GuardContext(under.guard, site_of(under.site))
 
     @functools.wraps(work, updated=())
@@ -306,7 +306,7 @@ def _forking(function: Function) -> Function:
 
 
 def _handing(method: Function) -> Function:
-    """Work, or a message, for a process that is there already."""
+    """Wrap a method that submits work, or a message, to a process that already runs."""
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -318,8 +318,8 @@ def _handing(method: Function) -> Function:
 
 
 def _is_pools_own() -> bool:
-    """Whether a pool of multiprocessing wakes up or ends its own thread, which it does by a pipe; pools of threads do,
-    too."""
+    """Tell whether a pool of multiprocessing wakes up or ends its own thread, which it does by a pipe. Pools of threads
+    do that too."""
     pool = sys.modules.get("multiprocessing.pool")
     if pool is None:
         return False
@@ -332,7 +332,7 @@ def _is_pools_own() -> bool:
 
 
 def _pooling(method: Function) -> Function:
-    """Wrap submitting work to a pool of multiprocessing; work for threads runs under the same guard."""
+    """Wrap the submission of work to a pool of multiprocessing; work for threads runs under the same guard."""
 
     @functools.wraps(method)
     def guarded(self: Any, func: Function, *args: Any, **kwargs: Any) -> Any:
@@ -355,7 +355,7 @@ def _calling(call: Function) -> Function:
     return guarded
 
 
-# Where, which names, and how; a text is a module, or a class of one, that is wrapped where it is loaded.
+# Where to wrap, which names, and how. A text is a module, or a class of one, that is wrapped once it is loaded.
 _PLACES: tuple[tuple[object, tuple[str, ...], Wrapper], ...] = (
     (socket.socket, ("send", "sendall"), _sending),
     (ssl.SSLSocket, ("send", "sendall", "write"), _sending),

@@ -19,12 +19,12 @@ from refold.agents.redaction.redactor import Redact, unredacted
 from refold.agents.replay.watch import outside
 
 Fields = Callable[[str, Plain], Mapping[str, Any]]
-"""The values of a recorded read: (entity, the record of the read) -> its fields."""
+"""Looks up the values of a recorded read: (entity, the record of the read) -> its fields."""
 OnStray = Callable[[str], Exception]
 
 
 class InMemory(NamedTuple):
-    """A run, and what it did."""
+    """A run, and the sink that collects what it does."""
 
     run: Run
     sink: MemorySink
@@ -47,13 +47,13 @@ class InMemory(NamedTuple):
 
     @property
     def with_left(self) -> Recording:
-        """The recording, and the step in which the code left it."""
+        """Return the recording, including the step in which the code departed from it."""
         did, left = self.recording, self.left_in
         return did if left is None else msgspec.structs.replace(did, steps=(*did.steps, left))
 
 
 class MemoryChildren:
-    """Creates the nested runs of a run, all answered by recordings. why: why there are no others."""
+    """Creates the nested runs of a run, all answered by recordings. why: why there can be no others."""
 
     def __init__(self, run: str, fields: Fields | None, redact: Redact | None, on_stray: OnStray | None, why: str = "",
                  ) -> None:  # fmt: skip
@@ -85,8 +85,13 @@ def in_memory(
 ) -> InMemory:  # fmt: skip
     """Return a run that repeats a recording.
 
-    fields: looks up reads. redact: as it was recorded with. on_stray: in a replay, makes the error for a call outside
-    every run. call: of a nested run, the parent's side.
+    Args:
+        recording: The recording.
+        answers: The source of its answers.
+        fields: Looks up the values of reads.
+        redact: The redactor with which it was recorded.
+        on_stray: In a replay, creates the error for a call outside of every run.
+        call: For a nested run, the parent's side of it.
     """
     head = msgspec.structs.replace(
         recording, steps=(), status="running", outcome="", output=None, failure=None, hash="", children={}
@@ -111,7 +116,7 @@ class Reading(ReplayBackend):
         self._fields = fields
 
     def fields(self, entity: str, answer: Plain) -> Mapping[str, Any]:
-        """Return the recorded values, or look them up: refold reads its own log, not the agent."""
+        """Return the recorded values, or look them up. refold reads its own log here, not the agent."""
         if self._fields is None or "fields" in answer:
             return super().fields(entity, answer)
         with outside():
@@ -119,4 +124,4 @@ class Reading(ReplayBackend):
 
 
 async def _no_time(seconds: float) -> None:
-    """A wait in a replay."""
+    """Replace a wait in a replay: return at once."""

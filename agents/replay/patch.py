@@ -75,8 +75,16 @@ class Results:
     """The results that a patch gives to calls, found as the calls are made."""
 
     def __init__(self, patch: Patch, at: int, steps: Iterable[Step] = ()) -> None:
-        """at: the step after which the fork parts. steps: the parent's. InputError for a result that could never be
-        met."""
+        """Prepare the results.
+
+        Args:
+            patch: The changes of the fork.
+            at: The step after which the fork diverges.
+            steps: The parent's steps.
+
+        Raises:
+            InputError: A result is not named STEP/NAME, or its step is not after the fork.
+        """
         self._left = dict(patch.results)
         self._counts: Counter[tuple[int, int, str, str | None]] = Counter()
         self._branches = {step.number: [(call.asked.name, call.branch) for call in step.calls] for step in steps}
@@ -107,7 +115,7 @@ class Results:
 
 
 def unused_results(results: Iterable[str], child: Iterable[Step]) -> list[str]:
-    """Return the STEP/NAME of results that no call of the child's steps was answered by, in any attempt."""
+    """Return the STEP/NAME of results that answered no call of the child's steps, in any attempt."""
     made: Counter[tuple[int, str]] = Counter()
     for step in child:
         for attempt in step.attempts:
@@ -133,9 +141,17 @@ def patch_of(
 ) -> Patch:
     """Return the patch of a user's arguments.
 
-    before: the parent's recorded state at the fork. state: values by path (`order.status`, `messages[2].content`), or a
-    function that edits a copy in place, or returns another. drop: paths to remove. results: answers, or a Failure, by
-    STEP/NAME. InputError for a path that does not exist, and for a value that cannot be recorded.
+    Args:
+        before: The parent's recorded state at the fork.
+        state: Values by path (`order.status`, `messages[2].content`), or a function that edits a copy in place, or
+            returns another.
+        drop: Paths to remove.
+        input: The child's input instead of the parent's.
+        results: Answers, or a Failure, by STEP/NAME.
+        arguments: Arguments for every call of a name.
+
+    Raises:
+        InputError: A path does not exist, or a value cannot be recorded.
     """
     after = loaded(copy.deepcopy(before))
     if callable(state):
@@ -187,7 +203,11 @@ def _found(tree: Plain, path: str) -> tuple[Plain, str | int]:
 
 
 def _member(inside: Plain, part: str | int, path: str, *, is_new: bool = False) -> Plain:
-    """Return the member at a key or an index. InputError if there is none, unless it is new."""
+    """Return the member at a key or an index.
+
+    Raises:
+        InputError: There is none, and it is not new.
+    """
     if isinstance(inside, dict) and isinstance(part, str) and (is_new or part in inside):
         return inside.get(part)
     if isinstance(inside, list) and isinstance(part, int) and part < len(inside):

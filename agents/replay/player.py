@@ -1,6 +1,6 @@
-"""The answers of a replay and a resume: only the recording, or first the recording and then the world.
+"""The answers of a replay and of a resumed run: only the recording, or first the recording and then the world.
 
-Replayer. Every step's code runs, every call is answered from the recording, and the world is never called:
+Replayer. Every step's code runs, every call is answered from the recording, and no call is really made:
 
 1. Attempts of a step from before the run was resumed in it are not repeated: the calls of an attempt that a crash cut
    short are not known, and the process of one that failed ended with it. They are copied from the recording; the code
@@ -13,15 +13,15 @@ Replayer. Every step's code runs, every call is answered from the recording, and
 5. A recorded call that was never requested is `unused`: a difference too, which the step's hash shows.
 
 Resumer. Committed steps are not run again: functions are skipped, and the calls in the body of a `with` step are
-answered from the recording. The step must have the name of the committed one; that its block leaves the same state is
-checked by the run (recorder/run.py). The pending step continues with its remaining attempts. If its last attempt was
-cut short, the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py);
-every other call goes to the world. A nested run is not such a call, because an equal concurrent one may have been cut
-short: each is found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its
-parent can be forked again.
+answered from the recording. The step must have the name of the committed one; the run checks that its block leaves the
+same state (recorder/run.py). The pending step continues with its remaining attempts. If its last attempt was cut short,
+the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py); every other
+call is really made. A nested run is not such a call, because an equal concurrent one may have been cut short: each is
+found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its parent can be
+forked again.
 
-Ended. A nested run that ended, in an outer run that continues: in a resume, and before a fork. Its committed steps are
-not run again, as with a Resumer, and nothing follows them.
+EndedRunAnswers. For a nested run that ended, in an outer run that continues: in a resumed run, and before a fork. Its
+committed steps are not run again, as with a Resumer, and nothing follows them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from refold.avro.errors import InputError
 
 
 class Differs(Departure):
-    """The code begins another step than the committed one, so it could not continue from the recording."""
+    """The code begins another step than the committed one, so it cannot continue from the recording."""
 
     def __init__(self, run: str, recorded: Step, name: str) -> None:
         self.recorded = recorded
@@ -67,12 +67,18 @@ class EndOfRecording(Departure):
 
 
 class Replayer:
-    """Answers from a recording alone. departure: the first call that it could not answer."""
+    """Answers only from a recording. departure: the first call that it could not answer."""
 
     is_world = False
 
     def __init__(self, recording: Recording, scope: Scope = "step", *, arguments: Patch = NO_PATCH) -> None:
-        """arguments: the changes that a fork makes in this nested run."""
+        """Prepare the answers.
+
+        Args:
+            recording: The recording.
+            scope: Which answers a request may get (call_cache.py).
+            arguments: The changes that a fork makes in this nested run.
+        """
         self._recorded = Recorded(recording, scope)
         self._earlier = {step.number: _earlier(step) for step in recording.steps}
         self._parents = CommittedSteps(recording, recording.forked_at)
@@ -92,8 +98,11 @@ class Replayer:
         return step
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """Return the attempts before the run was last resumed in this step. EndOfRecording after a run that did not
-        end."""
+        """Return the attempts before the run was last resumed in this step.
+
+        Raises:
+            EndOfRecording: The run did not end, and this is after its last step.
+        """
         if not self._recording.hash and number > self._last:
             run = self._recording.run
             self.depart(EndOfRecording(f"run {run} did not end: its recording holds {self._last} steps that did"))
@@ -107,7 +116,11 @@ class Replayer:
         return NO_ARGUMENTS if self._parents.has(number) else self._patch.arguments_of(kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
+        """Return the recorded call; None for kinds that the code computes itself.
+
+        Raises:
+            Unrecorded: There is none.
+        """
         self._require()
         found = self._recorded.take(place, asked) or self._in_place_of(asked)
         if found is None and asked.kind not in OF_THE_CODE:
@@ -123,11 +136,11 @@ class Replayer:
         return None
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """Return none: nothing is sent."""
+        """Return no keys: nothing is sent."""
         return ()
 
     def depart(self, departure: Departure) -> None:
-        """Have the run end with this, unless it departed before."""
+        """End the run with this departure, unless it departed before."""
         self.departure = self.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
@@ -145,15 +158,15 @@ class Replayer:
             raise self.departure
 
     def unused(self) -> tuple[At, ...]:
-        """The recorded calls that were not asked for, though their step was run."""
+        """Return the recorded calls that were not requested, although their step was run."""
         return tuple(at for at in self._recorded.unused() if (at.place.step, at.place.attempt) not in self._taken)
 
 
 class CommittedSteps:
-    """Answers of the committed steps, up to one of them: the part that resumes and forks share."""
+    """Answers of the committed steps, up to one of them: the part that resumed runs and forks share."""
 
     def __init__(self, recording: Recording, through: int) -> None:
-        """through: number of the last step that is answered for."""
+        """Prepare the answers. through: the number of the last step whose calls are answered."""
         self._recording = recording
         self._recorded = Recorded(recording)
         self._steps = {
@@ -162,11 +175,15 @@ class CommittedSteps:
         self.departure: Departure | None = None
 
     def has(self, number: int) -> bool:
-        """Whether the step is one of them."""
+        """Tell whether the step is one of them."""
         return number in self._steps
 
     def step(self, number: int, name: str) -> Step:
-        """The step, not to be run again. Differs where the code calls it otherwise."""
+        """Return the step, which is not run again.
+
+        Raises:
+            Differs: The code gives it another name.
+        """
         self.require()
         step = self._steps[number]
         if step.name != name:
@@ -174,11 +191,15 @@ class CommittedSteps:
         return step
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """The attempts before the run was last taken up in this step."""
+        """Return the attempts before the run was last resumed in this step."""
         return _earlier(self._steps[number])
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
+        """Return the recorded call; None for kinds that the code computes itself.
+
+        Raises:
+            Unrecorded: There is none.
+        """
         self.require()
         found = self._recorded.take(place, asked)
         if found is None and asked.kind not in OF_THE_CODE:
@@ -212,37 +233,45 @@ class EndedRunAnswers:
 
     @property
     def departure(self) -> Departure | None:
-        """The first thing that was not as committed."""
+        """The first difference from the committed steps."""
         return self._committed.departure
 
     def step(self, number: int, name: str) -> Step:
-        """Return the committed step. WithinRun if the code continues after the last."""
+        """Return the committed step.
+
+        Raises:
+            WithinRun: The code continues after the last step.
+        """
         self._require_recorded(number)
         return self._committed.step(number, name)
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """The attempts before the run was last taken up in this step."""
+        """Return the attempts before the run was last resumed in this step."""
         self._require_recorded(number)
         return self._committed.begun(number)
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """Return none: nothing is sent."""
+        """Return no keys: nothing is sent."""
         return ()
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """The code's own."""
+        """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
-        """Return the recorded call. Unrecorded if there is none; None for kinds that the code computes itself."""
+        """Return the recorded call; None for kinds that the code computes itself.
+
+        Raises:
+            Unrecorded: There is none.
+        """
         return self._committed.call(place, asked)
 
     def depart(self, departure: Departure) -> None:
-        """Have the run end with this, unless it departed before."""
+        """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """Return the answers of a nested run that ended, too."""
+        """Return the answers of a nested run, which ended too."""
         return self._committed.within(head, found)
 
     def _require_recorded(self, number: int) -> None:
@@ -254,7 +283,7 @@ class EndedRunAnswers:
 
 
 class Resumer:
-    """Answers of a resume: committed steps from the recording, then the world."""
+    """Answers of a resumed run: committed steps from the recording, then the world."""
 
     is_world = False
 
@@ -273,20 +302,20 @@ class Resumer:
 
     @property
     def departure(self) -> Departure | None:
-        """The first thing that was not as committed."""
+        """The first difference from the committed steps."""
         return self._committed.departure
 
     def step(self, number: int, name: str) -> Step | None:
-        """The committed step, or None."""
+        """Return the committed step; None if it must be run."""
         self._committed.require()
         return self._committed.step(number, name) if self._committed.has(number) else None
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
-        """Of the step that was pending, every attempt: they count."""
+        """Return every attempt of the pending step, because they count."""
         return self._committed.begun(number) if self._committed.has(number) else self._pending.get(number, ())
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """The code's own."""
+        """Return no arguments: the code's own are used."""
         return NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
@@ -298,8 +327,8 @@ class Resumer:
         return None if cut_short is None else self._answered.take(cut_short, asked)
 
     def keys(self, place: CallSite) -> Collection[str]:
-        """Return the keys of writes that ended in an attempt that was cut short: an equal unended write is another
-        one."""
+        """Return the keys of writes that ended in an attempt that was cut short: an equal write that did not end is
+        another effect."""
         cut_short = self._cut_short_before(place)
         return () if cut_short is None else self._answered.keys(cut_short)
 
@@ -309,18 +338,22 @@ class Resumer:
         return place._replace(attempt=cut_short) if cut_short is not None and place.attempt == cut_short + 1 else None
 
     def depart(self, departure: Departure) -> None:
-        """Have the run end with this, unless it departed before."""
+        """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """Return the answers of a nested run by its record: if it ended it is not repeated, if it was cut short it
+        """Return the answers of a nested run by its record: if it ended, it is not repeated; if it was cut short, it
         continues."""
         self._committed.require()
         return self._committed.within(head, found) if found is not None else Within(WORLD, is_sought=True)
 
 
 def child_in(recording: Recording, head: Recording, found: Call | None) -> Recording:
-    """The recording of the run that a recorded call began. WithinRun where it is not there."""
+    """Return the recording of the run that a recorded call began.
+
+    Raises:
+        WithinRun: It is missing.
+    """
     run = "" if found is None else child_of(found)
     child = recording.children.get(run)
     if child is None:
@@ -329,7 +362,7 @@ def child_in(recording: Recording, head: Recording, found: Call | None) -> Recor
 
 
 def _cut_short(step: Step) -> Attempt:
-    """The attempts that were cut short since one ended, as one: the last, with the calls of all."""
+    """Return the attempts that were cut short since one ended, as one attempt: the last, with the calls of all."""
     calls: list[Call] = []
     for each in step.attempts:
         calls = [] if each.ended_at else [*calls, *each.calls]

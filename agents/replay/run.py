@@ -9,7 +9,7 @@ With code:
    `parting` names the first differing step.
 4. A departure (something unrecorded, something denied) is raised at the end in any case, even if the code caught it. An
    exception of the agent's code itself is not a departure: it is how that run ended, and the recorded one may have
-   ended so.
+   ended in the same way.
 
 If the recorded run did not end, the replay ends where the recording does: the steps up to there are compared.
 
@@ -69,22 +69,22 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether the code did exactly what was recorded, to the last call, and nothing that is not recorded."""
+        """Whether the code did exactly what was recorded, to the last call, and nothing else."""
         return not self.escapes and self.hash == self.recorded_hash
 
     @property
     def parting(self) -> Parting | None:
-        """The first place where it did otherwise; None where all that was recorded is the same."""
+        """The first difference; None if everything that was recorded is the same."""
         return None if self.hash == self.recorded_hash else parting(self.now, self.recorded)
 
     @property
     def edges(self) -> Iterator[Edge]:
-        """How each edge of the recording can be had again."""
+        """Yield how each edge of the recording can be reproduced."""
         return edges(self.recorded)
 
     @property
     def _is_whole(self) -> bool:
-        return bool(self.recorded.hash)  # it ended
+        return bool(self.recorded.hash)  # only a run that ended has a hash
 
     @property
     def _committed(self) -> int:
@@ -97,10 +97,17 @@ def replayed(
 ) -> Replayed:  # fmt: skip
     """Run an agent's code, sync or async, against a recording.
 
-    fields: looks up reads, for recordings without their values. redact: as the run was recorded with. answers: more
-    lenient ones instead of a Replayer's. confined_to: the kernel confines this process, which may write files only in
-    that folder. Departure (Unrecorded, NetworkDenied) if the code departed from the recording; InputError for a
-    recording without code.
+    Args:
+        agent: The agent's function.
+        recording: The recording.
+        fields: Looks up the values of reads, for recordings without them.
+        redact: The redactor with which the run was recorded.
+        answers: More lenient answers instead of a Replayer's.
+        confined_to: If the kernel confines this process, the only folder in which it may write files.
+
+    Raises:
+        Departure: The code departed from the recording (Unrecorded, NetworkDenied).
+        InputError: The recording has no code.
     """
     under = _UnderWay(recording, fields, redact, answers, confined_to=confined_to)
     with under:
@@ -114,7 +121,7 @@ def replayed(
 async def replayed_async(
     agent: Agent, recording: Recording, *, fields: Fields | None = None, redact: Redact | None = None
 ) -> Replayed:
-    """As `replayed`, in an event loop that runs."""
+    """As `replayed`, in a running event loop."""
     under = _UnderWay(recording, fields, redact)
     with under:
         await under.run.drive_async(agent)
@@ -141,7 +148,7 @@ def stepped(recording: Recording) -> Iterator[Stepped]:
 
 
 class _UnderWay:
-    """One replay; a context manager around the agent's code."""
+    """One replay in progress; a context manager around the agent's code."""
 
     def __init__(
         self, recording: Recording, fields: Fields | None, redact: Redact | None, answers: Replayer | None = None,
@@ -177,11 +184,11 @@ class _UnderWay:
 
     @property
     def result(self) -> Replayed:
-        """Return the result."""
+        """Return the result of the replay."""
         return Replayed(self._recording, self._made.recording, self._answers.unused(), self._guard.escapes)
 
     def _stray(self, what: str) -> Departure:
-        """Deny a call outside the run, from any origin."""
+        """Deny a call outside of the run, wherever it comes from."""
         escape = Escape(what, site_of(""))
         self._guard.note(escape)
         departure = OutsideOfRun(self._recording.run, escape)
@@ -190,5 +197,5 @@ class _UnderWay:
 
 
 def _hash(run: Recording, count: int) -> str:
-    """Of a run's first steps."""
+    """Return the hash of a run's first steps."""
     return run.steps[count - 1].hash if 0 < count <= len(run.steps) else ""

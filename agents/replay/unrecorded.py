@@ -75,12 +75,12 @@ class OutsideOfRun(Departure):
 
 
 def unrecorded(recorded: Recorded, place: CallSite, asked: RecordedRequest) -> Unrecorded:
-    """The error for a request that `recorded` did not answer."""
+    """Return the error for a request that `recorded` did not answer."""
     return Unrecorded(recorded.run, place, asked, _nearest(list(recorded.all()), place, asked), recorded.same(asked))
 
 
 def request_line(asked: RecordedRequest) -> str:
-    """A request on one line: `tool search(q="x")`."""
+    """Return a request on one line: `tool search(q="x")`."""
     request = asked.request
     if isinstance(request, dict) and request.keys() <= {"args", "kwargs"}:
         given = [shown(each) for each in request.get("args", [])]
@@ -90,7 +90,7 @@ def request_line(asked: RecordedRequest) -> str:
 
 
 def where(place: CallSite) -> str:
-    """A place for people: `step 3 (plan)`, and the attempt where it is not the first."""
+    """Return a place for people: `step 3 (plan)`, with the attempt if it is not the first."""
     name = f" ({place.name})" if place.name else ""
     attempt = f", attempt {place.attempt}" if place.attempt > 1 else ""
     return f"step {place.step}{name}{attempt}"
@@ -118,7 +118,7 @@ def _nearest(calls: list[tuple[At, bool]], place: CallSite, asked: RecordedReque
 
 
 def _likeness(leaves: dict[str, Plain], at: At) -> float:
-    """How like the texts at the same places are, in all."""
+    """Return how similar the texts at the same paths are, in total."""
     other = dict(_leaves(at.call.asked.request, ""))
     texts = [(value, other.get(path)) for path, value in leaves.items()]
     return sum(
@@ -141,7 +141,8 @@ def _leaves(tree: Plain, path: str) -> Iterator[tuple[str, Plain]]:
 
 
 def _trees(asked: RecordedRequest, recorded: RecordedRequest) -> tuple[Plain, Plain]:
-    """What differs between requests: names beside the request, without the wrapping of a call without arguments."""
+    """Return the parts of two requests that are compared: names with requests, without the wrapping of a call without
+    arguments."""
     one, other = (
         request if isinstance(request, dict) else {"request": request} for request in compared(asked, recorded)
     )

@@ -1,4 +1,4 @@
-"""What a guard watches, and its errors and notes (agents/replay/guard.py).
+"""The operations that a guard watches, and its errors and notes (agents/replay/guard.py).
 
 A context is under guard, exempt from guards, or neither. `check` is called for the running code: under guard the
 operation is denied, and for code that is neither every open guard gets a note.
@@ -27,8 +27,8 @@ ESCAPES_MAX = 100
 class Escape(NamedTuple):
     """Something that ran, or tried to, and is not in the recording.
 
-    what: such as `connect to 127.0.0.1:80`; site: where, as file:line. thread: the thread that did it outside of the
-    replay's context, and was not stopped; empty where the replayed code was denied it.
+    what: such as `connect to 127.0.0.1:80`. site: where, as file:line. thread: the thread that did it outside of the
+    replay's context, and was not stopped; empty if it was denied to the replayed code.
     """
 
     what: str
@@ -48,7 +48,7 @@ class Escape(NamedTuple):
 
 
 class NetworkDenied(Departure):
-    """Code under replay tried to reach outside by itself. what: the operation; site: where, as file:line."""
+    """Code under replay tried to reach outside by itself. what: the operation. site: where, as file:line."""
 
     def __init__(self, what: str, site: str) -> None:
         self.what = what
@@ -60,7 +60,7 @@ class NetworkDenied(Departure):
 
 
 class GuardWatch:
-    """What one guard has seen.
+    """What one guard has detected.
 
     denied: the first denied operation. escapes: every denied or noted operation, each once, up to ESCAPES_MAX; it may
     grow after the guard is left. frame: while the guard is open, the frame that entered it.
@@ -69,8 +69,13 @@ class GuardWatch:
     def __init__(
         self, on_denied: Callable[[NetworkDenied], None] = lambda denied: None, *, confined_to: str = ""
     ) -> None:
-        """on_denied is called for each denied operation, before it is raised. confined_to: the kernel confines native
-        code, so ctypes is allowed, and files are written only in that folder."""
+        """Create a guard.
+
+        Args:
+            on_denied: Called for each denied operation, before it is raised.
+            confined_to: If the kernel confines native code, the only folder in which files may be written; ctypes is
+                then allowed.
+        """
         self.denied: NetworkDenied | None = None
         self.escapes: list[Escape] = []
         self.confined_to = confined_to
@@ -78,7 +83,7 @@ class GuardWatch:
         self._on_denied = on_denied
 
     def deny(self, what: str, site: str) -> NetworkDenied:
-        """The error to raise."""
+        """Note a denied operation, and return the error to raise."""
         denied = NetworkDenied(what, site)
         self.denied = self.denied or denied
         self.note(Escape(what, site))
@@ -86,14 +91,14 @@ class GuardWatch:
         return denied
 
     def note(self, escape: Escape) -> None:
-        """Keep it in `escapes`."""
+        """Add a note to `escapes`."""
         if len(self.escapes) < ESCAPES_MAX and escape not in self.escapes:
             self.escapes.append(escape)
 
 
 class GuardContext:
-    """That this context is under guard, or outside of every one (None). site: the line that gave it its work, where
-    another thread did."""
+    """The guard of a context; None for a context outside of every guard. site: if another thread started the work, the
+    line that did."""
 
     __slots__ = ("guard", "site")
 
@@ -110,14 +115,14 @@ _open: tuple[GuardWatch, ...] = ()
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Code that runs here is exempt from guards: for refold's own reads of its log."""
+    """Exempt the code in this context from guards: for refold's own reads of its log."""
     with within(_OUTSIDE):
         yield
 
 
 @contextmanager
 def within(under: GuardContext) -> Iterator[None]:
-    """Code that runs here is under the same guard as the context of `under`."""
+    """Run the code in this context under the same guard as the context of `under`."""
     token = _UNDER.set(under)
     try:
         yield
@@ -126,7 +131,7 @@ def within(under: GuardContext) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether anything that is done here may be denied or noted: a quick look."""
+    """Tell quickly whether an operation of the running code might be denied or noted."""
     return bool(_open) or _UNDER.get() is not None
 
 
@@ -151,7 +156,11 @@ def current() -> GuardContext | None:
 
 
 def check(what: str) -> None:
-    """NetworkDenied under guard; elsewhere a note for each guard that is open."""
+    """Check an operation of the running code. Every open guard notes it if the code is neither under guard nor exempt.
+
+    Raises:
+        NetworkDenied: The code is under guard.
+    """
     under = current()
     if under is not None:
         if under.guard is not None:
@@ -166,7 +175,7 @@ def check(what: str) -> None:
 
 
 def set_under(under: GuardContext) -> contextvars.Token[GuardContext | None]:
-    """Have this context be under a guard from here on."""
+    """Put this context under a guard from here on."""
     return _UNDER.set(under)
 
 
@@ -194,7 +203,7 @@ def close_watch(guard: GuardWatch) -> None:
 _PATHS = sysconfig.get_paths()
 LIBRARIES = tuple({_PATHS[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _HERE = Path(__file__)
-# Recorder and replay are on the stack of every call, and no user's own code is in them.
+# Recorder and replay are on the stack of every call, and contain no user's code.
 _OURS = tuple(
     f"{folder / name}{os.sep}"
     for folder in (_HERE.parent.parent, _HERE.resolve().parent.parent)
@@ -203,7 +212,8 @@ _OURS = tuple(
 
 
 def site_of(given_from: str) -> str:
-    """The innermost line of a user's own code; without one `given_from`, else the innermost line that is not ours."""
+    """Return the innermost line of a user's own code; without one `given_from`, else the innermost line outside of
+    refold."""
     innermost = ""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
