@@ -42,22 +42,25 @@ from refold.avro.canonical import encode, json_tree
 
 
 def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | None:
-    """Where b first parts from a; None where it never does.
+    """Return the first difference of b from a; None if they do not differ.
 
-    exact: clock, randomness, new ids and the points of reads count as well, which no two live runs share; for a run
-    against its own replay.
+    Args:
+        a: A run.
+        b: Another run.
+        exact: Whether clock readings, random numbers, generated ids and the points of reads count too. No two live
+            runs share these; it is meant for a run and its own replay.
     """
     return _Comparison(a, b, exact).divergence()
 
 
 def uncompared(a: Recording, b: Recording) -> list[str]:
-    """Return the parts of their requests that do not count, for people: `tool find: matched without request_id`."""
+    """Describe the parts of the runs' requests that are not compared: `tool find: matched without request_id`."""
     return matchings(asked_of(a, b))
 
 
 class _Comparison:
     def __init__(self, a: Recording, b: Recording, exact: bool, names: Renaming | None = None) -> None:
-        """names: of the runs that these are within."""
+        """Prepare the comparison. names: values of the outer runs that are called differently on each side."""
         self._a, self._b, self._exact = a, b, exact
         self._names = names or Renaming()
         self._within: dict[tuple[str, str], Divergence | None] = {}
@@ -69,7 +72,7 @@ class _Comparison:
         )  # fmt: skip
 
     def divergence(self) -> Divergence | None:
-        """The whole comparison."""
+        """Compare the runs, and return the first difference."""
         found = self._start() or self._steps() or self._end()
         if found is None:
             return None
@@ -103,7 +106,7 @@ class _Comparison:
         return self._outside(things, None)
 
     def _outside(self, things: list[tuple[What, Plain, Plain]], step: int | None) -> Divergence | None:
-        """Return the first of these that differs; they belong to no step."""
+        """Return the first difference among these, which belong to no step."""
         for what, one, other in things:
             if not self._rules.is_same(one, other):
                 return msgspec.structs.replace(self._made(StepDifference(what, one, other), None), step=step)
@@ -122,10 +125,10 @@ class _Comparison:
         return self._alone("a" if len(self._a.steps) > shorter else "b", shorter, is_last=True)
 
     def _is_cut_short(self, a: Step, b: Step, found: Sequence[StepDifference]) -> bool:
-        """Whether one side's step has not ended, and so far did nothing else than the other's."""
+        """Tell whether one side's step has not ended, and did nothing else than the other's so far."""
         if self._exact or a.is_committed == b.is_committed:
             return False
-        side = "a_call" if b.is_committed else "b_call"  # of the step that was cut short
+        side = "a_call" if b.is_committed else "b_call"  # the side of the step that was cut short
         return all(
             each.what in ("kept", "result", "outcome", "step_failure")
             or (each.what == "call" and getattr(each, side) is None)
@@ -133,7 +136,7 @@ class _Comparison:
         )
 
     def _in_step(self, index: int, found: list[StepDifference]) -> Divergence:
-        """Interpret that the steps at an index differ."""
+        """Interpret the differences of the steps at an index."""
         rest_a, rest_b = self._a.steps[index:], self._b.steps[index:]
         keys_a = [_key(each, self._names) for each in rest_a]
         keys_b = [_key(each) for each in rest_b]
@@ -156,18 +159,19 @@ class _Comparison:
         return msgspec.structs.replace(self._made(found[0], index), also=tuple(also))
 
     def _alone(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
-        """One side has a step at the index that the other does not have."""
+        """Return the result if one side has a step at the index that the other does not have."""
         owner = self._a if side == "a" else self._b
         tree = step_tree(owner.steps[index])
         other = self._b if side == "a" else self._a
-        # What the other does in its place, where it does anything at all.
+        # What the other side does at that position, if it does anything at all.
         instead = None if is_last or index >= len(other.steps) else step_tree(other.steps[index])
         found = StepDifference("step", *((tree, instead) if side == "a" else (instead, tree)))
         made = self._made(found, index)
         return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
 
     def _made(self, found: StepDifference, index: int | None) -> Divergence:
-        """index: of its steps, the same on both sides; None if it belongs to no step."""
+        """Return a difference as the result. index: of its steps, the same on both sides; None if it belongs to no
+        step."""
         side_a = self._side(self._a, found.a, index, found.a_attempt, found.a_call)
         side_b = self._side(self._b, found.b, index, found.b_attempt, found.b_call)
         # The state of a conversation holds the messages to the agent.
@@ -191,7 +195,7 @@ class _Comparison:
             return []
         if found.what == "kept" and index is not None:
             state_a, state_b = _state_after(self._a, index), _state_after(self._b, index)
-            # Edits may differ where the states they lead to do not.
+            # Edits may differ although the states that they lead to do not.
             return differences(self._names.of(state_a), state_b) or differences(found.a, found.b)
         return differences(self._names.of(found.a), found.b)
 
@@ -200,7 +204,7 @@ class _Comparison:
             one = None if pair.a is None else self._a.steps[index + pair.a]
             other = None if pair.b is None else self._b.steps[index + pair.b]
             if one is not None and other is not None:
-                # Behind a divergence states differ by nature.
+                # After a divergence the states differ anyway.
                 found = next((each for each in found_in(one, other, self._rules) if each.what != "kept"), None)
                 if found is not None:
                     yield LaterDifference(a=one.number, b=other.number, what=found.what)
@@ -220,7 +224,7 @@ def _state_after(run: Recording, index: int) -> Plain:
 
 
 def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> bool:
-    """Whether the first item of a side is later on the other, and matches nothing there."""
+    """Tell whether the first item of a side occurs later on the other side, without a match there."""
     alone_a = {a[pair.a] for pair in pairs if pair.a is not None and not pair.same}
     alone_b = {b[pair.b] for pair in pairs if pair.b is not None and not pair.same}
     first = pairs[0]
@@ -228,7 +232,7 @@ def _is_reordered(pairs: Sequence[Pair], a: Sequence[str], b: Sequence[str]) -> 
 
 
 def _key(step: Step, names: Renaming | None = None) -> str:
-    """Return a step's requests, or its result if it has none: equal for steps that belong together."""
+    """Return a step's requests, or its result if it has none; the text is equal for steps that belong together."""
     asked = [request_key(each.asked, names) for each in step.calls]
     silent = all(each.asked.kind == "decide" for each in step.calls)
     result: Any = None
@@ -253,8 +257,8 @@ def _forked(a: Recording, b: Recording) -> Plain:
 
 
 class SelfCheck(NamedTuple):
-    """The result of the comparison. altered: the numbers of the steps whose recorded hashes do not match their content;
-    is_altered: whether the run's own hash does not."""
+    """The result of comparing a run with its replay. altered: the numbers of the steps whose recorded hashes do not
+    match their content. is_altered: whether the run's own hash does not match."""
 
     run: str
     steps: int
@@ -269,7 +273,7 @@ class SelfCheck(NamedTuple):
 
 
 def against_itself(recording: Recording) -> SelfCheck:
-    """The run, stepped through and compared."""
+    """Step through a run without code, and compare it with the result."""
     again = chained(recording)
     altered = tuple(
         one.number

@@ -35,7 +35,14 @@ class Pair(NamedTuple):
 def aligned(
     a: Sequence[Hashable], b: Sequence[Hashable], weak_a: Sequence[Hashable], weak_b: Sequence[Hashable]
 ) -> Iterator[Pair]:
-    """Every item of both, in order."""
+    """Yield every item of both sequences, in order.
+
+    Args:
+        a: The keys of one side's items.
+        b: The keys of the other side's.
+        weak_a: Weaker keys of one side's items.
+        weak_b: Weaker keys of the other side's.
+    """
     for tag, a_from, a_to, b_from, b_to in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if tag == "equal":
             yield from (Pair(a_from + at, b_from + at, True) for at in range(a_to - a_from))
@@ -51,7 +58,7 @@ Op: TypeAlias = Literal["set", "add", "remove"]
 
 
 class FieldDifference(NamedTuple):
-    """One place. a, b: the values; None on a side that has none."""
+    """One path at which two trees differ. a, b: the values; None on a side that has none."""
 
     path: str
     op: Op
@@ -60,7 +67,7 @@ class FieldDifference(NamedTuple):
 
 
 def differences(a: Plain, b: Plain) -> list[FieldDifference]:
-    """Every place where b is not a; none where they are equal."""
+    """Return every path at which b differs from a; empty if they are equal."""
     return list(_differences(a, b))
 
 
@@ -71,7 +78,7 @@ def _differences(a: Plain, b: Plain) -> Iterator[FieldDifference]:
         elif right is difference.ABSENT:
             yield FieldDifference(path, "remove", left, None)
         else:
-            # If nothing differs inside, they are written differently.
+            # If nothing differs inside, the texts only differ in form.
             inner = [each._replace(path=_inside(path, each.path)) for each in _in_texts(left, right)]
             yield from inner or [FieldDifference(path, "set", left, right)]
 

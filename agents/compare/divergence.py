@@ -50,7 +50,7 @@ _ASKED: frozenset[What] = frozenset({"step", "order", "name", "call", "tool", "a
 
 
 def why_of(what: What) -> Why:
-    """Whose doing it is that this differs, where all before it is equal."""
+    """Return the origin of a difference, if everything before it is equal."""
     if what in _STARTED:
         return "started"
     if what in _ANSWERED:
@@ -106,7 +106,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def divergence_json(found: Divergence) -> Plain:
-    """The JSON tree: `--json`'s."""
+    """Return the JSON tree that `--json` prints."""
     tree = msgspec.to_builtins(found)
     tree["differences"] = [each._asdict() for each in found.differences]
     tree["within"] = None if found.within is None else divergence_json(found.within)

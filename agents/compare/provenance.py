@@ -1,11 +1,11 @@
-"""The observations behind the first divergence in the logs: on each side, with what they were derived from.
+"""The observations that caused the first divergence, in the logs: for each side, with what they were derived from.
 
     a read with another answer           each field of the entity that differs, at the two points of the reads
     any other difference in a step       the recorded step; in a conversation the tool call, or the message
     a run's input or end                 the run
 
 Each is a field of an entity, with the chain of its causes. A side whose log does not hold (or no longer holds) what the
-recording names has no chain there. Folded, only relevant causes are shown: causes that both sides depend on explain no
+recording names has no chain. Folded, only relevant causes are shown: causes that both sides depend on explain no
 difference, and of the others the nearest are shown.
 """
 
@@ -27,7 +27,7 @@ CAUSES_MAX = 3
 
 
 class FieldCauses(NamedTuple):
-    """One field on one side, the nearest observation first. key: of a map field, else None."""
+    """One field on one side, the nearest observation first. key: for a map field, the key; else None."""
 
     side: Literal["a", "b"]
     entity: str
@@ -37,8 +37,8 @@ class FieldCauses(NamedTuple):
 
 
 class FieldProvenance(NamedTuple):
-    """The provenance of one field, as it is shown. links: the shown links of its chain; shared: how many others both
-    sides depend on; more: how many causes are left out."""
+    """The provenance of one field, as it is shown. links: the shown links of its chain. shared: how many others both
+    sides depend on. more: how many causes are left out."""
 
     behind: FieldCauses
     links: tuple[TraceLink, ...]
@@ -62,7 +62,14 @@ OF_ACTION: dict[What, str] = {"arguments": "inputs", "tool": "tool", "call": "to
 
 
 def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) -> list[FieldCauses]:
-    """Return the provenance of both sides, a's first. depth: how many causes back a chain reaches."""
+    """Return the provenance of both sides, a's first.
+
+    Args:
+        found: The divergence.
+        a: One run and its log.
+        b: The other run and its log.
+        depth: How many causes back a chain reaches.
+    """
     if found.within is not None:
         child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
         return provenance(found.within, RunInLog(child_a, a.log), RunInLog(child_b, b.log), depth)
@@ -74,10 +81,10 @@ def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) 
 
 
 def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
-    """Return the same without the common part: of each chain its beginning, and few causes.
+    """Return the provenance without the common part: the beginning of each chain, and few causes.
 
-    Causes that both sides depend on are left out if the sides belong together: by entity and field, or each the only
-    one.
+    Causes that both sides depend on are left out if the sides belong together: by entity and field, or because each is
+    the only one of its side.
     """
     sides = [[each for each in behind if each.side == side] for side in ("a", "b")]
     found = []
@@ -97,7 +104,7 @@ def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
 
 
 def _read(side: Side, run: Recording, what: What) -> Call | None:
-    """The call that a divergence is about, where it is a read that was answered."""
+    """Return the call that a divergence is about, if it is a read that was answered."""
     if what != "answer" or side.step is None or side.call is None or side.attempt is None:
         return None
     step = next(each for each in run.steps if each.number == side.step)
@@ -125,7 +132,7 @@ def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) 
 
 
 def _as_read(read: Call, log: Log) -> EntityView | None:
-    """The entity at the point it was read at; None where this log cannot say."""
+    """Return the entity at the point at which it was read; None if this log cannot rebuild it."""
     try:
         return read_again(log, read.asked.name, read.answer)
     except InputError:
@@ -136,7 +143,7 @@ def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, d
     for entity, field, key in _places(side, known.run, what):
         try:
             chain = known.log.state(entity).why(field, key)
-        except InputError:  # this log holds nothing of it
+        except InputError:  # this log has nothing of it
             continue
         yield FieldCauses(name, entity, field, key, _near(chain, depth))
         return

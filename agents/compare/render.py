@@ -34,8 +34,13 @@ DIFFERENCES_MAX = 12
 
 
 def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = False) -> Iterator[str]:
-    """Yield the lines. is_short: long values are cut, differing ones around the difference. is_folded: of many
-    differing places, only the first few."""
+    """Yield the lines.
+
+    Args:
+        found: The divergence; None if the runs do not differ.
+        is_short: Whether long values are cut, differing ones around the difference.
+        is_folded: Whether only the first few of many differing paths are shown.
+    """
     if found is None:
         yield "no difference"
         return

@@ -45,14 +45,14 @@ CHARACTERS_MIN = 8
 
 
 class Renaming:
-    """Names of a and what b calls the same."""
+    """Values of run a, and what run b has instead of them."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._numbers: dict[int | float, int | float] = {}
 
     def note(self, a: Plain, b: Plain) -> None:
-        """From here on a's value stands for b's."""
+        """Note that b has its value wherever a has the given one."""
         if isinstance(a, str) and isinstance(b, str):
             if a != b and min(len(a), len(b)) >= CHARACTERS_MIN:
                 self._texts[a] = b
@@ -60,7 +60,7 @@ class Renaming:
             self._numbers[a] = b
 
     def heard(self, a: Call, b: Call) -> None:
-        """Note the answers to the same request, if its kind is one of these."""
+        """Note the answers to the same request, if its kind is one of FRESH."""
         if a.asked.kind in FRESH:
             self.note(a.answer, b.answer)
         if a.asked.kind == "now":
@@ -68,11 +68,11 @@ class Renaming:
                 self.note(one, other)
 
     def is_same(self, a: Plain, b: Plain) -> bool:
-        """Whether b is a by other names."""
+        """Tell whether b equals a after renaming."""
         return is_same(a, b) or (bool(self._texts or self._numbers) and is_same(self.of(a), b))
 
     def of(self, a: Plain) -> Plain:
-        """a's tree as b would have it."""
+        """Return a's tree as b would have written it."""
         if isinstance(a, str):
             for old, new in self._texts.items():
                 if old in a:
@@ -96,7 +96,7 @@ def _forms(micros: Plain) -> tuple[Plain, ...]:
 
 
 class StepDifference(NamedTuple):
-    """One difference. a, b: the values. *_attempt, *_call: numbers of each side's attempt and call. within: of nested
+    """One difference. a, b: the values. *_attempt, *_call: numbers of each side's attempt and call. within: for nested
     runs, where these differ."""
 
     what: What
@@ -110,9 +110,11 @@ class StepDifference(NamedTuple):
 
 
 class CompareRules(NamedTuple):
-    """How strictly to compare. exact: values that differ in every live run count too (steps.py). within:
-    compares two nested runs, by their ids; False if the recording of one is missing. children_a, children_b: the
-    recordings of these runs."""
+    """How strictly to compare.
+
+    exact: whether values that differ in every live run count too (see the module). within: compares two nested runs, by
+    their ids; False if the recording of one is missing. children_a, children_b: the recordings of these runs.
+    """
 
     names: Renaming
     exact: bool = False
@@ -122,7 +124,7 @@ class CompareRules(NamedTuple):
     children_b: Mapping[str, Recording] = {}
 
     def is_same(self, a: Plain, b: Plain) -> bool:
-        """Whether two trees are the same by these rules."""
+        """Tell whether two trees are the same by these rules."""
         return self.names.is_same(a, b)
 
 
@@ -157,7 +159,7 @@ def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
     """Yield effects of attempts before the last one that the other side does not have."""
     for one, other in zip(a.attempts[:-1], b.attempts[:-1], strict=False):
         for _ in _calls(one.calls, other.calls, rules):
-            pass  # only note the values that differ in every run: writes may hold them
+            pass  # only note the values that differ in every run, because writes may contain them
     done_a, done_b = _only_earlier(a, rules.children_a, rules.names), _only_earlier(b, rules.children_b)
     again_a, again_b = _requests(a, rules.children_a, rules.names), _requests(b, rules.children_b)
     for key in [*done_a, *(key for key in done_b if key not in done_a)]:
@@ -173,10 +175,12 @@ def _earlier(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
 def _only_earlier(
     step: Step, children: Mapping[str, Recording], names: Renaming | None = None
 ) -> dict[str, tuple[int, int, Call]]:
-    """Yield tools' writes of attempts before the last that the last one does not request again: attempt, position and
-    call.
+    """Return the write calls of attempts before the last that the last attempt does not request again.
 
     A write of a nested run has the position of the call that began that run.
+
+    Returns:
+        By key: the number of the attempt, the position, and the call.
     """
     again = _requests(step, children, names)
     found: dict[str, tuple[int, int, Call]] = {}
@@ -197,7 +201,7 @@ def _requests(step: Step, children: Mapping[str, Recording], names: Renaming | N
 
 
 def _calls_within(call: Call, children: Mapping[str, Recording]) -> Iterator[Call]:
-    """All calls of the run that a call began, and of those within it."""
+    """Yield all calls of the run that a call began, and of its nested runs."""
     child = children.get(child_of(call))
     if child is None:
         return
@@ -267,13 +271,13 @@ def _asks_same(a: Call, b: Call, rules: CompareRules) -> bool:
 
 
 def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
-    """Return the compared parts of two requests: everything only if exact."""
+    """Return the compared parts of two requests. Everything is compared only if `exact` is set."""
     return (a.asked.request, b.asked.request) if rules.exact else compared(a.asked, b.asked)
 
 
 def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) -> Iterator[StepDifference]:
     inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
-    if inner:  # before how the call ended: a nested run that departed from its recording made it fail
+    if inner:  # before how the call ended, because a nested run that departed from its recording made it fail
         yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
         return
     failed_a, failed_b = failure_tree(a.failure), failure_tree(b.failure)
@@ -294,8 +298,8 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) ->
 
 
 def _heard(call: Call, exact: bool) -> Plain:
-    """Return the compared part of an answer: a read by its content, an exchange by its bytes, a nested run by how it
-    ended; the point of the log, the times, and the hash count only if exact."""
+    """Return the compared part of an answer: for a read its content, for an exchange its bytes, for a nested run how it
+    ended. The point of the log, the times, and the hash are compared only if `exact` is set."""
     if call.asked.kind == "model" and is_exchange(call.asked.request) and isinstance(call.answer, dict) and not exact:
         chunks = [body for _, body in call.answer.get("chunks", ())]
         headers = [[name, value] for name, value in call.answer.get("headers", ()) if name.lower() != "date"]
@@ -310,7 +314,7 @@ def _heard(call: Call, exact: bool) -> Plain:
 
 
 def request_key(asked: RecordedRequest, names: Renaming | None = None) -> str:
-    """A text that equal requests share; with `names`, as the other run would have asked."""
+    """Return a text that is the same for equal requests. names: if given, values are renamed to the other run's."""
     if names is None:
         return asked.hash
     return replace(asked, request=names.of(asked.request), found_by=names.of(asked.found_by)).hash

@@ -1,7 +1,7 @@
 """Which claim may carry an effect out, decided from the log's records in the log's order.
 
 1. `intended` with a new token requests the claim. It is granted if, at its position in the log, no earlier claim is
-   open and the effect is not done; else it is denied for good. Later records do not matter, so every reader of the log
+   open and the effect is not done; else it is denied for good. Later records do not matter. So every reader of the log
    decides alike, and a process that was denied and killed leaves nothing that could be granted later.
 2. A granted claim is open until its `failed` or `released`. `unknown` leaves it open: no other claim is granted.
 3. `done` settles the effect whatever other records say, for any claim: the first one's result is the result.
@@ -9,7 +9,7 @@
    and except when a person records again, for the claim that failed last, that it was not done: then attempts are
    counted from 0.
 
-A token is `<run>:<unique>`: so the run that holds a claim is known from it. Retractions have no effect here.
+A token is `<run>:<unique>`, so the run that holds a claim is known from it. Retractions have no effect here.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PROBE = "probe"
-"""reconciled_by of a probe within an attempt; it uses up the attempt, a person's answer does not."""
+"""The value of reconciled_by for a probe within an attempt. A probe uses up the attempt, a person's answer does not."""
 
 
 def token_of(run: str, unique: str) -> str:
-    """A claim's token."""
+    """Return a claim's token."""
     return f"{run}:{unique}"
 
 
 def run_of(token: str) -> str:
-    """The run that made a claim."""
+    """Return the run that made a claim."""
     return token.rpartition(":")[0]
 
 
 @dataclass(slots=True)
 class Claim:
-    """A granted claim that is open. intended_at in microseconds."""
+    """A granted claim that is open. intended_at: microseconds."""
 
     token: str
     intended_at: int
@@ -43,12 +43,12 @@ class Claim:
 
     @property
     def run(self) -> str:
-        """Who made it."""
+        """The run that made it."""
         return run_of(self.token)
 
     @property
     def until(self) -> int:
-        """When its holder must have finished, in microseconds."""
+        """When its holder must have finished, microseconds."""
         return self.intended_at + self.lease_ms * 1000
 
 
@@ -62,7 +62,7 @@ class Finished:
 
 @dataclass(slots=True)
 class FailedAttempt:
-    """How the last attempt failed; error: as stored in the log; at in microseconds."""
+    """How the last attempt failed. error: as stored in the log. at: microseconds."""
 
     token: str
     at: int = 0
@@ -95,7 +95,12 @@ class EffectState:
     tokens: set[str] = field(default_factory=set)
 
     def take(self, patch: Mapping[str, Any], cleared: tuple[str, ...] = ()) -> None:
-        """The next observation of the effect, in log order."""
+        """Apply the next observation of the effect, in log order.
+
+        Args:
+            patch: The observation's fields.
+            cleared: The fields that it clears.
+        """
         self.is_settled = "settled_at" in patch or (self.is_settled and "settled_at" not in cleared)
         self.has_error = "error" in patch or (self.has_error and "error" not in cleared)
         for token, said in (patch.get("claims") or {}).items():
@@ -111,7 +116,7 @@ class EffectState:
 
     @property
     def disproved(self) -> tuple[str, ...]:
-        """The fields that no longer hold once the effect is done: the error of an attempt before."""
+        """The fields that no longer hold once the effect is done: the error of an earlier attempt."""
         return ("error",) if self.has_error else ()
 
     @property

@@ -25,7 +25,8 @@ class NotDone(RefoldError):
 
 
 class EffectUnknown(RefoldError):
-    """An effect was sent, and its fate is not known. `key` names it; the message says how to settle it."""
+    """An effect was sent, and it is not known whether it was carried out. `key` names it; the message says how to
+    settle it."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(

@@ -49,9 +49,21 @@ from refold.streams.point import When
 def settle(
     book: EffectLog, key: str, found: Done | NotDone, now_micros: int, *, by: str, note: str = ""
 ) -> EffectState:
-    """Record the result of an effect, and return its state then. by: who found out.
+    """Record the result of an effect of unknown status.
 
-    InputError if there is nothing to settle.
+    Args:
+        book: The effects of the log.
+        key: The effect's key.
+        found: What is known now: done with a result, or not done.
+        now_micros: The time, microseconds.
+        by: Who found out.
+        note: How it was found out.
+
+    Returns:
+        The state of the effect afterwards.
+
+    Raises:
+        InputError: There is nothing to settle.
     """
     standing = book.read(key)
     if isinstance(found, Done) and standing.done is not None and standing.done.result is None:
@@ -79,7 +91,11 @@ def settle(
 
 
 def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
-    """Return the claim whose result is not known. Raises InputError if no claim is."""
+    """Return the claim whose result is not known.
+
+    Raises:
+        InputError: There is none, or its lease is not over.
+    """
     if not standing.status:
         raise InputError(f"effect {key}: no such effect is recorded; `refold effects list` shows the keys")
     claim = standing.holder
@@ -92,7 +108,7 @@ def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
 
 
 def run(steps: Steps, sleep: Callable[[float], None] = time.sleep) -> Any:
-    """Run to the end; coroutines that tools give are run on a loop of their own."""
+    """Run the protocol to its end in this thread. Coroutines that tools return are run on a loop of their own."""
 
     def done(command: Command) -> Any:
         if isinstance(command, Logged):
@@ -116,7 +132,7 @@ def run(steps: Steps, sleep: Callable[[float], None] = time.sleep) -> Any:
 
 
 async def run_async(steps: Steps) -> Any:
-    """Run to the end, without holding up the loop; tools may be coroutine functions, or not."""
+    """Run the protocol to its end, without blocking the loop. Tools may be coroutine functions, or not."""
 
     async def done(command: Command) -> Any:
         if isinstance(command, Logged):
@@ -141,14 +157,15 @@ async def run_async(steps: Steps) -> Any:
 
 
 async def _finished(work: Callable[[], Any]) -> Any:
-    """Return the work's result. A task that is cancelled meanwhile ends after the work: records stay in order."""
+    """Return the work's result. If the task is cancelled meanwhile, it ends only after the work, so that records keep
+    their order."""
     future = in_thread(work)
     await waited_for(future)
     return future.result()
 
 
 def _waited_for(answer: Awaitable[Any]) -> Any:
-    """Return the awaited answer, on a new loop; in another thread if this one has a running loop."""
+    """Return the awaited answer, on a new loop; in another thread if this one already runs a loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -164,7 +181,7 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 class Ledger:
     """The effects of a log. Several threads and tasks may use one.
 
-    log: used in its turn (`Log.turn`). now_micros, new_token, sleep: from outside. All else: see EffectLog.
+    log: used in its turn (`Log.turn`). now_micros, new_token, sleep: injected. The others: see EffectLog.
     """
 
     def __init__(
@@ -187,27 +204,43 @@ class Ledger:
     def perform(self, order: Order, send: Callable[[str], Any], terms: Terms | None = None) -> Plain:
         """Carry an effect out once, and return its result as JSON: the first one, if it was done before.
 
-        send: called with the key; returns JSON (or Done, with a receipt), raises NotDone if nothing happened. Raises
-        the error of `send` if it was not carried out, EffectFailed if that was earlier, EffectUnknown if the result is
-        unknown, ResultNotKept, and StorageError if the log cannot be used.
+        Args:
+            order: The effect.
+            send: Called with the key. Returns JSON (or Done, with a receipt); raises NotDone if nothing happened.
+            terms: How it may be tried.
+
+        Raises:
+            EffectFailed: It was not carried out in earlier attempts, and may not be tried again.
+            EffectUnknown: It was sent, and it is not known whether it was carried out.
+            ResultNotKept: It was carried out, but its result could not be recorded.
+            StorageError: The log cannot be used.
+            Exception: The error of `send`, if it was not carried out.
         """
         return run(self._protocol.perform(order, send, terms or Terms()), self._sleep)
 
     async def perform_async(self, order: Order, send: Callable[[str], Any], terms: Terms | None = None) -> Plain:
-        """The same on an event loop, which it does not hold up; send and probe may be coroutine functions."""
+        """As `perform`, without blocking the event loop; send and probe may be coroutine functions."""
         return await run_async(self._protocol.perform(order, send, terms or Terms()))
 
     def list(self, *, status: str = "", run: str = "", tool: str = "", at: When = None) -> list[Effect]:
-        """Return the effects, by the time they were first intended. run: those that it carried out, or is about to.
+        """Return the effects, by the time they were first intended.
 
-        at: as they were at this point; whether a lease is over is always judged by the clock now.
+        Args:
+            status: Only effects with this status.
+            run: Only effects that this run carried out, or is about to.
+            tool: Only effects of this tool.
+            at: As they were at this point. Whether a lease is over is always judged by the current time.
         """
         with self._book.log.turn:
             found = listing.listed(self._book.log, self._now_micros(), at=at)
         return [*filter(listing.chosen_by(status, run, tool), found)]
 
     def effect(self, key: str) -> Effect:
-        """Return one effect; InputError if there is none."""
+        """Return one effect.
+
+        Raises:
+            InputError: There is none with that key.
+        """
         with self._book.log.turn:
             found = listing.listed(self._book.log, self._now_micros(), keys=[key])
         if not found:
@@ -215,17 +248,38 @@ class Ledger:
         return found[0]
 
     def settle(self, key: str, found: Done | NotDone, *, by: str, note: str = "") -> Effect:
-        """Record the result of an effect of unknown status: Done(result), or NotDone(): it may be tried again.
+        """Record the result of an effect of unknown status.
 
-        by: who found out. InputError if it is not unknown. Returns the effect afterwards.
+        Args:
+            key: The effect's key.
+            found: Done(result), or NotDone(): it may be tried again.
+            by: Who found out.
+            note: How it was found out.
+
+        Returns:
+            The effect afterwards.
+
+        Raises:
+            InputError: Its status is not unknown.
         """
         settle(self._book, key, found, self._now_micros(), by=by, note=note)
         return self.effect(key)
 
     def settle_by(self, key: str, probe: Probe, *, by: str, note: str = "") -> Effect:
-        """Settle an effect by a probe; it stays unknown if the probe cannot tell.
+        """Settle an effect by a probe. It stays unknown if the probe cannot tell.
 
-        InputError if it is not unknown, or is found not done while its request may still be in progress.
+        Args:
+            key: The effect's key.
+            probe: Finds out whether it was carried out.
+            by: Who runs the probe.
+            note: More about it.
+
+        Returns:
+            The effect afterwards.
+
+        Raises:
+            InputError: Its status is not unknown, or the probe found it not done while its request may still be in
+                progress.
         """
         effect, asked_at = self.effect(key), self._now_micros()
         require_unknown(key, self._book.read(key), self._now_micros())
@@ -248,9 +302,16 @@ class Ledger:
 
     def compensate(self, run: str, undos: Mapping[str, Undo], *, agent: str = "", terms: Terms | None = None,
                    is_dry: bool = False) -> Iterator[Undone]:  # fmt: skip
-        """Undo what a run did, last effect first, with a function for each tool; yield the result for each effect.
+        """Undo what a run did, last effect first; yield the result for each effect.
 
-        The undoing happens during iteration: iterate to the end. is_dry: only yield what would be done.
+        The undoing happens during iteration, so iterate to the end.
+
+        Args:
+            run: The run's id.
+            undos: The undo function of each tool.
+            agent: The source of the undos.
+            terms: How each undo may be tried.
+            is_dry: Only yield what would be done.
         """
         own = undo.to_undo(self.list(), run)
         return undo.undo_each(self._book, own, undos, self.perform, agent=agent, terms=terms or Terms(), is_dry=is_dry)
@@ -264,7 +325,12 @@ class Ledger:
         return str(self._book.opened(effect.key, "error", effect.error.get("message") or ""))
 
     def result(self, effect: Effect) -> Plain:
-        """The result of an effect that is done; ResultNotKept, or raises where it can no longer be read."""
+        """Return the result of an effect that is done.
+
+        Raises:
+            ResultNotKept: None is stored.
+            NotAnswerable: It can no longer be read.
+        """
         return self._book.result(effect.key, effect.result)
 
 

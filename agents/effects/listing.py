@@ -1,8 +1,8 @@
 """Effects for display: the status of each, and what is known of it.
 
-The folded state holds most of it. The log's order decides who holds an open claim. So for an effect that is not done
-and has a claim that is only intended or unknown, its records are read. `intended` past its lease is shown as unknown:
-its holder was killed, or may no longer be relied on.
+The folded state holds most of it. The log's order decides who holds an open claim. So the records of an effect are read
+if it is not done and has a claim that is only intended or unknown. `intended` past its lease is shown as unknown,
+because its holder was killed, or may no longer be relied on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FATES = ("intended", "done", "failed", "released", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect. Times in microseconds since 1970, 0 if there is none.
+    """One effect. Times are microseconds since 1970, 0 if there is none.
 
     status: one of FATES. run: the run that carried it out, or has the claim; runs: all that did. inputs, result, error,
-    retries: as stored in the log (Ledger.arguments and result open them); an effect that is done has no error. until:
-    when the lease of the open claim is over. times_done: how many claims are recorded to have done it; above 1 somebody
-    wrongly recorded for one that it was not done.
+    retries: as stored in the log (Ledger.arguments and result decrypt them); an effect that is done has no error.
+    until: when the lease of the open claim ends. times_done: how many claims are recorded to have done it; if it is
+    above 1, somebody wrongly recorded for one that it was not done.
     """
 
     key: str
@@ -57,7 +57,14 @@ class Effect:
 
 
 def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: When = None) -> list[Effect]:
-    """Every effect of a log at a point, or some, in the order in which they were first intended."""
+    """Return every effect of a log at a point, or some, in the order in which they were first intended.
+
+    Args:
+        log: The log.
+        now_micros: The time, microseconds; it decides which leases are over.
+        keys: The keys of the effects; None is all.
+        at: The point; None is now.
+    """
     cut = log.point(at).cut
     if TYPE not in {version.definition.name for version in log.port.registry}:
         return []
@@ -71,7 +78,7 @@ def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: 
 
 
 def _is_open(claims: Mapping[str, str]) -> bool:
-    """Whether only the log's order can decide the result."""
+    """Tell whether only the log's order can decide the result."""
     said = set(claims.values())
     return "done" not in said and bool(said & {"intended", "unknown"})
 

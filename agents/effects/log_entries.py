@@ -24,7 +24,7 @@ from refold.streams.client import Log
 from refold.streams.log.port import observation_in
 
 DONE_PRIORITY = 1
-"""The priority of `done`, so that no later claim hides it in the folded state."""
+"""The priority of `done`: it keeps later claims from hiding it in the folded state."""
 
 NewSource: TypeAlias = Callable[[Order], Source]
 Redact: TypeAlias = Callable[[Plain], Plain]
@@ -42,10 +42,10 @@ class OwnEntry(NamedTuple):
 class EffectLog:
     """Reads and writes effects in a log that several threads may use in turn.
 
-    keeper: seals private values, under the key of the effect's run, and opens them; without it they are in clear.
-    redact: a JSON tree as it may be written. new_source: the source of an observation; without one, the order's agent
-    and run, counted here. start_of: the offset in a partition before which nothing was recorded of any requested
-    effect, which saves reading from the log's beginning if it has no index.
+    keeper: seals private values under the key of the effect's run, and decrypts them; without it they are in clear.
+    redact: returns the parts of a JSON tree that may be written. new_source: returns the source of an observation;
+    without it, the order's agent and run, counted here. start_of: returns the offset in a partition before which
+    nothing was recorded of any requested effect; this saves reading from the log's beginning if it has no index.
     """
 
     def __init__(
@@ -62,14 +62,15 @@ class EffectLog:
         """Return the current state of an effect.
 
         Args:
-            known: its state at the last read, which is updated.
-            own: what this process said last of the effect: its record is not decoded.
+            key: The effect's key.
+            known: Its state at the last read, which is updated.
+            own: The last observation of the effect by this process; its record is not decoded.
         """
         entity = entity_of(key)
         standing = known or EffectState()
         with self.log.turn:
             port = self.log.port
-            port.hand_over()  # who says something of an effect flushes it
+            port.hand_over()  # whoever records something about an effect flushes it
             port.refresh()
             partition = port.partition_of(entity)
             start = standing.offset or (0 if port.is_indexed else self._start_of(partition))
@@ -87,8 +88,15 @@ class EffectLog:
         self, order: Order, patch: Mapping[str, Any], *, by: str = "", priority: int = 0, cleared: tuple[str, ...] = (),
         is_durable: bool = True,
     ) -> OwnEntry:  # fmt: skip
-        """Record something of an effect; durable on return, or with the next flush. by: who says it, if that is not who
-        requests the effect.
+        """Record something about an effect.
+
+        Args:
+            order: The effect.
+            patch: The fields.
+            by: Who records it, if not the run that requests the effect.
+            priority: The priority of the observation.
+            cleared: Fields to clear.
+            is_durable: Whether it is durable on return; otherwise it is durable with the next flush.
         """
         source = by or self._new_source(order)
         said = self.log.observe(entity_of(order.key), patch, source=source, priority=priority, cleared=cleared)
@@ -101,12 +109,16 @@ class EffectLog:
         return (order.redact or self.redact)(tree)
 
     def sealed(self, order: Order, field: str, value: Plain) -> Any:
-        """Return a value for a patch of the effect; redacted before, if needed."""
+        """Return the form of a value for a patch of the effect. It is redacted first, if needed."""
         with self.log.turn:
             return self._keeper.seal(run_key(order.run), entity_of(order.key), field, value)
 
     def opened(self, key: str, field: str, stored: Any) -> Plain:
-        """A value of the effect again; raises where it can no longer be read."""
+        """Return a stored value of the effect, decrypted.
+
+        Raises:
+            NotAnswerable: It can no longer be read.
+        """
         with self.log.turn:
             return self._keeper.open(entity_of(key), field, option_of(stored) or stored)
 
@@ -119,19 +131,23 @@ class EffectLog:
         return json_fidelity.read(self.opened(key, "inputs", stored))
 
     def sealed_result(self, order: Order, result: object) -> tuple[Any, Plain]:
-        """Return a tool's result for a patch, and as its caller gets it: exactly what is recorded."""
+        """Return a tool's result for a patch, and in the form in which its caller gets it: exactly what is recorded."""
         kept = self.redacted(order, json_fidelity.read(json_tree(json_fidelity.written(result), "result")))
         return self.sealed(order, "result", json_text(json_fidelity.written(kept), "result")), kept
 
     def result(self, key: str, stored: Any) -> Plain:
-        """Return the first result of an effect that is done; ResultNotKept if none is stored."""
+        """Return the first result of an effect that is done.
+
+        Raises:
+            ResultNotKept: None is stored.
+        """
         if stored is None:
             raise ResultNotKept(key, "it could not be recorded when it was done")
         return json_fidelity.read(json.loads(self.opened(key, "result", stored)))
 
 
 def _counted() -> NewSource:
-    """Sources counted per agent and run, for a ledger without a recorder."""
+    """Return sources that are counted per agent and run, for a ledger without a recorder."""
     counts: Counter[tuple[str, str]] = Counter()
 
     def source(order: Order) -> Source:

@@ -19,7 +19,7 @@ LEASE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An effect was carried out: returned by a probe that finds so. A tool may return it too, to give a receipt.
+    """An effect was carried out: a probe returns it. A tool may return it too, to give a receipt.
 
     result: the tool's result. receipt: the other side's own id of the effect.
     """
@@ -56,10 +56,10 @@ Undo: TypeAlias = Callable[[Performed], Any]
 class Order:
     """A request for one effect.
 
-    arguments: JSON, as it may be written down. run, agent: who requests it; step: id of the step, <run>#<n>. undo: the
-    name of the function that undoes it, module:function. forked_from: for a fork's effect, the parent's key.
-    compensates: the key of the effect that this one undoes. redact: the redactor of its result and errors, else the
-    ledger's.
+    arguments: JSON, in the form in which it may be written. run, agent: who requests it. step: id of the step,
+    <run>#<n>. undo: the name of the function that undoes it, module:function. forked_from: for a fork's effect, the
+    parent's key. compensates: the key of the effect that this one undoes. redact: the redactor of its result and
+    errors, else the ledger's.
     """
 
     key: str
@@ -76,13 +76,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a tool may be tried. InputError if a number is invalid.
+    """How a tool may be tried.
 
     attempts_max: over all restarts. backoff_ms: the wait after the first failed attempt, doubled for each further one
     up to 30 s. lease_s: at least twice as long as a call may take to finish, including the other side; it counts from
     the moment the effect was intended. Until it is over others wait for the claim's holder, and a probe's "not done" is
     not believed; the call must begin in its first half. safe: exceptions of the tool that mean, as NotDone does, that
-    nothing happened outside; all others leave the effect unknown.
+    nothing happened outside; all others leave the effect unknown. InputError if a number is invalid.
     """
 
     attempts_max: int = ATTEMPTS_MAX
@@ -107,5 +107,5 @@ class Terms:
         return max(1, int(self.lease_s * 1000))
 
     def backoff_after(self, attempt: int) -> int:
-        """The wait after an attempt that failed, counted from 1, in milliseconds."""
+        """Return the wait after a failed attempt, milliseconds. attempt: its number, from 1."""
         return int(min(self.backoff_ms * 2 ** min(attempt - 1, 30), BACKOFF_MS_MAX))

@@ -64,7 +64,7 @@ class CallRequest(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Let so much time pass."""
+    """Wait for this time."""
 
     seconds: float
 
@@ -74,14 +74,14 @@ Steps: TypeAlias = Generator[Command, Any, Any]
 
 
 class Patience:
-    """How long holders of claims are waited for: until the lease is over, by its own times or since it was seen."""
+    """How long to wait for the holders of claims: until the lease is over, by its own times or since it was seen."""
 
     def __init__(self, now_micros: Callable[[], int]) -> None:
         self._now_micros = now_micros
         self._first_seen: dict[str, int] = {}
 
     def left_s(self, claim: Claim) -> float:
-        """The rest of the wait."""
+        """Return the rest of the wait, seconds."""
         now = self._now_micros()
         seen = self._first_seen.setdefault(claim.token, now)
         return (min(claim.until, seen + claim.lease_ms * 1000) - now) / 1e6
@@ -89,7 +89,7 @@ class Patience:
 
 class Outcome(NamedTuple):
     """How an attempt ended. has_result: whether `result` is its result. error: the exception that the tool raised, if
-    any; unknown: the token that this left unknown.
+    any. unknown: the token of the claim that this left unknown.
     """
 
     has_result: bool = False
@@ -99,7 +99,7 @@ class Outcome(NamedTuple):
 
 
 class Protocol:
-    """Performs orders on a book. now_micros: the clock; new_token: fresh texts; both from outside."""
+    """Carries out orders. now_micros: the clock. new_token: returns unique texts. Both are injected."""
 
     def __init__(self, book: EffectLog, now_micros: Callable[[], int], new_token: Callable[[], str]) -> None:
         self._book = book
@@ -108,7 +108,13 @@ class Protocol:
         self._in_hand: set[str] = set()
 
     def perform(self, order: Order, send: Callable[[str], Any], terms: Terms) -> Steps:
-        """The steps of one order; returns the effect's result."""
+        """Yield the steps of one order; return the effect's result.
+
+        Args:
+            order: The effect.
+            send: Carries it out; called with the key.
+            terms: How it may be tried.
+        """
         standing: EffectState = yield Logged(partial(self._book.read, order.key))
         cause: Exception | None = None
         causes: dict[str, Exception | None] = {}
@@ -170,7 +176,7 @@ class Protocol:
     # 3
 
     def _require_another(self, key: str, standing: EffectState, terms: Terms, cause: Exception | None) -> Steps:
-        """Raise where it may not be tried again."""
+        """Raise if it may not be tried again."""
         failed = standing.failed
         if failed is None or (standing.failures < terms.attempts_max and failed.is_retryable):
             return
@@ -196,7 +202,7 @@ class Protocol:
                 own = yield Logged(partial(self._say_intended, order, token, intended_at, terms, standing))
                 while token not in standing.tokens and not self._is_late(intended_at, terms):
                     standing = yield Logged(partial(self._book.read, order.key, standing, own))
-            except (GeneratorExit, InputError):  # killed, or refused: nothing was recorded
+            except (GeneratorExit, InputError):  # killed or refused, so nothing was recorded
                 raise
             except BaseException:  # the record may still reach the log, but nothing was sent
                 yield from self._release(order, token)
@@ -218,7 +224,7 @@ class Protocol:
         return self._now_micros() - intended_at > terms.lease_ms * 500
 
     def _send(self, order: Order, send: Callable[[str], Any], terms: Terms, token: str, standing: EffectState) -> Steps:
-        """Step 6; an Outcome."""
+        """Do step 6; return an Outcome."""
         sent_at = self._now_micros()
         try:
             answer = yield CallRequest(send, (order.key,))
@@ -232,7 +238,7 @@ class Protocol:
             if is_last or not isinstance(error, Exception):
                 raise
             return Outcome(error=error)
-        except BaseException as error:  # whatever ended the call, it may have taken place
+        except BaseException as error:  # whatever ended the call, the effect may have taken place
             yield from self._say_unknown(order, token, _said_of(error), sent_at)
             if not isinstance(error, Exception):
                 raise
@@ -269,7 +275,7 @@ class Protocol:
             return
 
     def _say_unknown(self, order: Order, token: str, error: Mapping[str, Any], sent_at: int | None = None) -> Steps:
-        """Say it; where the log does not take it, the open claim says the same."""
+        """Record that the effect is unknown. If the log refuses, the open claim has the same meaning."""
         said: dict[str, Any] = {"claims": {token: "unknown"}, "token": token, "status": "unknown"}
         said["error"] = self._error(order, error)
         if sent_at is not None:
@@ -280,13 +286,14 @@ class Protocol:
             return
 
     def _say_found(self, order: Order, token: str, found: Done) -> None:
-        """Record what a probe found; nothing if somebody settled it meanwhile, and it may have been done since."""
+        """Record what a probe found. Nothing is recorded if somebody settled the effect meanwhile, because it may have
+        been done since."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
             self._say_done(order, token, found, {"reconciled_by": PROBE}, standing)
 
     def _say_not_found(self, order: Order, token: str, terms: Terms) -> None:
-        """The same, for an effect that a probe did not find."""
+        """Record that a probe did not find the effect, under the same condition."""
         standing = self._book.read(order.key)
         if standing.holder is not None and standing.holder.token == token:
             said = {"exception": "NotDone", "message": "its probe found that it did not take place"}
@@ -304,9 +311,12 @@ class Protocol:
         self._book.say(order, patch)
 
     def _say_done(self, order: Order, token: str, done: Done, more: Mapping[str, Any], standing: EffectState) -> Plain:
-        """Say it, durably; the result as it was written down. ResultNotKept where it could not be.
+        """Record `done`, durably, and return the result as it was recorded.
 
-        The error of an attempt before is cleared: the effect took place.
+        The error of an earlier attempt is cleared, because the effect took place.
+
+        Raises:
+            ResultNotKept: The result could not be recorded.
         """
         said: dict[str, Any] = {"claims": {token: "done"}, "token": token, "status": "done",
                                 "settled_at": self._now_micros(), **more}  # fmt: skip
@@ -319,7 +329,7 @@ class Protocol:
             return kept
         except StorageError:
             raise
-        except Exception as error:  # no JSON, too large, or refused by the redactor: it took place all the same
+        except Exception as error:  # not JSON, too large, or refused by the redactor; the effect took place
             said.pop("receipt", None)
             self._book.say(order, said, priority=DONE_PRIORITY, cleared=standing.disproved)
             raise ResultNotKept(order.key, str(error)) from error

@@ -31,7 +31,7 @@ Perform: TypeAlias = Callable[[Order, Callable[[str], object], Terms], Plain]
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """The result for one effect of the run. why: empty if it is undone."""
+    """The result for one effect of the run. why: why it is not undone; empty if it is undone."""
 
     key: str
     tool: str
@@ -40,17 +40,17 @@ class Undone:
 
     @property
     def is_unregistered(self) -> bool:
-        """Whether there was no function for it."""
+        """Whether there is no function for it."""
         return self.why == NO_FUNCTION
 
     @property
     def is_left(self) -> bool:
-        """Whether the effect may still be in place, and somebody has to check."""
+        """Whether the effect may still be in place, so that somebody has to check."""
         return self.ended == "not undone"
 
 
 def to_undo(effects: Iterable[Effect], run: str) -> list[Effect]:
-    """Steps 1 and 4: return what a run did or may have done, last first."""
+    """Do steps 1 and 4: return what a run did or may have done, last first."""
     own = [each for each in effects if run in each.runs and not each.compensates
            and each.status in ("done", "unknown", "intended")]  # fmt: skip
     return sorted(own, key=lambda each: (each.settled_at or each.intended_at, each.intended_at, each.key), reverse=True)
@@ -60,7 +60,17 @@ def undo_each(
     book: EffectLog, effects: Iterable[Effect], undos: Mapping[str, Undo], perform: Perform, *, agent: str,
     terms: Terms, is_dry: bool,
 ) -> Iterator[Undone]:  # fmt: skip
-    """Undo them in this order, and say of each what became of it, when it did."""
+    """Undo the effects in this order; yield the result for each, after it was undone.
+
+    Args:
+        book: The effects of the log.
+        effects: The effects, last first.
+        undos: The undo function of each tool.
+        perform: Carries an undo out.
+        agent: The source of the undos.
+        terms: How each undo may be tried.
+        is_dry: Only yield what would be done.
+    """
     for each in effects:
         why = "" if each.status == "done" else f"it is {each.status}; settle it, and ask again"
         if not why and each.compensated_by:
@@ -86,13 +96,17 @@ def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: 
         book.say(Order(effect.key, effect.tool, None, run=effect.run, agent=agent), {"compensated_by": key})
     except RefoldError as error:
         return Undone(effect.key, effect.tool, "not undone", str(error))
-    except Exception as error:  # the function's own, of the last attempt: the ledger has it as failed
+    except Exception as error:  # raised by the function in its last attempt; the ledger records it as failed
         return Undone(effect.key, effect.tool, "not undone", f"{type(error).__name__}: {error}")
     return Undone(effect.key, effect.tool, "undone")
 
 
 def performed_of(book: EffectLog, effect: Effect) -> Performed:
-    """Return the argument of the undo function; raises if the content can no longer be read."""
+    """Return the argument of the undo function.
+
+    Raises:
+        NotAnswerable: The content can no longer be read.
+    """
     arguments = book.arguments(effect.key, effect.inputs)
     receipt = book.opened(effect.key, "receipt", effect.receipt) if effect.receipt else ""
     result = book.result(effect.key, effect.result)

@@ -1,16 +1,16 @@
 """Make a golden trace from a recorded run.
 
 1. The values of its reads are looked up in the log, because the file holds them.
-2. The run is made portable, redacted if asked, and admitted: a run that cannot work as a test is refused.
+2. The run is made portable, redacted if requested, and admitted: a run that cannot work as a test is refused.
 3. The file is written. Then the run records that a golden trace was made of it, so that retention keeps it.
 
 How a run is made portable:
 
 1. `portable` leaves out what belongs to one log, one machine or one moment: the user, positions in the log (the `cut`
    of a read is empty), idempotency keys, tracebacks, times, durations. Answers to the code stay, `now` included.
-2. The redactor first sees the run's input and answers, because a value with the name of a secret there is a secret
-   everywhere. Then every tree passes through it: states as wholes, because in an edit of a state the key is in a path,
-   which a redactor by keys does not see. The edits are made again from the redacted states.
+2. The redactor first processes the run's input and answers, because a value with the name of a secret there is a secret
+   everywhere. Then every tree passes through it. States pass as a whole: in an edit of a state the key is in a path,
+   which a redactor by keys does not see. The edits are computed again from the redacted states.
 3. `chained` (journal/self_replay.py) computes the rest, the hashes of states and the chain. So a file holds none of it,
    and a recording that was edited by hand is chained as it is.
 
@@ -48,10 +48,18 @@ from refold.avro.errors import InputError, NotAnswerable
 
 
 def portable(recording: Recording, redact: Redact | None = None) -> Recording:
-    """Return the recording as a file holds it, chained. RedactionFailed if the redactor raises."""
+    """Return the recording as a file holds it, chained.
+
+    Args:
+        recording: The run.
+        redact: A redactor, if it is to be redacted.
+
+    Raises:
+        RedactionFailed: The redactor raised.
+    """
     if redact is None:
         return chained(_Portable(_as_it_is).recording(recording))
-    redactor = for_run(redact, fresh_key)  # nobody needs the key again: tokens stay unchanged
+    redactor = for_run(redact, fresh_key)  # nobody needs the key again, because tokens are not changed later
     for run in recording.family:
         redactor.shown(run.input)
     for step in (step for run in recording.family for step in run.steps):
@@ -65,7 +73,7 @@ def _as_it_is(tree: Plain) -> Plain:
 
 
 class _Portable:
-    """Makes the parts of a recording for a file."""
+    """Converts the parts of a recording for a file."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
@@ -87,7 +95,7 @@ class _Portable:
         )
 
         def patch(at: int, patch: Plain) -> Plain:
-            """The edits of the state in a patch are made again, too."""
+            """Return a fork's patch. The edits of the state in it are computed again, too."""
             told = self.tree(patch)
             if isinstance(told, dict) and "state" in told and at < len(begun):
                 told["state"] = list(edits(kept[at], begun[at]))
@@ -152,9 +160,24 @@ def golden_of_run(
     description: str = "", known_bad: str = "", must_fail: str = "", answers: Mapping[str, Plain] | None = None,
     redact: Redact | None = None, redactor: str = "",
 ) -> Golden:  # fmt: skip
-    """Return the golden trace of a run. redactor: the name of redact, if it is also applied to what agents do now.
+    """Return the golden trace of a run.
 
-    InputError if it could not work as a test; NotAnswerable if content is gone.
+    Args:
+        run: The run.
+        fields: Looks up the values of its reads.
+        name: The name of the golden trace.
+        entry: The agent's function, module:function.
+        expect: The expectations.
+        description: For readers.
+        known_bad: The error of the run, if it is kept because it was wrong.
+        must_fail: Why today's code does not meet the expectations.
+        answers: Answers to requests that were not recorded, by the name of a tool or model.
+        redact: The redactor.
+        redactor: The name of `redact`, if it is also applied to what agents do now.
+
+    Raises:
+        InputError: It could not work as a test.
+        NotAnswerable: Content is gone.
     """
     missing = [child for each in run.family for child in children_of(each.steps) if child not in each.children]
     if missing:

@@ -17,7 +17,7 @@ _ABSENT = object()
 _SHOWN_MAX = 200
 _AROUND = 3
 _ALIGNED_MAX = 500
-# An expected name is searched past as many others before it is given up.
+# If an expected name does not occur among this many following names, it counts as missing.
 _MISSING = 4
 _ORDERED: Mapping[str, Callable[[Plain, Plain], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -26,7 +26,13 @@ _KINDS: Mapping[str, Kind] = {"tools": "tool", "decisions": "decide", "model_cal
 
 
 def unmet(expected: Expectation, did: RunSummary, recorded_hash: str) -> str:
-    """Describe how a run misses an expectation, in one line or several; "" if it meets it."""
+    """Describe how a run misses an expectation, in one line or several; "" if it meets it.
+
+    Args:
+        expected: The expectation.
+        did: What the run did.
+        recorded_hash: The hash of the recorded run.
+    """
     if expected.subject == "exact":
         return "" if did.hash == recorded_hash else "it did something else than was recorded"
     if expected.subject == "sequence":
@@ -42,8 +48,8 @@ def _sequence(expected: Expectation, did: RunSummary) -> str:
 
 
 def _fits(pattern: Sequence[str], made: Sequence[str]) -> bool:
-    """Whether names match the pattern, in which ANY stands for any number of them."""
-    reached = {0}  # how many of `made` the pattern so far may have taken
+    """Tell whether names match the pattern, in which ANY matches any number of names."""
+    reached = {0}  # how many of `made` the pattern so far may match
     for each in pattern:
         if each == ANY:
             reached = set(range(min(reached), len(made) + 1)) if reached else set()
@@ -190,6 +196,6 @@ def _kind(value: Plain) -> str:
 
 
 def shown(value: Plain) -> str:
-    """A value on one line, cut where it is long."""
+    """Return a value on one line, cut if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"

@@ -64,7 +64,11 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expectation(text: str) -> Expectation:
-    """Parse an expectation. InputError says what is wrong with it, and how to write it."""
+    """Parse an expectation.
+
+    Raises:
+        InputError: It is invalid. The message says what is wrong with it, and how to write it.
+    """
     stripped = text.strip()
     if stripped == "exact":
         return Expectation(text=stripped, subject="exact")

@@ -69,7 +69,11 @@ def pretty(tree: Plain) -> str:
 
 
 def parsed(text: str) -> Plain:
-    """Return the tree of the text. ValueError if it is not JSON, or not usable."""
+    """Return the tree of the text.
+
+    Raises:
+        ValueError: It is not JSON, or not usable.
+    """
     return _joined(strict_json.loads(text))
 
 
@@ -111,7 +115,7 @@ def _split(tree: Plain) -> Plain:
 
 
 def _pieces(text: str) -> list[str]:
-    """Its lines, and of long lines pieces that end between words."""
+    """Return the lines of a text; long lines are split into pieces that end between words."""
     return [piece for line in text.splitlines(keepends=True) for piece in _PIECES.findall(line)]
 
 
@@ -131,7 +135,7 @@ FORMAT = 1
 SUFFIX = ".golden.json"
 BYTES_MAX = 64 << 20
 _LEVELS_OF_FORM = 20
-"""The greatest depth of a value in a file: each may be as deep as any other JSON value."""
+"""The greatest depth of a file's own structure. Each value in it may be as deep as any other JSON value."""
 _MARK, _SIGNATURE = "refold_golden", "sha256"
 _ADD = "write one with: refold golden add RUN --out"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -145,7 +149,7 @@ class DefaultAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The run in its log: its id, and the hash it had there."""
+    """The run in its log: its id, and its hash there."""
 
     run: str = ""
     hash: str = ""
@@ -175,15 +179,21 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forb
 
 
 def text_of(golden: Golden) -> str:
-    """The file's text, signed."""
+    """Return the file's text, signed."""
     document = _document(golden)
     return pretty({**document, _SIGNATURE: _signature(document)})
 
 
 def golden_of(text: str, place: str) -> Golden:
-    """Return the content of a file's text; place: its name, for errors.
+    """Return the content of a file's text.
 
-    InputError if it is not a golden trace; CorruptionError if it was edited and not signed again.
+    Args:
+        text: The text.
+        place: The file's name, for errors.
+
+    Raises:
+        InputError: It is not a golden trace.
+        CorruptionError: It was edited and not signed again.
     """
     document = _parsed(text, place)
     signature = document.pop(_SIGNATURE, None)
@@ -215,7 +225,7 @@ def write(golden: Golden, folder: Path) -> Path:
 
 
 def replace(path: Path, text: str) -> None:
-    """The file with this text: whole, or as it was."""
+    """Replace the file's content by this text: as a whole, or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8")
@@ -225,14 +235,20 @@ def replace(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Golden:
-    """The golden trace in a file."""
+    """Read the golden trace in a file.
+
+    Raises:
+        InputError: It cannot be read, or is not a golden trace.
+        CorruptionError: It was edited and not signed again.
+    """
     return golden_of(text_in(path), str(path))
 
 
 def found(place: Path) -> list[Path]:
     """Return the files of golden traces in a folder and below it, by name, without hidden ones; or the given file.
 
-    InputError if there is none.
+    Raises:
+        InputError: There is none.
     """
     if place.is_file():
         return [place]
@@ -249,7 +265,11 @@ def found(place: Path) -> list[Path]:
 
 
 def text_in(path: Path) -> str:
-    """A file's text. InputError where it is too long, or no text."""
+    """Return a file's text.
+
+    Raises:
+        InputError: It cannot be read, is too long, or is not text.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
@@ -355,7 +375,7 @@ def _document(golden: Golden) -> dict[str, Plain]:
 
 
 def _tree(part: msgspec.Struct) -> Plain:
-    """In JSON's own types: msgspec leaves tuples as they are."""
+    """Return the tree in JSON's own types, because msgspec leaves tuples unchanged."""
     return json.loads(json.dumps(msgspec.to_builtins(part), allow_nan=False))
 
 

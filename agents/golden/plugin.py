@@ -63,7 +63,7 @@ class Goldens(Mapping[str, Golden]):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the folders collected too."""
+    """Add the folders to what pytest collects."""
     config.addinivalue_line("markers", f"{MARK}: an agent's golden trace, of --refold-golden")
     for folder in _folders(config):
         if not folder.is_dir():
@@ -82,7 +82,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Golden traces in the folders."""
+    """Collect the golden traces in the folders."""
     is_golden = file_path.name.endswith(SUFFIX) and not file_path.name.startswith(".")
     if is_golden and any(file_path.is_relative_to(folder) for folder in _folders(parent.config)):
         return GoldenFile.from_parent(parent, path=file_path)
@@ -93,7 +93,7 @@ class GoldenFile(pytest.File):
     """A golden trace's file."""
 
     def collect(self) -> Iterable[pytest.Item]:
-        """One test."""
+        """Yield its one test."""
         item = GoldenItem.from_parent(self, name=self.path.name.removesuffix(SUFFIX))
         item.add_marker(MARK)
         yield item
@@ -103,7 +103,7 @@ class GoldenItem(pytest.Item):
     """A golden trace as a test."""
 
     def runtest(self) -> None:
-        """Run the agent, and see."""
+        """Run the agent, and check the expectations."""
         verdict = exercised(
             read(self.path), self.config.invocation_params.dir, self.config.getoption("--refold-agent") or "",
             confined=_is_confined(self.config),
@@ -124,13 +124,13 @@ class GoldenItem(pytest.Item):
 
 @pytest.fixture(scope="session")
 def golden(pytestconfig: pytest.Config) -> Goldens:
-    """The golden traces of --refold-golden, by name."""
+    """Return the golden traces of --refold-golden, by name."""
     return Goldens(_files(pytestconfig))
 
 
 @pytest.fixture(scope="session")
 def replay(pytestconfig: pytest.Config) -> Callable[..., RunSummary]:
-    """replay(golden, agent=None): run an agent's function against a golden trace, and return what it did.
+    """Return replay(golden, agent=None): it runs an agent's function against a golden trace, and returns what it did.
 
     agent: a function, else the one of --refold-agent, else the one that the file names. A request without an answer is
     raised (Unrecorded), with the nearest recorded request. With --refold-confined another process must be able to find

@@ -28,8 +28,8 @@ class UnmetExpectation:
 class CheckResult:
     """How today's agent did.
 
-    stopped: the request that had no answer, "" if none. parting: where it first did something else than was recorded,
-    if it ran to its end.
+    stopped: the request that had no answer, "" if there is none. parting: the first difference from what was recorded,
+    if the run reached its end.
     """
 
     golden: Golden
@@ -46,7 +46,7 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the test passed: it meets the expectations, or does not where it must not yet."""
+        """Whether the test passed: it meets the expectations; if `must_fail` is set, it misses them."""
         return self.meets != bool(self.golden.must_fail)
 
     def __str__(self) -> str:
@@ -55,12 +55,12 @@ class CheckResult:
 
     @property
     def uncompared(self) -> list[str]:
-        """The parts of requests that did not count, in the recording or now."""
+        """Return the parts of requests that were not compared, in the recording or now."""
         return matchings(asked_of(self.golden.run, self.did.recording))
 
     @property
     def tree(self) -> Plain:
-        """For programs, as JSON."""
+        """Return the result for programs, as JSON."""
         return {
             "name": self.golden.name,
             "passed": self.passed,
@@ -101,10 +101,17 @@ class CheckResult:
 
 
 def judged(golden: Golden, agent: str, did: Recording, stopped: str) -> CheckResult:
-    """Judge a run of an agent; stopped: the departure that ended it, if any."""
+    """Judge a run of an agent.
+
+    Args:
+        golden: The golden trace.
+        agent: The agent's name.
+        did: What it did.
+        stopped: The departure that ended it, if any.
+    """
     done = RunSummary(did)
     found = []
-    if not stopped:  # a run that did not finish meets or misses expectations by chance
+    if not stopped:  # it would be chance whether a run that did not finish meets expectations
         for text in golden.expect:
             said = unmet(expectation(text), done, golden.run.hash)
             found += [UnmetExpectation(text, said)] if said else []

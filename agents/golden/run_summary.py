@@ -44,7 +44,7 @@ class RunSummary:
 
     @property
     def hash(self) -> str:
-        """Of all that it did (journal/chain.py)."""
+        """The hash of everything that it did (journal/chain.py)."""
         return self.recording.hash
 
     @property
@@ -67,11 +67,15 @@ class RunSummary:
         return [each for each in self._all() if each.asked.kind == kind and name in ("", each.asked.name)]
 
     def count(self, name: str = "", *, kind: Kind = "tool") -> int:
-        """How many those are."""
+        """Return the number of calls of a kind; with a name, only of those with that name."""
         return len(self.calls(name, kind=kind))
 
     def state_at(self, step: int) -> Any:
-        """The state after a step, counted from 1. InputError where the run did not get that far."""
+        """Return the state after a step, counted from 1.
+
+        Raises:
+            InputError: The run did not get that far.
+        """
         kept = list(states(self.recording))
         if not -len(kept) <= step < len(kept):
             raise InputError(f"there is no step {step}: the run has {len(kept) - 1}")

@@ -31,10 +31,17 @@ from refold.agents.replay.unrecorded import Unrecorded
 
 
 def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = False) -> CheckResult:
-    """Run the agent that the file names, or another one by its entry, and judge it; base: where entries start from.
+    """Run the agent that the file names, or another one, and judge it.
 
-    confined: in a process that the kernel confines. InputError where there is no such agent, or redactor, or where the
-    kernel refuses.
+    Args:
+        golden: The golden trace.
+        base: The folder from which entries are found.
+        entry: Another agent than the file names.
+        confined: Whether it runs in a process that the kernel confines.
+
+    Raises:
+        InputError: There is no such agent or redactor.
+        NotConfinable: The kernel refuses.
     """
     named = entry or golden.entry
     if confined:
@@ -45,7 +52,14 @@ def exercised(golden: Golden, base: Path, entry: str = "", *, confined: bool = F
 
 
 def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> CheckResult:
-    """Run an agent's function, and judge it; name: its name in messages."""
+    """Run an agent's function, and judge it.
+
+    Args:
+        golden: The golden trace.
+        agent: The function.
+        name: Its name in messages.
+        base: The folder from which the redactor is found.
+    """
     return _judged(golden, name, *driven(golden, agent, base))
 
 
@@ -76,12 +90,21 @@ def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departu
         asyncio.get_running_loop()
     except RuntimeError:
         return _driven(golden, agent, redact)
-    with ThreadPoolExecutor(1) as beside:  # a loop runs here already, and a coroutine needs its own
+    with ThreadPoolExecutor(1) as beside:  # this thread already runs a loop, and a coroutine needs its own
         return beside.submit(_driven, golden, agent, redact).result()
 
 
 def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, Departure | None]:
-    """As `driven`, in a process that the kernel confines; entry: another agent than the file names. NotConfinable."""
+    """As `driven`, in a process that the kernel confines.
+
+    Args:
+        golden: The golden trace.
+        entry: Another agent than the file names.
+        base: The folder from which entries are found.
+
+    Raises:
+        NotConfinable: The kernel refuses.
+    """
     if not entry:
         require_known(golden.entry, base)
     return _settled(golden, partial(_confined, golden, entry or golden.entry, base))
