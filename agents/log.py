@@ -66,17 +66,14 @@ class AgentLog(Log):
             agent: The agent's name.
             version: The agent's version.
             code_version: The commit that it runs from.
+            title, user, tags, metadata: More about the run, for people and for `runs`.
             input: The input, of the types that docs/AGENTS.md lists.
             state: Its working memory at the start, of the same types.
             seed: For run.random, and to be passed to models.
             task: The first part of its effects' keys, which stays the same when the task is tried again in another run
                 [the run's id].
-            title: A title for people.
-            user: The user for whom the run works.
             kind: production, test, evaluation or one of your own.
             entry: Its function as module:function, for replays.
-            tags: Labels by which `runs` finds it.
-            metadata: More values about the run.
             id: The run's id [a generated one].
             resume: The id of a run to continue, that did not end or that failed. Its recorded arguments stay in effect.
             redact: A Redactor or a function that decides which parts of a JSON tree may be written (docs/REDACTION.md).
@@ -144,7 +141,6 @@ class AgentLog(Log):
         See docs/REPLAY.md.
 
         Args:
-            run: The run's id.
             agent: The function, sync or async, or its name, found from this folder [the one that the run names
                 (entry)].
             redact: The redactor that the run was recorded with.
@@ -207,8 +203,6 @@ class AgentLog(Log):
         Calls before the fork are answered from the parent's recording. The parent does not change.
 
         Args:
-            run: The parent's id.
-            at: The number of the parent's step.
             state: New values by path, such as `order.status`, or a function of the state.
             drop: Paths to remove from the state.
             input: The child's input instead of the parent's.
@@ -218,16 +212,11 @@ class AgentLog(Log):
                 recorded answer, else raise Unrecorded. asked: the same, but call `ask` instead of raising.
             allow: Names of the writes that may run ("observe" for observations). Any other write raises NotAllowed.
             ask: Returns the answer of a call that is not recorded, for the policy `asked`.
-            version: The child's version [the parent's].
-            code_version: The child's commit [the parent's].
-            entry: Its function as module:function [the parent's].
-            tags: The child's tags.
-            id: The child's id [a generated one].
-            redact: As for `run`.
-            guard: As for `run`. The parent's recorded calls count.
+            version, code_version, entry: As for `run` [the parent's].
+            tags, id, redact, guard: As for `run`. The guard counts the parent's recorded calls.
 
         Returns:
-            The child, which the agent's code must now be run with.
+            The child, with which the agent's code must now be run.
 
         Raises:
             InputError: The run has no code, no such step, or an argument is invalid.
@@ -257,9 +246,7 @@ class AgentLog(Log):
         records how the child ended. The other arguments are those of `fork`.
 
         Args:
-            run: The parent's id.
             agent: As for a confined replay.
-            at: The number of the parent's step.
             id: The child's id.
 
         Raises:
@@ -310,11 +297,7 @@ class AgentLog(Log):
         return parent, head, redacting
 
     def agent_of(self, run: str) -> Agent:
-        """Return the function that a run was begun with, by its recorded name.
-
-        Raises:
-            InputError: The run names no function, or it cannot be imported.
-        """
+        """Return the function that a run was begun with, by its recorded name. InputError if there is none."""
         from refold.agents.entry import agent_of
 
         return agent_of(self._required_entry(run), Path.cwd())
@@ -340,12 +323,7 @@ class AgentLog(Log):
         return read_again(self, entity, answer).shown()
 
     def recording(self, run: str, at: When = None) -> Recording:
-        """Return a recorded run, now or at a point.
-
-        Raises:
-            UnknownEntity: There is no such run.
-            Expired: Its content was removed.
-        """
+        """Return a recorded run, now or at a point. UnknownEntity; Expired if its content was removed."""
         from refold.agents.recordings.load import load
 
         return load(self, run, self.vault, at)
@@ -364,11 +342,8 @@ class AgentLog(Log):
             tool: A tool that the run called.
             error: A text in the class or message of an error that failed the run, or was retried.
             outcome: succeeded, failed, cancelled, timed_out, unknown or running.
-            agent: The agent's name.
-            user: The run's user.
-            tag: One of the run's tags.
+            agent, user, tag: The run's agent, its user, and one of its tags.
             parent: Only forks of this run.
-            flagged: Only flagged runs.
             model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
             limit: At most so many, the newest ones.
@@ -391,12 +366,8 @@ class AgentLog(Log):
     def compare(self, a: str, b: str, *, exact: bool = False) -> Divergence | None:
         """Return the first difference between two recorded runs, and its cause; None if they do not differ.
 
-        See docs/COMPARE.md.
-
-        Args:
-            a: The id of a run.
-            b: The id of another run.
-            exact: Whether clock readings, random numbers, generated ids and points of reads count as differences too.
+        exact: clock readings, random numbers, generated ids and points of reads count as differences too. See
+        docs/COMPARE.md.
         """
         from refold.agents.compare.compare import compare
 
@@ -404,16 +375,13 @@ class AgentLog(Log):
 
     def knew(self, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
         """Return what an agent had read by a moment, compared with what the log held then, and the answers of tools and
-        models.
-
-        See docs/COMPARE.md.
+        models. See docs/COMPARE.md.
 
         Args:
             agent: The agent's name.
             at: The moment: a position in the log, or a time. With a time, what the agent had by then counts.
             run: Only in this run; by default in all runs.
-            every: Return all reads and answers, not only the latest read of each entity and the last answer to each
-                request.
+            every: Return all of it, not only the latest read of each entity and the last answer to each request.
         """
         from refold.agents.knew import knew
 
@@ -426,13 +394,7 @@ class AgentLog(Log):
         return questions(self, self.vault.open, all_too=all_too)
 
     def answer(self, question: str, *, is_approved: bool, by: str, reason: str = "") -> None:
-        """Answer a question of a policy. A question can be answered only once.
-
-        Args:
-            question: The question's id.
-            is_approved: Whether the call is approved.
-            by: Who answers.
-            reason: Why; may be empty.
+        """Answer a question of a policy, once. by: who answers.
 
         Raises:
             InputError: No open question has that id.

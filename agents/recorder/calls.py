@@ -57,18 +57,7 @@ class Calling:
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """Set up the calls of one run.
-
-        Args:
-            run: The run.
-            answers: The source of its answers.
-            reach: The log, or a replay's replacement.
-            chance: Clock and random numbers.
-            redact: The run's redactor.
-            settle: Writes all records, durable with the next flush.
-            ended: Called for each ended call of open steps.
-            is_live: Whether there is no recording that could answer.
-        """
+        """settle: writes all records, durable with the next flush. ended: called for each ended call of open steps."""
         self._run = run
         self._answers = answers
         self._reach = reach
@@ -81,11 +70,8 @@ class Calling:
         self._beside_loop = OffLoop()
 
     def close(self, attempt: MadeAttempt) -> Unfinished | None:
-        """End an attempt's calls.
-
-        Returns:
-            The error that names the calls still in progress, of which nothing more is recorded; None if there are none.
-        """
+        """End an attempt's calls. Return the error that names those still in progress, of which nothing more is
+        recorded; None if there are none."""
         if attempt.is_closed:
             return None
         with self._turn:
@@ -181,11 +167,7 @@ class Calling:
             return call(block)
 
     def _placed(self, title: str) -> tuple[bool, OpenStep | None]:
-        """Return whether a call is part of another one, and the step it is in.
-
-        Raises:
-            InputError: It belongs to no step.
-        """
+        """Return whether a call is part of another one, and the step it is in. Raises if it belongs to no step."""
         require_open(self._run, title)
         is_inside = self in SCOPE.get().inside
         step = self._run.open_step if is_inside else step_of_call(self._run, title)

@@ -97,20 +97,8 @@ class Run(Asks):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """Create a run.
-
-        Args:
-            head: The run's head.
-            answers: The source of its answers.
-            sink: Records it.
-            reach: The log, or a replay's replacement.
-            chance: Clock and random numbers.
-            redact: The redactor.
-            strays: What happens to tool calls outside of any run.
-            on_stray: In a replay, creates the error for a call outside of every run.
-            children: Creates nested runs.
-            call: For a nested run, the parent's side of it.
-        """
+        """Create a run. reach: the log, or a replay's replacement. on_stray: in a replay, creates the error for a call
+        outside of every run. children: creates nested runs. call: for a nested run, the parent's side of it."""
         self.id = head.run
         self.process = os.getpid()
         self.strays = strays
@@ -207,14 +195,8 @@ class Run(Asks):
         return self.output
 
     def end(self, error: BaseException | None) -> None:
-        """Record how the run ended; durable on return.
-
-        Args:
-            error: The error with which the code ended, if any.
-
-        Raises:
-            Departure: The code departed from the recording, and caught the error.
-        """
+        """Record how the run ended, by the code's error if any; durable on return. Raises the Departure, if the code
+        departed from the recording and caught the error."""
         self._ending(error).record()
 
     def _ending(self, error: BaseException | None) -> RunEnd:
@@ -262,18 +244,9 @@ class Run(Asks):
         If a function's step is recorded, it is not run again: its result is returned.
 
         Args:
-            name: The step's name.
-            function: The function, sync or async; without it, a context manager is returned.
-            args: The function's positional arguments.
             attempts_max: How often it is tried, counted across restarts [once].
             backoff_ms: The wait after the first failed attempt, milliseconds; it doubles each time.
-            retry_on: The errors after which it is tried again.
             returns: The type of the result, if it is not a JSON value and not annotated.
-            kwargs: The function's keyword arguments.
-
-        Raises:
-            AttemptsExhausted: It was tried as often as allowed, in this process and before.
-            InputError: The result or the state cannot be recorded, or another step is open.
         """
         if function is None:
             return StepBlock(self, name)
@@ -371,11 +344,7 @@ class Run(Asks):
             self._open(name, attempts_max)
 
     def _open(self, name: str, attempts_max: int | None, **more: bool) -> None:
-        """Open a step.
-
-        Raises:
-            AttemptsExhausted: It was begun attempts_max times before.
-        """
+        """Open a step. Raises AttemptsExhausted if it was begun attempts_max times before."""
         number = self._ended_steps + 1
         earlier = () if self._is_live else self._answers.begun(number)
         begun = earlier[-1].number if earlier else 0
@@ -440,14 +409,10 @@ class Run(Asks):
             self._become(loaded_json(step.before))
 
     def end_step(self, error: BaseException | None, result: bytes = NULL) -> None:
-        """End the open step.
+        """End the open step. result: as JSON.
 
         Even without an error the step fails, with the error raised here, if one of its calls is still in progress, or
         if it left a state that cannot be recorded.
-
-        Args:
-            error: The error with which it ended, if any.
-            result: Its result as JSON.
         """
         step = self._opened
         if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context
