@@ -104,8 +104,7 @@ class Run(Asks):
         self.strays = strays
         self.has_ended = False
         self.agent = head.agent
-        # A copy, because the writer's thread still has to write the original, and the agent's code may change its
-        # input.
+        # A copy: the writer's thread still has to write the original, and the agent's code may change its input.
         self.input = loaded_json(encoded(head.given, "the run's input"))
         self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
