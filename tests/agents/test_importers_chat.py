@@ -1,4 +1,4 @@
-"""Chat files: every message, call and result arrives once and verbatim; importing again changes nothing."""
+"""Chat files: every message, call and result is imported once and verbatim; importing again changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every importer keeps the rules of refold.testing.importers, with hand-made samples and with real ones."""
+"""Every importer obeys the rules of refold.testing.importers, with hand-made samples and with real ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COUNTS = {
     "codex_old.jsonl": (1, 2, 1), "otlp_gen_ai.jsonl": (2, 2, 1), "otlp_openinference.jsonl": (1, 3, 3),
     "otlp_traceloop.json": (1, 2, 2),
 }  # fmt: skip
-"""Conversations, steps and actions."""
+"""The expected numbers of conversations, steps and actions."""
 KEPT = {
     "claude.jsonl": {"line of type file-history-snapshot": 1, "line of type queue-operation": 1},
     "codex.jsonl": {"item of type ghost_snapshot": 1, "line of type world_state": 1},
@@ -70,7 +70,7 @@ def latest(found: Imports, entity: str) -> dict[str, Any]:
 
 
 def whole(found: Imports, value: Any) -> Any:
-    """A value, or what is in the content that it names; of JSON the text."""
+    """Return a value, or the content that it refers to; for JSON its text."""
     return found.blobs[value.hash].decode() if isinstance(value, Blob) else value
 
 
@@ -111,7 +111,7 @@ def test_the_real_tau_bench_runs_keep_the_rules(tau_bench_file: Path) -> None:
 
 
 def test_turns_of_a_real_session_keep_the_rules(turns_file: Path, tmp_path: Path) -> None:
-    """Requests as they crossed the wire, and an empty answer to each: their responses are compressed streams."""
+    """Requests as they were sent, each with an empty answer, because their responses are compressed streams."""
     lines = []
     with tarfile.open(turns_file) as archive:
         for member in archive:

@@ -1,4 +1,4 @@
-"""Traces as OTLP JSON: whatever the order of their spans, each is one run, and what is held at once is bounded."""
+"""Traces as OTLP JSON: each is one run, whatever the order of its spans, and the size of buffered spans is bounded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(path: Path, limits: FileLimits | None = None) -> list[Conversation]:
 
 
 def value(given: Any) -> dict[str, Any]:
-    """A value as OTLP writes it."""
+    """Return a value in OTLP's form."""
     if isinstance(given, bool):
         return {"boolValue": given}
     if isinstance(given, int):
@@ -46,7 +46,7 @@ def value(given: Any) -> dict[str, Any]:
 
 
 def span(name: str, number: int, parent: int = 0, trace: int = 1, **more: Any) -> dict[str, Any]:
-    """A span that began `number` ms after the start and took 1 ms."""
+    """Return a span that began `number` ms after the start and took 1 ms."""
     attributes = {key.replace("__", "."): each for key, each in more.pop("attributes", {}).items()}
     return {
         "traceId": f"{trace:032x}", "spanId": f"{number:016x}", "parentSpanId": f"{parent:016x}" if parent else "",
@@ -57,14 +57,14 @@ def span(name: str, number: int, parent: int = 0, trace: int = 1, **more: Any) -
 
 
 def write(path: Path, *lines: list[dict[str, Any]]) -> Path:
-    """A file with these spans, one batch a line."""
+    """Write a file with these spans, one batch per line."""
     batches = ({"resourceSpans": [{"scopeSpans": [{"scope": {"name": "x"}, "spans": spans}]}]} for spans in lines)
     path.write_text("".join(f"{json.dumps(each)}\n" for each in batches))
     return path
 
 
 def flat(path: Path) -> Iterator[tuple[Any, Any, Any]]:
-    """Every span of a sample with its resource and scope."""
+    """Yield every span of a sample with its resource and scope."""
     text = path.read_text()
     for batch in [json.loads(text)] if path.suffix == ".json" else map(json.loads, text.splitlines()):
         for resource in batch.get("resourceSpans", ()):

@@ -1,4 +1,4 @@
-"""Unusable files are refused by file and line, whatever is wrong with them; usable ones give every line."""
+"""Unusable files are refused with file and line, whatever is wrong with them; usable ones yield every line."""
 
 from __future__ import annotations
 

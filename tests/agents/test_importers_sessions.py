@@ -1,4 +1,4 @@
-"""Sessions of coding agents: one message of several lines, subagents as children, what grows, what drifts."""
+"""Sessions of coding agents: messages over several lines, subagents as children, growing files, changed formats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHILD = run_id({"claude-code": SESSION, "agent": "a1"})
 
 
 def latest(found: Imports, entity: str) -> dict[str, Any]:
-    """Each field's last assertion; JSON values, which are kept as text, are read."""
+    """Return each field's last assertion; JSON values, which are stored as text, are parsed."""
     patches = [each.patch for each in found.by_id.values() if each.entity == entity]
     fields: dict[str, Any] = {name: value for patch in patches for name, value in patch.items()}
     names = ("input", "output", "inputs") if entity.startswith("run/") else ("inputs",)

@@ -1,4 +1,5 @@
-"""What an agent knew: exactly what it had read by a moment, beside what the log held then; stale reads are told."""
+"""What an agent knew: exactly what it had read by a moment, compared with what the log held then; stale reads are
+reported."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SECOND = 1_000_000
 
 
 class Clock:
-    """Stands still until it is moved on."""
+    """A clock that does not move until it is set."""
 
     def __init__(self) -> None:
         self.now = START
@@ -36,7 +37,7 @@ class Clock:
         return self.now
 
     def to(self, seconds: float) -> str:
-        """Move it to so many seconds from the start, which it gives as text."""
+        """Set it to this many seconds after the start; return that time as text."""
         self.now = START + int(seconds * SECOND)
         return time_text(self.now)
 
@@ -50,7 +51,7 @@ def opened(folder: Path) -> Iterator[tuple[AgentLog, Clock]]:
 
 
 def say(log: AgentLog, entity: str, fields: dict[str, Any], **more: Any) -> str:
-    """Observe it, and have the log take it now."""
+    """Observe an entity, and make the log apply it now."""
     found = log.observe(entity, {"fields": fields}, **more)
     log.flush()
     return found
@@ -66,7 +67,7 @@ def status(view: Any) -> str:
 
 
 def read_in(log: AgentLog, run: str, *entities: str, agent: str = "reader", then: Callable[[], object] = int) -> None:
-    """A run of one step that reads some entities; `then` happens before the step ends."""
+    """Make a run of one step that reads some entities; `then` is called before the step ends."""
     with log.run(agent, id=run) as at_work, at_work.step("look"):
         for entity in entities:
             at_work.read(entity)
@@ -85,7 +86,7 @@ def test_what_was_read_by_a_time_is_told_beside_what_the_log_held(tmp_path: Path
         clock.to(5)
         log.observe(
             order, {"fields": {"status": "lost"}}, observed_at=START + SECOND
-        )  # late: it was so before the read
+        )  # late: it describes a time before the read
         clock.to(6)
         read_in(log, "r2", mail)
         after = clock.to(10)
@@ -110,7 +111,7 @@ def test_a_read_counts_from_when_it_was_made_and_at_a_place_from_where_it_stands
         clock.to(1)
         with log.run("reader", id="r") as at_work, at_work.step("look"):
             at_work.read("document/a")
-            while not log.states(["step/r#1"], log.point().cut):  # its begin is written beside the agent
+            while not log.states(["step/r#1"], log.point().cut):  # its begin is written in parallel with the agent
                 time.sleep(0.01)
             pending = log.point().cut
             during = clock.to(2)

@@ -1,4 +1,4 @@
-"""Graphs of LangGraph without a step around them: nodes that run at once, and ToolNode."""
+"""Graphs of LangGraph without an enclosing step: concurrent nodes, and ToolNode."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def by_invoke(run: Run) -> Any:
 
 
 def by_stream(run: Run) -> Any:
-    """With "custom", even a node that is alone runs in a thread."""
+    """With "custom", even a node that runs alone runs in a thread."""
     values = [
         value for mode, value in graph_of(run).stream(GIVEN, stream_mode=["custom", "values"]) if mode == "values"
     ]

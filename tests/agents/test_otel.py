@@ -1,4 +1,4 @@
-"""Recorded runs as OpenTelemetry spans: as the SDK's exporters get them."""
+"""Recorded runs as OpenTelemetry spans, as the SDK's exporters receive them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def at(made: Call, started_at: int, duration_ms: float, **more: Any) -> Call:
 
 
 def recorded() -> Recording:
-    """A search that answers when it is tried again; a step that is torn at a model, and then fails at a mail."""
+    """Return a run: a search that answers when it is retried; a step that is cut short in a model call, and then fails
+    in a mail."""
     found = at(
         call("search", ["o-7"], customer=SECRET), BEGAN + 1_000, 40.5,
         retries=(Retry(attempt=1, failure=failure("slow", BEGAN + 21_000), backoff_ms=10),),

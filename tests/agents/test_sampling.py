@@ -1,4 +1,4 @@
-"""Which runs are kept at length: the same in every process, no failure left out, and as many as was asked for."""
+"""Which runs are kept longer: the same in every process, no failure is dropped, and as many as configured."""
 
 from __future__ import annotations
 

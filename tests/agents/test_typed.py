@@ -1,7 +1,7 @@
-"""Calls keep their types through a run: mypy --strict and pyright accept the right ones and report the wrong.
+"""Calls keep their types through a run: mypy --strict and pyright accept correct calls and report wrong ones.
 
-`PYRIGHT_PYTHON_*`: the PyPI package `pyright` holds pyright itself and runs it with the `node` on PATH; without one it
-would download Node, which no test should.
+`PYRIGHT_PYTHON_*`: the PyPI package `pyright` contains pyright and runs it with the `node` on PATH. Without node it
+would download one, which no test should.
 """
 
 from __future__ import annotations

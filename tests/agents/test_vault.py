@@ -1,4 +1,4 @@
-"""Sealed values: round trips, what they are bound to, what is said when their key or content is gone."""
+"""Sealed values: round trips, what they are bound to, and the errors if their key or content is gone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_numbers_keep_their_kind(shared: Vault, number: float) -> None:
 
 
 def test_the_fields_limit_on_the_value_says_what_becomes_a_blob(vault: Vault, log: Log) -> None:
-    # A text of up to 65,535 bytes has 3 bytes before it in CBOR, and `decision` takes 1,024.
+    # A text of up to 65,535 bytes has 3 bytes before it in CBOR, and `decision` holds 1,024 inline.
     assert isinstance(vault.seal(KEY, STEP, "decision", "x" * 1021), Sealed)
     blob = vault.seal(KEY, STEP, "decision", "x" * 1022)
     assert isinstance(blob, Blob)
@@ -100,7 +100,7 @@ def test_what_was_changed_or_moved_is_refused_by_name(vault: Vault, log: Log, tr
 
 
 def _flipped(log: Log, stored: Sealed | Blob) -> Iterator[Sealed | Blob]:
-    """The same with a bit changed, anywhere in it, or without its end."""
+    """Yield the value with a bit changed, anywhere in it, or without its end."""
     if isinstance(stored, Sealed):
         data = stored.ciphertext
         for place in range(len(data)):
@@ -108,7 +108,7 @@ def _flipped(log: Log, stored: Sealed | Blob) -> Iterator[Sealed | Blob]:
         yield from (Sealed(stored.key_id, data[:length]) for length in (0, 1, 15, len(data) - 1))
         return
     content = log.blob(stored)
-    # Its key id says whose it is: that flipped, it is another key's.
+    # Bits of the key id are not changed: that would name another key.
     for place in range(len(content) - 1, content.index(b"ciphertext") + 12, -max(1, len(content) // 50)):
         yield log.put_blob(_with_flipped_bit(content, place), SEALED_CONTENT)
     yield log.put_blob(content[:-1], SEALED_CONTENT)
@@ -155,7 +155,7 @@ RETRY = {"attempt": 1, "backoff_ms": 5, "error": "e" * 1000}
 
 @pytest.mark.parametrize("kind", ["sealed", "clear"])
 def test_what_a_log_shows_opens_at_any_depth(kind: str, log: Log, vault: Vault) -> None:
-    """Elements of collections, parts of records, and records that are themselves over the limit."""
+    """Test elements of collections, parts of records, and records that are themselves over the limit."""
     keeper: ValueCipher = vault if kind == "sealed" else ClearVault(log)
     run, step = f"run/{kind}", f"step/{kind}#1"
     journal = {str(each): {"attempt": [each, "x" * size]} for each, size in enumerate((3, 900, 5000))}

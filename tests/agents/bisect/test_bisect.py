@@ -1,4 +1,4 @@
-"""A recorded run is replayed over a git history: the first commit where it parts is named, and nothing is touched."""
+"""A recorded run is replayed over a git history: the first commit that differs is named, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRONG = "def fee(order):\n    return 2\n"
 
 
 class Scene:
-    """A history of twelve commits, and a run recorded with the first; `log` holds it, `golden` is a file of it."""
+    """A history of twelve commits, and a run recorded with the first. `log` holds it; `golden` is a file of it."""
 
     def __init__(self, folder: Path) -> None:
         self.history = made(folder / "code")
@@ -124,7 +124,7 @@ def test_the_first_commit_where_it_parts_is_named(scene: Scene) -> None:
     assert statuses["head"] == "parted"
     assert statuses["first"] == "same"
     assert found["divergence"]["also"] == []
-    assert len(found["tested"]) < 9  # halving, and not one by one
+    assert len(found["tested"]) < 9  # it halves, and does not test one by one
 
 
 def test_a_golden_trace_is_bisected_without_its_log(scene: Scene) -> None:
@@ -298,7 +298,7 @@ def agent(run):
 
 
 def test_the_commit_where_a_run_within_parts_is_named(tmp_path: Path) -> None:
-    """One asks for what is not recorded, the other comes to something else: both are found in the run within."""
+    """One commit requests what is not recorded, the other gets another result. Both are found in the nested run."""
     history = History(tmp_path / "code")
     history.commit("first", {"refunds.py": DELEGATING, "prices.py": PRICES})
     history.commit("readme", {"README": "1"})

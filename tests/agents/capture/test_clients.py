@@ -1,7 +1,7 @@
-"""SDK clients as they are, recorded at their transport: OpenAI's and Anthropic's, sync and async, in each way of use.
+"""Unchanged SDK clients, recorded at their transport: OpenAI's and Anthropic's, sync and async, in each way of use.
 
-Every way is recorded, replayed, forked, exercised as a golden trace, and resumed. The stand-in server counts: only a
-recording asks it, and what the code gets is the same each time.
+Every way is recorded, replayed, forked, run as a golden trace, and resumed. The test server counts requests: only a
+recording sends any, and the code gets the same each time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def agent_of(way: Way, server: ModelServer) -> Callable[[Run], Any]:
 
 
 def sent_to(server: ModelServer) -> list[Any]:
-    """Path, headers and bytes of the body of each request. Cookies are in no record, so the SDK is not given any."""
+    """Return path, headers and bytes of the body of each request. No record has cookies, so the SDK gets none."""
     heads = [
         (path, {name: value for name, value in headers.items() if name.lower() != "cookie"})
         for path, headers, _ in server.requests
@@ -203,7 +203,7 @@ def test_a_stream_that_is_left_after_its_last_event_is_whole(
 
 
 def test_a_client_that_is_recorded_already_is_recorded_once(log: AgentLog) -> None:
-    """Also where it is recorded by the run around this one."""
+    """It is also recorded once if the outer run records it."""
 
     def agent(run: Run) -> Any:
         outer = run.client(httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, text="x"))))

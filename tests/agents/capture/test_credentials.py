@@ -1,4 +1,4 @@
-"""What a copy keeps of credentials: nothing, wherever they stand; and what it keeps of everything else: all of it."""
+"""A copy has no credentials, wherever they were, and has everything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = st.text(max_size=20)
 
 @st.composite
 def planted(draw: st.DrawFn) -> Any:
-    """A tree with a secret somewhere under a secret's name, maybe as a text of JSON in JSON."""
+    """A tree with a secret somewhere under a secret's name, possibly in JSON inside a JSON text."""
     tree: Any = {draw(HARMLESS): draw(TEXTS), draw(NAMES): SECRET, "more": [draw(TEXTS)]}
     for _ in range(draw(st.integers(0, 3))):
         tree = {draw(HARMLESS): json.dumps(tree)} if draw(st.booleans()) else {draw(HARMLESS): [1, tree, draw(TEXTS)]}
@@ -29,7 +29,7 @@ def planted(draw: st.DrawFn) -> Any:
 
 
 def unfolded(value: Any) -> Any:
-    """A tree with the texts that are JSON as the trees they are."""
+    """Return a tree in which texts that are JSON are replaced by their trees."""
     if isinstance(value, str):
         try:
             return unfolded(json.loads(value)) if value[:1] == "{" else value
@@ -41,7 +41,7 @@ def unfolded(value: Any) -> Any:
 
 
 def hidden(value: Any) -> Any:
-    """The tree that is to be left."""
+    """Return the tree that is expected to remain."""
     if isinstance(value, dict):
         return {key: hidden(each) for key, each in value.items()}
     return [hidden(each) for each in value] if isinstance(value, list) else "HIDDEN" if value == SECRET else value

@@ -1,4 +1,4 @@
-"""Bodies are read as their headers say, whole or cut off, and what cannot be read is an error that says so."""
+"""Bodies are decoded as their headers say, whole or cut off; what cannot be decoded is reported as an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_few_bytes_that_unfold_to_many_are_refused() -> None:
 
 
 def test_the_cases_of_another_project_come_out_as_it_says(turns_file: Path) -> None:
-    """papercomputeco/tapes, MIT. Where it knows no br, its case holds a body that is none."""
+    """papercomputeco/tapes, MIT. It does not support br, so its case for br holds a body that is not br."""
     cases = members(turns_file, "content-encoding")
     assert len(cases) == 27
     for name, data in cases.items():

@@ -1,4 +1,4 @@
-"""What goes wrong around a proxy: it is killed, the log is away, the spool is full, a provider breaks off.
+"""Faults around a proxy: it is killed, the log is unavailable, the spool is full, a provider's connection breaks.
 
 What the agent got is in the log, or is counted as missed. The agent itself notices nothing.
 """
@@ -53,7 +53,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 def post(url: str, body: Any, path: str = "/v1/chat/completions", headers: dict[str, str] | None = None) -> bytes:
-    """A request as a plain client makes it; the response's body."""
+    """Send a request as a plain client does; return the response's body."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
     try:
@@ -75,7 +75,7 @@ HOLDING = "import sys, refold; log = refold.open(sys.argv[1]); print('held', flu
 
 @contextmanager
 def held(url: str) -> Iterator[None]:
-    """Another process owns the log, and does not answer."""
+    """Let another process own the log, and not answer."""
     with subprocess.Popen(
         [sys.executable, "-P", "-c", HOLDING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as owner:
@@ -92,7 +92,7 @@ def held(url: str) -> Iterator[None]:
 
 
 class ProxyProcess:
-    """`refold proxy` in a process of its own."""
+    """`refold proxy` in a separate process."""
 
     def __init__(self, folder: Path, upstream: str, *more: str) -> None:
         command = [
@@ -111,7 +111,7 @@ class ProxyProcess:
         self.process.communicate()
 
     def end(self) -> str:
-        """By SIGTERM; what it said on standard error."""
+        """End it by SIGTERM; return what it wrote to standard error."""
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0, said
@@ -159,9 +159,9 @@ def test_a_proxy_that_is_killed_in_a_stream_loses_nothing_that_the_agent_got(
 
 @pytest.mark.faults
 def test_a_proxy_that_is_killed_at_any_moment(server: ModelServer, tmp_path: Path) -> None:
-    """Two agents hold conversations. Each answer that one of them got is in the log once, and so is its session.
+    """Two agents have conversations. Each answer that one of them got is in the log once, and so is its session.
 
-    One that had just gone out whole when the proxy was killed is there with all its bytes, and without its end.
+    If an answer was just complete when the proxy was killed, the log has all its bytes, but not its end.
     """
     seed = random.randrange(1 << 30)
     print("seed", seed)
@@ -183,7 +183,7 @@ def test_a_proxy_that_is_killed_at_any_moment(server: ModelServer, tmp_path: Pat
             for each in agents:
                 each.join(WAIT_S)
         ProxyProcess(tmp_path, server.url).end()
-        # The one that took the spool over stores all of it before it ends.
+        # The process that took the spool over stores all of it before it ends.
         with log_of(tmp_path) as log:
             runs = {row.title: log.recording(row.run) for row in log.runs()}
             assert len(titles(log)) == len(runs), f"seed {seed}: a session became two runs"
@@ -216,7 +216,7 @@ def converse(url: str, name: str, got: dict[str, int]) -> None:
 
 
 def test_a_log_that_is_away_keeps_nobody_waiting(server: ModelServer, tmp_path: Path) -> None:
-    """Its owner is another process, and stands still before and in the middle of a session."""
+    """The log's owner is another process, which is suspended before and in the middle of a session."""
     url = f"file:{tmp_path / 'log'}"
     messages: list[Any] = [{"role": "user", "content": "are you there?"}]
     with capturing(tmp_path, server.url) as captured:
@@ -256,7 +256,7 @@ def test_what_the_spool_has_no_room_for_is_passed_on_and_counted(server: ModelSe
 
 
 def zeros(data: bytes) -> bytes:
-    """As a power cut leaves a file whose length was synced and whose content was not."""
+    """Return the bytes that a power cut leaves in a file whose length was synced and whose content was not."""
     return bytes(len(data))
 
 
@@ -282,7 +282,7 @@ def test_a_damaged_file_of_a_spool_is_set_aside_and_stops_no_other(
     second.write_bytes(damaged(second.read_bytes()))
     with capturing(tmp_path, "http://127.0.0.1:9") as captured:
         stored = captured.close()
-    is_cut = damaged(b"")[:1] == b"\xff"  # as by a kill: nothing of it came to its end
+    is_cut = damaged(b"")[:1] == b"\xff"  # as after a kill: the exchange has no end
     assert (stored.exchanges, stored.missed, stored.waiting) == (2, 0 if is_cut else 1, 0)
     assert (gone.folder / "2.refused").exists() is not is_cut
     with log_of(tmp_path) as log:
@@ -329,7 +329,7 @@ def test_credentials_in_any_place_reach_the_provider_and_no_disk(server: ModelSe
     headers = {"Authorization": f"Bearer {PLANTED['bearer']}", "X-Api-Key": PLANTED["header"]}
     url = f"file:{tmp_path / 'log'}"
     try:
-        with capturing(tmp_path, server.url) as captured, held(url):  # so that all of it is in the spool first
+        with capturing(tmp_path, server.url) as captured, held(url):  # so that everything is in the spool first
             for more in ({}, {"stream": True}):
                 found = post(captured.url, {**body, **more}, path, headers)
                 assert PLANTED["bearer"].encode() in found
@@ -352,7 +352,7 @@ def test_credentials_in_any_place_reach_the_provider_and_no_disk(server: ModelSe
 
 
 def clean(folder: Path) -> int:
-    """No file of the folder holds a planted secret; how many bytes they are."""
+    """Check that no file of the folder holds a planted secret; return their total size in bytes."""
     size = 0
     for each in folder.rglob("*"):
         if each.is_file():

@@ -1,4 +1,4 @@
-"""Conversations that go on from a recorded turn: forks, also after their process is gone, and forks of forks."""
+"""Conversations that continue from a recorded turn: forks, also after their process has ended, and forks of forks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sessions_of(log: AgentLog, spool: str, *parents: Recording) -> Sessions:
 
 
 def exchange(at: int, *said: str) -> SpooledExchange:
-    """A turn of a conversation, in which the model repeats what it is told."""
+    """Return a turn of a conversation, in which the model repeats what it gets."""
     messages = []
     for each in said:
         messages += [{"role": "user", "content": each}, {"role": "assistant", "content": f"re: {each}"}]
@@ -46,7 +46,7 @@ def exchange(at: int, *said: str) -> SpooledExchange:
 
 
 def recorded(log: AgentLog) -> Recording:
-    """A run of three turns."""
+    """Return a run of three turns."""
     sessions = sessions_of(log, "first")
     for count in range(1, 4):
         sessions.store(exchange(count, *("one", "two", "three")[:count]), "first")
@@ -63,7 +63,7 @@ def test_a_fork_is_taken_up_where_its_process_left_it(log: AgentLog) -> None:
     parent = recorded(log)
     left = sessions_of(log, "second", parent)
     left.store(exchange(11, "one", "two", "other"), "second")
-    again = sessions_of(log, "second")  # another process: it knows of no parents
+    again = sessions_of(log, "second")  # as another process, which knows of no parents
     again.store(exchange(11, "one", "two", "other"), "second")
     again.store(exchange(12, "one", "two", "other", "end"), "second")
     (run,) = again.end()

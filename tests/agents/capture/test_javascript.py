@@ -1,4 +1,4 @@
-"""OpenAI's JavaScript SDK by the proxy: it gets the same without it, with it, and from the recording, byte for byte."""
+"""OpenAI's JavaScript SDK with the proxy: it gets the same bytes without it, with it, and from the recording."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT_S = 300
 
 
 def node() -> str:
-    """The program; without it the test is skipped, and in CI it fails."""
+    """Return the path of node. Without node the test is skipped, and in CI it fails."""
     found = shutil.which("node")
     if found is None:
         without("node is missing, which runs OpenAI's JavaScript SDK")
@@ -34,7 +34,7 @@ def node() -> str:
 
 
 def said_by_javascript(url: str) -> Any:
-    """What the SDK gave, and a hash of the bytes of each answer."""
+    """Return what the SDK returned, and a hash of the bytes of each answer."""
     done = subprocess.run(
         [node(), str(PROGRAM), str(package_folder(OPENAI)), f"{url}/v1"], capture_output=True, timeout=TIMEOUT_S,
         check=False,

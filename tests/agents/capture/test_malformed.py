@@ -1,8 +1,8 @@
-"""Malformed requests and answers: they are no turns, or turns that say less, and never an error.
+"""Malformed requests and answers: they are no turns, or turns with less content, and never an error.
 
-Then what is not HTTP at all, from the agent and from the provider.
+Then bytes that are not HTTP at all, from the agent and from the provider.
 
-REFOLD_FAULT_ROUNDS scales how many cases there are. An error names the seed of its case.
+REFOLD_FAULT_ROUNDS scales the number of cases. An error names the seed of its case.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ODD: list[Any] = [
 
 
 def changed(dice: random.Random, tree: Any) -> Any:
-    """The tree with something else in one place, or without it."""
+    """Return the tree with another value in one place, or without that value."""
     if not isinstance(tree, dict | list) or not tree or dice.random() < 0.15:
         return dice.choice(ODD)
     place = dice.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
@@ -102,7 +102,7 @@ def changed(dice: random.Random, tree: Any) -> Any:
 
 
 def damaged(dice: random.Random, data: bytes) -> bytes:
-    """The bytes with some of them cut, doubled or others."""
+    """Return the bytes with some of them cut, doubled or changed."""
     for _ in range(dice.randrange(4)):
         at, end = sorted(dice.randrange(len(data) + 1) for _ in range(2))
         how = dice.randrange(4)
@@ -115,7 +115,7 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
 
 
 def case(seed: int) -> tuple[str, bytes, str, bytes]:
-    """Target and body of a request, content type and body of its answer."""
+    """Return target and body of a request, and content type and body of its answer."""
     dice = random.Random(seed)
     target, given = dice.choice(REQUESTS)
     body: Any = given
@@ -128,13 +128,13 @@ def case(seed: int) -> tuple[str, bytes, str, bytes]:
         content_type, answer = answer_to(target, {**known, "model": "m"}, ASKING)
     if dice.random() < 0.3:
         sent = damaged(dice, sent)
-    with contextlib.suppress(ValueError):  # a stream is no JSON
+    with contextlib.suppress(ValueError):  # a stream is not JSON
         answer = json.dumps(changed(dice, json.loads(answer))).encode() if dice.random() < 0.5 else answer
     return target, sent, content_type, damaged(dice, answer)
 
 
 def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
-    """Each case by every reader. The first that fails is named by its seed."""
+    """Pass each case to every reader. The first case that fails is named by its seed."""
     turns = replies = 0
     for seed in range(CASES * 5):
         target, sent, content_type, answered = case(seed)
@@ -169,7 +169,7 @@ def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
 
 @pytest.mark.parametrize("first", [0, 1_000_000], ids=["some", "others"])
 def test_what_is_malformed_passes_as_it_is_and_is_in_the_log(tmp_path: Path, first: int) -> None:
-    """By the proxy: the agent gets the provider's bytes, and each exchange is recorded once."""
+    """With the proxy, the agent gets the provider's bytes, and each exchange is recorded once."""
     seeds = range(first, first + CASES // 4)
     with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
         parts = urlsplit(captured.url)
@@ -193,7 +193,7 @@ def test_what_is_malformed_passes_as_it_is_and_is_in_the_log(tmp_path: Path, fir
 
 
 def malformed_head(seed: int) -> bytes:
-    """A request of HTTP that is damaged in its head, its body or both."""
+    """Return an HTTP request that is damaged in its head, its body or both."""
     dice = random.Random(seed)
     _, sent, _, _ = case(seed)
     head = f"POST /{seed}/v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {SECRET}\r\n".encode()
@@ -208,7 +208,7 @@ SECRET = "planted-in-a-malformed-request"
 
 
 def to_its_end(address: tuple[str, int], sent: bytes) -> None:
-    """Send the bytes on a connection of their own, and read until it ends."""
+    """Send the bytes on a separate connection, and read until it ends."""
     with contextlib.suppress(ConnectionError), socket.create_connection(address, timeout=120) as connection:
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
@@ -241,7 +241,7 @@ def test_what_is_not_http_is_refused_and_counted(
 
 
 def malformed_response(seed: int) -> bytes:
-    """A response of HTTP that is damaged anywhere, or none."""
+    """Return an HTTP response that is damaged anywhere, or bytes that are not HTTP."""
     dice = random.Random(seed)
     _, _, content_type, answered = case(seed)
     head = b"HTTP/1.1 200 OK\r\nX-Name: Z\xfcrich\r\nContent-Type: %b\r\n" % content_type.encode()
@@ -257,14 +257,14 @@ def malformed_response(seed: int) -> bytes:
 
 
 def seed_of(path: str) -> int:
-    """The seed that a request names."""
+    """Return the seed that a request names."""
     return int(path.split("/")[1])
 
 
 def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent gets what can be read of it, or a 502; either way its exchange is in the log."""
+    """The agent gets what can be read of it, or a 502. In both cases the exchange is in the log."""
     with answering_with(lambda path: malformed_response(seed_of(path))) as url, capturing(tmp_path, url) as captured:
         parts = urlsplit(captured.url)
         for seed in range(CASES):

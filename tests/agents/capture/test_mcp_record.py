@@ -1,4 +1,4 @@
-"""`refold mcp-record`: the client notices nothing, and what it was answered is recorded, whatever is killed."""
+"""`refold mcp-record`: the client notices nothing, and the answers that it got are recorded, whatever is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTER = [sys.executable, "-P", str(SERVERS / "mcp_counter.py")]
 
 
 def tee(folder: Path, *words: object, **given: Any) -> subprocess.Popen[bytes]:
-    """`refold mcp-record` as a process."""
+    """Start `refold mcp-record` as a process."""
     return subprocess.Popen(
         [*COMMAND, "mcp-record", "--spool", str(folder / "spool"), *map(str, words)],
         env=environment(f"file:{folder / 'log'}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, **given,
@@ -47,7 +47,7 @@ def transport(folder: Path, *words: object) -> Any:
 
 
 def recorded(folder: Path) -> list[Recording]:
-    """The runs, the first begun first."""
+    """Return the runs, the first begun first."""
     with open_log(f"file:{folder / 'log'}", read_only=True) as log:
         return [log.recording(row.run) for row in reversed(log.runs())]
 
@@ -124,7 +124,7 @@ def test_a_signal_is_passed_on_and_pieces_are_not_held_back(tmp_path: Path) -> N
 
 
 def ask(process: subprocess.Popen[bytes], number: int, tool: str = "call") -> bytes:
-    """One call; the line that answers it, b"" where the process has ended."""
+    """Make one call; return the line that answers it, b"" if the process has ended."""
     message = {"jsonrpc": "2.0", "id": number, "method": "tools/call",
                "params": {"name": tool, "arguments": {"number": number}}}  # fmt: skip
     assert process.stdin is not None

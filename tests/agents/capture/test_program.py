@@ -1,4 +1,4 @@
-"""`refold record` and `refold play`: a program run as it is, captured, and run again from the recording."""
+"""`refold record` and `refold play`: an unchanged program is run and captured, and run again from the recording."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture
 def env(tmp_path: Path, server: ModelServer) -> dict[str, str]:
-    """Of commands, whose provider is the stand-in."""
+    """The environment of commands; their provider is the test server."""
     (tmp_path / "agent.py").write_text(AGENT)
     left_out = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "OPENAI_API_BASE", "OPENAI_HOST")
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
@@ -105,7 +105,7 @@ def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, s
         assert named in [each.observation for each in log.state(f"step/{row.run}#1").why("status")]
     assert len(server.requests) == 2, "nobody asked a model again"
 
-    # A turn is opened, and the conversation goes on from it.
+    # A turn is opened, and the conversation continues from it.
     assert refold(env, tmp_path, "run", "verify", row.run).returncode == 0
     opened = refold(env, tmp_path, "checkout", recording.steps[1].hash, "--messages")
     body = json.loads(opened.stdout)
@@ -174,7 +174,8 @@ def test_what_comes_after_the_first_difference_is_a_fork(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=["TERM", "KILL", "INT"])
 def test_a_program_that_a_signal_ends(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
-    """The signal goes to `refold record`, but SIGKILL, which no process can pass on; it ends as its program did."""
+    """The signal is sent to `refold record`; SIGKILL to the program, because no process can pass it on. `refold record`
+    ends as its program did."""
     code = (
         "import os, signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print(os.getpid(), flush=True); "
         "time.sleep(300)"
@@ -249,7 +250,7 @@ def test_what_is_said_where_nothing_can_be_captured(
 def test_a_recording_is_served_without_a_socket_of_its_own(
     env: dict[str, str], tmp_path: Path, server: ModelServer
 ) -> None:
-    """By the kernel: the server may listen on loopback, and connect to nothing."""
+    """The kernel enforces it: the server may listen on loopback, and connect to nothing."""
     program = [sys.executable, "agent.py", "what is it?", "0"]
     refold(env, tmp_path, "record", "--", *program)
     with open_log(env["REFOLD_LOG"], read_only=True) as log:
@@ -273,7 +274,8 @@ def test_a_recording_is_served_without_a_socket_of_its_own(
 def test_a_proxy_opens_no_socket_but_to_its_upstream(
     env: dict[str, str], tmp_path: Path, server: ModelServer, is_allowed: bool
 ) -> None:
-    """By the kernel, for all that the proxy does: it forwards, spools, stores, and ends. To nothing: it is noticed."""
+    """The kernel checks everything that the proxy does: it forwards, spools, stores, and ends. If it may connect to
+    nothing, the test must notice that."""
     server.reset()
     parts = urlsplit(server.url)
     upstream = (parts.hostname or "", parts.port or 0)

@@ -1,6 +1,6 @@
-"""Gemini, Ollama and Bedrock by the proxy, with their SDKs: the same without it, with it, and in a replay.
+"""Gemini, Ollama and Bedrock with the proxy and their SDKs: the same result without it, with it, and in a replay.
 
-All ways of use go through one capture, which is closed before anything is looked at.
+All ways of use share one capture, which is closed before anything is checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODELS = {
 
 
 class Used(NamedTuple):
-    """What came of one way of use: without the proxy, and with it. sent: the bodies that the provider answered with."""
+    """The results of one way of use: without the proxy, and with it. sent: the bodies of the provider's answers."""
 
     plain: Any
     proxied: Any
@@ -49,7 +49,7 @@ class Used(NamedTuple):
 
 
 class Everything(NamedTuple):
-    """Of all ways: what came of each; the runs, and what is said of their model calls, by their titles."""
+    """The results of all ways of use; by title, their runs and the fields of their model calls."""
 
     folder: Path
     used: dict[str, Used]
@@ -209,7 +209,7 @@ def test_a_secret_in_a_frame_leaves_a_frame() -> None:
 
 
 def test_a_secret_in_several_frames_is_redacted(server: ProviderServer, tmp_path: Path) -> None:
-    """What is kept is still a stream that the SDK reads; what was forwarded has the secret."""
+    """The recorded bytes are still a stream that the SDK can read; the forwarded bytes have the secret."""
     server.mind = lambda body: Reply(["my mail is bob.", "miller@exam", "ple.com, as ", "ever"])
     try:
         with capturing(tmp_path, server.url, redact=Redactor(b"k" * 16)) as captured:

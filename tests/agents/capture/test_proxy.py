@@ -1,6 +1,6 @@
-"""The proxy between real SDKs and a stand-in provider: the SDK gets the same without it, with it, and in a replay.
+"""The proxy between real SDKs and a test provider: the SDK gets the same without it, with it, and in a replay.
 
-All ways of use go through one capture, which is closed before anything is looked at.
+All ways of use share one capture, which is closed before anything is checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def named(way: Way) -> str:
 
 
 class Used(NamedTuple):
-    """What came of one way of use: without the proxy, and with it. requests: that reached the provider by it."""
+    """The results of one way of use: without the proxy, and with it. requests: those that reached the provider through
+    the proxy."""
 
     plain: Any
     proxied: Any
@@ -39,7 +40,7 @@ class Used(NamedTuple):
 
 
 class Everything(NamedTuple):
-    """Of all ways: what came of each, and the runs, by their titles."""
+    """The results of all ways of use, and their runs, by title."""
 
     used: dict[str, Used]
     runs: dict[str, Recording]
@@ -74,7 +75,7 @@ def everything(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) ->
     return Everything(used, {each.title: each for each in runs})
 
 
-# An embedding is no turn of a conversation, so no run has its title.
+# An embedding is not a turn of a conversation, so no run has its title.
 SENT = [way for way in WAYS if REQUESTS.get(way.use, 1) and way.use != "embeddings"]
 
 
@@ -110,7 +111,7 @@ def test_an_embedding_passes_unchanged(everything: Everything, way: Way) -> None
 def test_each_exchange_is_recorded_once_and_as_it_ended(everything: Everything, way: Way) -> None:
     recording = everything.runs[named(way)]
     answers = [call.answer for step in recording.steps for call in step.calls]
-    if way.use != "left":  # all of it may have been sent by then
+    if way.use != "left":  # the whole answer may have been sent before the client left
         assert answers[-1]["end"] == ("broken" if way.use == "broken" else "whole")
     assert [each["status"] for each in answers] == {
         "retried": [429, 200], "refused": [429],
@@ -126,7 +127,7 @@ def test_each_exchange_is_recorded_once_and_as_it_ended(everything: Everything, 
 
 
 def test_a_provider_gets_what_the_sdk_sent(everything: Everything, server: ModelServer) -> None:
-    """But for the name of the host, which is the proxy's to give."""
+    """They are equal except for the host name, which the proxy sets."""
     way = Way("openai", False, "plain")
     prepare(server, "plain")
     bare(way, server, asked=asked(way))
@@ -147,7 +148,7 @@ def test_a_stream_is_not_held_back(server: ModelServer, tmp_path: Path) -> None:
             asked: Any = [{"role": "user", "content": "slowly"}]
             stream = client.chat.completions.create(model="gpt-x", messages=asked, stream=True)
             events = iter(stream)
-            # The provider says no more before this has arrived.
+            # The provider sends nothing more before this has arrived.
             assert [next(events).choices[0].delta.content for _ in range(4)] == WORDS[:4]
             assert server.held.wait(300)
             assert not server.hold.is_set()
@@ -176,7 +177,7 @@ def test_who_hangs_up_ends_the_exchange_and_the_provider_is_let_go(server: Model
                 assert next(iter(stream)).choices[0].delta.content == WORDS[0]
                 stream.close()
             deadline = time.monotonic() + 120
-            while list((tmp_path / "spool").rglob("*.open")):  # until the proxy has seen it, or it would be its own end
+            while list((tmp_path / "spool").rglob("*.open")):  # wait until the proxy has noticed it
                 assert time.monotonic() < deadline, "the proxy did not see that the agent hung up"
                 time.sleep(0.02)
             stored = captured.close()
@@ -204,7 +205,7 @@ def test_a_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path:
             api_key=KEY, base_url=f"{captured.url}/v1"
         ) as client:  # fmt: skip
             sessions: list[list[Any]] = [[{"role": "user", "content": "pay 7"}] for _ in range(2)]
-            for _ in range(3):  # two sessions in turns, which begin alike
+            for _ in range(3):  # two sessions in alternation, which begin alike
                 for messages in sessions:
                     answer = client.chat.completions.create(model="gpt-x", messages=messages)
                     messages.append(answer.choices[0].message.model_dump(exclude_none=True))
@@ -251,7 +252,7 @@ def test_a_request_that_is_not_recorded_is_told_where_it_differs(everything: Eve
             bare(way, server, serving.url, [{"role": "user", "content": "another question"}])
         assert 'messages[0].content: "another question" asked, "anthropic-sync-plain" recorded' in str(failed.value)
         assert recording.run in str(failed.value)
-        # What caches and sessions are marked with does not count.
+        # Marks for caches and sessions are not compared.
         marked = [{"role": "user", "content": named(way), "cache_control": {"type": "ephemeral"}}]
         bare(way, server, serving.url, marked)
         with pytest.raises(Exception, match="was served already"):
@@ -262,7 +263,7 @@ def test_a_request_that_is_not_recorded_is_told_where_it_differs(everything: Eve
 
 
 def test_credentials_are_in_no_file(everything: Everything, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The bytes of the log of all ways; what is forwarded has them."""
+    """Search the bytes of the log of all ways; the forwarded bytes do have the credentials."""
     folder = next(each for each in tmp_path_factory.getbasetemp().iterdir() if each.name.startswith("proxy"))
     files = [each for each in folder.rglob("*") if each.is_file()]
     assert sum(each.stat().st_size for each in files) > 10_000

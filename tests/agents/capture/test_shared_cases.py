@@ -1,14 +1,15 @@
-"""The cases of papercomputeco/tapes (MIT), each by the proxy with a stand-in provider.
+"""The cases of papercomputeco/tapes (MIT), each sent through the proxy with a test provider.
 
-`content-encoding` says what has to come out of a body. refold does otherwise on purpose in three places:
+`content-encoding` says how a body must be decoded. refold differs on purpose in three cases:
 
 - it reads br and deflate, which tapes refuses;
-- a response that cannot be read is kept as its bytes, with a note; one that is too long is kept as far as it was read;
-- a request that cannot be read, or is cut off, is kept as a note with its length and its SHA-256: bytes that cannot be
-  read cannot be searched for credentials.
+- a response that cannot be decoded is stored as its bytes, with a note; one that is too long is stored as far as it was
+  read;
+- a request that cannot be decoded, or is cut off, is stored as a note with its length and its SHA-256, because bytes
+  that cannot be decoded cannot be searched for credentials.
 
-`drop-reason` says why tapes keeps no turn of an exchange. refold keeps the exchange in every one of these cases but
-`sem_full`, which it counts. REASONS says as what.
+`drop-reason` says why tapes keeps no turn of an exchange. refold keeps the exchange in every one of these cases except
+`sem_full`, which it counts. REASONS says how each is recorded.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Found(NamedTuple):
 
 
 def found_in(folder: Path) -> dict[str, Found]:
-    """The exchanges of a closed capture, by the path that they asked for."""
+    """Return the exchanges of a closed capture, by the path of their request."""
     found: dict[str, Found] = {}
     with log_of(folder) as log:
         for row in log.runs():
@@ -65,7 +66,7 @@ def found_in(folder: Path) -> dict[str, Found]:
 
 
 def sent(captured: Captured, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """A request by the proxy; status and body of the response."""
+    """Send a request through the proxy; return status and body of the response."""
     parts = urlsplit(captured.url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
     try:
@@ -77,7 +78,7 @@ def sent(captured: Captured, method: str, path: str, body: bytes, headers: dict[
 
 
 def test_each_body_in_each_encoding(tmp_path: Path, turns_file: Path) -> None:
-    """All 27, as a request and as a response. Both sides get the bytes as they came."""
+    """Send all 27, as a request and as a response. Both sides get the bytes unchanged."""
     cases = {name.removesuffix(".json"): json.loads(data)
              for name, data in members(turns_file, "content-encoding").items()}  # fmt: skip
     assert len(cases) == 27
@@ -98,7 +99,7 @@ def test_each_body_in_each_encoding(tmp_path: Path, turns_file: Path) -> None:
 
 
 def judge(name: str, expected: Any, plain: bytes, body: bytes, call: Call) -> None:
-    """What is recorded of a case, as request and as response, is what the case says."""
+    """Check that what is recorded of a case, as request and as response, is what the case says."""
     asked, answered = (
         bytes_of(call.asked.request["body"]),
         b"".join(bytes_of(each) for _, each in call.answer["chunks"]),
@@ -118,7 +119,7 @@ def judge(name: str, expected: Any, plain: bytes, body: bytes, call: Call) -> No
         assert answered, name
         assert plain.startswith(answered), name
         assert not note["raw"], name
-    elif not body:  # there is nothing to read: no error of the response
+    elif not body:  # there is nothing to decode, and so no error of the response
         assert (answered, note) == (b"", None), name
     else:
         assert note["problem"], name
@@ -142,13 +143,13 @@ REASONS = {
     "upstream_no_response": "a turn that failed, with a 502 for the agent",
     "upstream_status": "a turn; one that failed if its status is 400 or more",
 }
-"""What refold makes of an exchange of which tapes keeps no turn, by the reason."""
+"""How refold records an exchange of which tapes keeps no turn, by tapes' reason."""
 
 GZIP = [("Content-Encoding", "gzip")]
 
 
 class Odd(NamedTuple):
-    """A request and its response; the headers of both, besides those of JSON."""
+    """A request and its response, and the headers of both in addition to those of JSON."""
 
     request: bytes = ASKED
     response: bytes = REPLY
@@ -167,12 +168,12 @@ LOOSE = "calls that are no turn of a conversation"
 
 
 def test_every_reason_is_known(turns_file: Path) -> None:
-    """A reason that is new has to be thought of."""
+    """A new reason in tapes must be considered."""
     assert {name.removesuffix(".json") for name in members(turns_file, "drop-reason")} == set(REASONS)
 
 
 def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that a request, a status or a body is the reason of. The agent gets what the provider sent."""
+    """Test the reasons that come from a request, a status or a body. The agent gets what the provider sent."""
     monkeypatch.setattr(proxy, "BODY_BYTES_MAX", 20_000)
     reasons = {name.removesuffix(".json"): json.loads(data)
                for name, data in members(turns_file, "drop-reason").items()}  # fmt: skip
@@ -182,10 +183,10 @@ def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypat
     lower = ""
     for at, example in enumerate(reasons["non_turn_request"]["examples"]):
         path = f"/{at}{example['request']['path']}"
-        # A request of HTTP has a method: the case that has none is tried as the POST that it is taken for.
+        # An HTTP request has a method: the case without one is sent as a POST, as which it is parsed.
         requests.append((example["request"]["method"] or "POST", path, 200))
         turns |= {urlsplit(path).path} if example["expect"] == "eligible" else set()
-        # HTTP knows no `post`, and the proxy refuses it. Where it is read, it is one.
+        # HTTP has no method `post`, and the proxy refuses it. The parser accepts it.
         if example["request"]["method"] == "post":
             lower = requests.pop()[1]
             assert turn_of({"url": f"http://h{lower}", "method": "post", "body": ASKED.decode()}) is not None
@@ -261,7 +262,7 @@ def test_an_agent_that_hangs_up(tmp_path: Path) -> None:
 
 
 def test_reasons_of_where_it_is_stored(tmp_path: Path) -> None:
-    """ingest_reject, ingest_timeout and marshal_error: the log takes nothing. sem_full: nor has the spool room."""
+    """ingest_reject, ingest_timeout and marshal_error: the log accepts nothing. sem_full: the spool is full, too."""
     (tmp_path / "log").write_text("a file where the log's folder has to be")
     with raw_provider() as provider, capturing(tmp_path, provider.url, spool_bytes_max=3000) as captured:
         provider.answers = [Raw(JSON, [REPLY]) for _ in range(20)]
@@ -283,7 +284,7 @@ def test_reasons_of_where_it_is_stored(tmp_path: Path) -> None:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Wait for it."""
+    """Wait until the condition holds."""
     waiting = threading.Event()
     for _ in range(round(WAIT_S / 0.02)):
         if condition():

@@ -1,4 +1,4 @@
-"""A conversation whose task another one gave in a tool call is a run within that one's."""
+"""A conversation whose task another conversation passed in a tool call is a nested run of that one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASKS = ["find where the tests of the proxy are", "count the lines of the folder
 
 
 def turn(at: int, messages: list[Any], content: list[Any]) -> SpooledExchange:
-    """A turn by Anthropic's API."""
+    """Return a turn in the form of Anthropic's API."""
     body = json.dumps({"model": "m", "messages": messages}).encode()
     request = request_of("POST", "http://h/v1/messages", "application/json", body)
     reply = json.dumps({"id": f"m{at}", "type": "message", "role": "assistant", "content": content})

@@ -1,4 +1,4 @@
-"""OpenAI's responses by WebSocket: by the real SDK, by a plain client, and played again."""
+"""OpenAI's responses by WebSocket: with the real SDK, with a plain client, and played from the recording."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def provider() -> Iterator[SocketProvider]:
 
 @contextmanager
 def opened(url: str, **given: Any) -> Iterator[ClientConnection]:
-    """A plain client's connection."""
+    """Open a plain client's connection."""
     to = url.replace("http://", "ws://") + "/v1/responses"
     with connect(to, max_size=None, open_timeout=WAIT_S, close_timeout=WAIT_S, proxy=None, **given) as connection:
         yield connection
@@ -57,7 +57,7 @@ def recordings(folder: Path) -> list[Recording]:
 
 @contextmanager
 def playing(found: list[Recording], said: list[str] | None = None) -> Iterator[str]:
-    """The URL of a server that answers from recordings."""
+    """Yield the URL of a server that answers from recordings."""
     say = (lambda line: None) if said is None else said.append
     server = LoopbackServer(lambda: RecordedUpstream(found, say=say))
     try:
@@ -67,7 +67,7 @@ def playing(found: list[Recording], said: list[str] | None = None) -> Iterator[s
 
 
 def session_of_the_sdk(url: str) -> list[str]:
-    """Two turns with a tool by OpenAI's SDK; the events as they came."""
+    """Run two turns with a tool through OpenAI's SDK; return the events in order of arrival."""
     found: list[str] = []
     client = OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0)
     with client.responses.connect() as connection:
@@ -81,9 +81,9 @@ def session_of_the_sdk(url: str) -> list[str]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # the SDK's use
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # from the SDK
 def test_openais_sdk_by_websocket_is_recorded_and_played(provider: SocketProvider, tmp_path: Path) -> None:
-    """Two turns of one run, with the tool's result, and the same events from the recording."""
+    """The recording has two turns of one run, with the tool's result, and returns the same events."""
     provider.answers = [events_of(1, "", [CALL]), events_of(2, "It is 5.")]
     expected = [*events_of(1, "", [CALL]), *events_of(2, "It is 5.")]
     with capturing(tmp_path, provider.url) as captured:
@@ -103,7 +103,7 @@ def test_openais_sdk_by_websocket_is_recorded_and_played(provider: SocketProvide
 
 
 def test_binary_messages_lanes_and_what_the_provider_says_of_itself(provider: SocketProvider, tmp_path: Path) -> None:
-    """Each message keeps its kind; events go to the exchange of their stream_id."""
+    """Each message keeps its kind; events belong to the exchange of their stream_id."""
     late = events_of(1, "one two", more="a")
     provider.answers = [late[:2], [*events_of(2, "three", more="b"), *late[2:], '{"type": "rate_limits.updated"}'],
                         ["of itself", b'{"text": "in bytes"}']]  # fmt: skip
@@ -141,7 +141,7 @@ def test_binary_messages_lanes_and_what_the_provider_says_of_itself(provider: So
 def test_a_connection_that_the_provider_ends(
     provider: SocketProvider, tmp_path: Path, ends: int | None, end: str, code: int
 ) -> None:
-    """The agent's ends in the same way, and so does the recording's."""
+    """The agent's connection ends in the same way, and so does the one that the recording serves."""
     provider.answers = [events_of(1, "one"), ends]
 
     def talk(url: str) -> int:
@@ -191,7 +191,7 @@ def test_a_handshake_that_is_refused_is_an_exchange(provider: SocketProvider, tm
 
 
 def test_no_credential_of_a_websocket_reaches_the_disk(provider: SocketProvider, tmp_path: Path) -> None:
-    """In the handshake's headers, query and subprotocol, in a message, and said back by the provider."""
+    """Credentials are sent in the handshake's headers, query and subprotocol, in a message, and by the provider."""
     planted = [KEY, "planted-in-the-query", "planted-in-the-protocol", "planted-in-a-message"]
     body = {"metadata": {"api_key": planted[3]}}
     provider.answers = [[json.dumps({"type": "error", "status": 400, "error": {"message": " ".join(planted[:3])}})]]
@@ -215,7 +215,7 @@ def test_no_credential_of_a_websocket_reaches_the_disk(provider: SocketProvider,
 
 
 def test_a_message_that_is_not_recorded_gets_an_error(provider: SocketProvider, tmp_path: Path) -> None:
-    """It names the nearest turn and what differs; the connection goes on."""
+    """The error names the nearest turn and the differences; the connection continues."""
     provider.answers = [events_of(1, "one")]
     with capturing(tmp_path, provider.url) as captured, opened(captured.url) as connection:
         connection.send(asking("the one"))

@@ -1,4 +1,4 @@
-"""The bytes on both sides of the proxy, with a provider that says what it was given; a real session among it."""
+"""The bytes on both sides of the proxy, with a provider that reports what it received; a real session is included."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def provider() -> Iterator[RawProvider]:
 def asked(
     url: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, headers and body as they come."""
+    """Send a request; return status, headers and body unchanged."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     try:
@@ -105,7 +105,7 @@ def test_any_method_path_and_body_pass_as_they_are(provider: RawProvider, tmp_pa
     ids=["chat", "anthropic", "responses", "a part of it", "the text of it"],
 )
 def test_an_agent_that_hangs_up_after_the_last_event_got_it_whole(tmp_path: Path, last: bytes, end: str) -> None:
-    """The provider has not ended the body yet, and the event comes in pieces."""
+    """The provider has not ended the body yet, and the last event arrives in pieces."""
     ended = threading.Event()
     pieces = [b"data: {}\n\n", *(last[at : at + 5] for at in range(0, len(last), 5))]
     with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
@@ -128,7 +128,7 @@ def test_an_agent_that_hangs_up_after_the_last_event_got_it_whole(tmp_path: Path
 
 
 def test_pieces_keep_their_boundaries_for_the_agent_and_in_a_replay(provider: RawProvider, tmp_path: Path) -> None:
-    """Blank lines, pieces that end within a character, and a stream that is compressed."""
+    """Test blank lines, pieces that end within a character, and a compressed stream."""
     parts = [b'data: {"a": "\xc3', b'\xbc"}\n\n', b"\n\n: ping\n\n", b"data: [DONE]\n\n"]
     provider.answers = [Raw(EVENTS, parts)]
     with capturing(tmp_path, provider.url) as captured:
@@ -142,7 +142,7 @@ def test_pieces_keep_their_boundaries_for_the_agent_and_in_a_replay(provider: Ra
 
 
 def wire(url: str, path: str) -> list[bytes]:
-    """The chunks of HTTP in which a body comes."""
+    """Return the HTTP chunks in which a body arrives."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
     try:
@@ -178,7 +178,7 @@ def test_what_is_not_forwarded(
 
 
 def test_a_real_session_of_claude_code_is_one_run(provider: RawProvider, tmp_path: Path, turns_file: Path) -> None:
-    """papercomputeco/tapes, MIT: nine turns as they crossed the wire, gzip and all. The first is another session."""
+    """papercomputeco/tapes, MIT: nine turns as they were sent, including gzip. The first is another session."""
     files = members(turns_file, "recordings")
     turns = sorted({name.partition("/")[0] for name in files if "/" in name})
     assert len(turns) == 9
@@ -216,7 +216,7 @@ def test_a_real_session_of_claude_code_is_one_run(provider: RawProvider, tmp_pat
 
 
 def test_a_long_session_is_stored_in_three_times_what_is_new_of_it(provider: RawProvider, tmp_path: Path) -> None:
-    """Each request has the whole conversation. What is read again is what was sent, and hashes know nothing of it."""
+    """Each request has the whole conversation. Reading returns what was sent; hashes do not depend on the storage."""
     dice = random.Random(26)
     system = dice.randbytes(2000).hex()
     messages: list[Any] = []
@@ -233,7 +233,7 @@ def test_a_long_session_is_stored_in_three_times_what_is_new_of_it(provider: Raw
             asked(captured.url, "POST", "/v1/messages", bodies[-1].encode(), {"Content-Type": "application/json"})
             messages.append(reply)
     files = [each for each in (tmp_path / "log").rglob("*") if each.is_file()]
-    # RocksDB writes a text about itself, which no turn adds to.
+    # RocksDB writes its own log files, to which no turn adds anything.
     stored = sum(each.stat().st_size for each in files if not each.name.startswith(("LOG", "OPTIONS")))
     assert stored < 3 * new < sum(map(len, bodies)) / 5
     (run,) = recordings(tmp_path)

@@ -1,4 +1,4 @@
-"""Two runs are compared: the first place where they part, whose doing it is, and nothing where they are equal."""
+"""Two runs are compared: the first difference and its origin are reported, and nothing if the runs are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Laws of comparing, on made-up runs: equal hashes and nothing found are one, and both ways around part at one step."""
+"""Laws of comparing, on generated runs: hashes are equal exactly if nothing is found, and both directions report the
+same step."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ RUNS: st.SearchStrategy[Recording] = st.lists(STEPS, max_size=4).map(lambda step
 
 @st.composite
 def _pairs(draw: st.DrawFn) -> tuple[Recording, Recording]:
-    """Two runs that are mostly alike: the second has some steps of the first replaced, left out, put in or moved."""
+    """Two runs that are mostly alike: in the second some steps are replaced, removed, inserted or moved."""
     a = draw(RUNS)
     steps = list(a.steps)
     for _ in range(draw(st.integers(0, 2))):

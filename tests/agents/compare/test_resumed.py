@@ -1,4 +1,4 @@
-"""A run whose process was killed, and a run whose step was tried again, equal one that went through at once."""
+"""A run whose process was killed, and a run whose step was retried, equal a run that was not interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparing runs goes into the runs within them."""
+"""Comparing runs includes their nested runs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def clerk(run: refold.Run) -> str:
 
 
 def tried(first: str, second: str, *, depth: int) -> Callable[[refold.Run], Any]:
-    """Sends to the first, fails, and sends to the second: in a run within, or in one within that."""
+    """Send to the first, fail, and send to the second: in a nested run, or in a nested run of that."""
 
     def sent(run: refold.Run, to: str, levels: int) -> Any:
         if levels == 1:

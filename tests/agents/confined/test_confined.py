@@ -1,4 +1,4 @@
-"""A confined replay does what a replay does, in a process to which the kernel leaves no way out."""
+"""A confined replay does what a replay does, in a process that the kernel cuts off from the outside."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_async_agent_and_its_threads_go_on(log: AgentLog, folder: Path) -> No
 
 
 def test_a_pool_of_threads_goes_on(log: AgentLog, folder: Path) -> None:
-    """It makes a semaphore, and wakes its own threads by a pipe."""
+    """The pool makes a semaphore, and wakes its own threads by a pipe."""
     from refold.agents.entry import agent_of
 
     pooled = agent_of("agent.py:pooled", folder)
@@ -208,10 +208,10 @@ def test_no_descriptor_is_left_behind(log: AgentLog) -> None:
 
 
 def handed_over() -> list[str]:
-    """Open files that are made to hand something to a child; others come and go in threads of this process."""
+    """Return the open files that exist to pass something to a child; threads of this process open and close others."""
     found = []
     for each in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # it was closed meanwhile
+        with contextlib.suppress(OSError):  # it was closed in the meantime
             target = str(each.readlink())
             if target.startswith("/memfd:refold-"):
                 found.append(target)

@@ -1,4 +1,4 @@
-"""Every way out of a replay that is known: under the guard, and confined (docs/REPLAY.md has them as a table)."""
+"""Every known way out of a replay: under the guard, and confined (docs/REPLAY.md lists them in a table)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ void reach_by_a_process(int port) {
 class Counting:
     """A server on loopback that counts what arrives: connections, and bytes on them.
 
-    One thread takes all that is there before it says so. Whoever sees that a byte was counted also sees every byte that
-    was sent before it, on any connection.
+    One thread reads everything that has arrived before it reports. So whoever sees that a byte was counted also sees
+    every byte that was sent before it, on any connection.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Counting:
         self._selector.close()
 
     def _accept(self) -> bool:
-        """Take every connection that waits; whether there may be more."""
+        """Accept every waiting connection; return whether there may be more."""
         try:
             while True:
                 connection, _ = self._listening.accept()
@@ -115,7 +115,7 @@ class Counting:
         self._ended += 1
 
     def arrived(self) -> tuple[int, int]:
-        """Connections and bytes so far: one more connection is made, behind all others, and awaited."""
+        """Return connections and bytes so far. It opens one more connection, after all others, and waits for it."""
         with self._counted:
             before = self._bytes
         with socket.create_connection(("127.0.0.1", self.port)) as last:
@@ -143,7 +143,7 @@ def server() -> Iterator[Counting]:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A shared library that connects in C."""
+    """Build a shared library that connects in C."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         without("needs a C compiler")
@@ -205,7 +205,7 @@ def test_confined_nothing_arrives(
     log.run("a", input={"way": way, "port": server.port}, id="r").drive(escapes.agent)
     found = came_of(log, monkeypatch, confined=True)
     assert server.arrived() == (0, 0)
-    # A thread that was left behind had not begun to act when its process ended.
+    # A thread that was left behind may not have acted yet when its process ended.
     assert not is_same(found) or way == "a thread left behind"
 
 
@@ -219,7 +219,7 @@ TOLD = "REFOLD_TEST_TOLD"
 
 
 def tells_a_worker(run: Run) -> str:
-    """Gives work to a process from before that is no pool of Python's: by a descriptor, or by a named pipe."""
+    """Submit work to an existing process that is not a Python pool: through a descriptor, or through a named pipe."""
     with run.step("tell"), contextlib.suppress(BaseException):
         pipe = os.environ[TOLD]
         if pipe.isdigit():
@@ -317,7 +317,7 @@ def test_a_task_in_a_context_of_its_own_in_a_loop_from_before_is_noted(
 def test_a_thread_of_the_users_goes_on_and_is_named(
     log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent only waits; a thread that it knows nothing of connects meanwhile."""
+    """The agent only waits. A thread that it does not know of connects meanwhile."""
     way = {"way": "queue to an older thread", "port": server.port}
     log.run("a", input=way, id="r").drive(escapes.agent)
     escapes.prepare(server.port, with_processes=False)

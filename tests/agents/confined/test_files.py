@@ -1,4 +1,4 @@
-"""A confined replay changes no file but in a temporary folder of its own, which is gone afterwards."""
+"""A confined replay changes only files in its own temporary folder, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _ways() -> list[str]:
 
 
 def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every path, its mode and content; but what this interpreter compiled."""
+    """Return every path with mode and content, except what this interpreter compiled."""
     found = {}
     for path in folder.rglob("*"):
         if "__pycache__" not in path.parts:
@@ -152,7 +152,7 @@ def test_nothing_is_changed(way: str, log: AgentLog, folder: Path, monkeypatch: 
     log.run("a", input=given, id="r", entry="agent.py:agent").drive(agent_of("agent.py:agent", folder))
     before = seen(folder)
     monkeypatch.setenv("WRITING", "1")
-    if way == "through libc":  # the kernel alone sees it: it is denied, and the code may go on
+    if way == "through libc":  # only the kernel sees it: it is denied, and the code may continue
         found = log.replay("r", confined=True)
         assert found.hash == found.recorded_hash
     else:
@@ -176,7 +176,7 @@ def test_a_folder_of_its_own_is_for_it_and_goes(log: AgentLog, folder: Path, mon
 def test_a_signal_to_another_process_does_not_arrive(
     log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process, which would end by it."""
+    """The signal is sent to this process, which it would end."""
     log.run("a", id="r", entry="agent.py:signalling").drive(agent_of("agent.py:signalling", folder))
     monkeypatch.setenv("WRITING", "1")
     assert log.replay("r", confined=True).hash
@@ -219,7 +219,7 @@ def agent(run):
 
 
 def test_the_folder_of_a_killed_replay_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 of the replay leaves its confined process, whose folder stays; then that is killed, too."""
+    """kill -9 of the replay leaves its confined process, whose folder stays; then that process is killed, too."""
     (tmp_path / "waiting.py").write_text(WAITING)
     monkeypatch.chdir(tmp_path)
     with refold.open(f"file:{tmp_path / '.refold'}") as log:

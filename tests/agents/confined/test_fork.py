@@ -1,4 +1,4 @@
-"""A confined fork is the fork that its parent's recording allows, made in a process that reaches nothing."""
+"""A confined fork is the fork that its parent's recording allows, made in a process that cannot reach the outside."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_it_is_the_fork_that_is_recorded_without(log: AgentLog, folder: Path, at
     confined, plain = log.recording("confined"), log.recording("plain")
     assert (confined.outcome, confined.output) == ("succeeded", "refunded by hand")
     assert (confined.parent, confined.forked_at, confined.patch) == ("r", at, plain.patch)
-    if at in (2, 3):  # before that random numbers and times are the code's own
+    if at in (2, 3):  # before these steps random numbers and times are the code's own
         assert [each.hash for each in confined.steps] == [each.hash for each in plain.steps]
         assert confined.hash == plain.hash
     assert log.replay("confined").is_same
@@ -149,7 +149,7 @@ def test_what_the_code_raises_is_how_the_child_ended(log: AgentLog, monkeypatch:
     assert [len(each.attempts) for each in failing.steps] == [1, 1, 2]
     monkeypatch.setenv("LEAVE", "1")
     log.fork_confined("r", id="left", at=1, results=RESULTS)
-    assert log.recording("left").outcome == "cancelled"  # as outside
+    assert log.recording("left").outcome == "cancelled"  # as without confinement
 
 
 def test_an_async_agent_goes_on(log: AgentLog, folder: Path) -> None:

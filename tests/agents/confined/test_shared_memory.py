@@ -1,6 +1,6 @@
-"""A confined replay has a /dev/shm of its own: what other processes have there is not reached, and semaphores work.
+"""A confined replay has a /dev/shm of its own: it cannot reach what other processes have there, and semaphores work.
 
-Where the kernel refuses that, the replay says so, and native code alone reaches it.
+If the kernel refuses that, the replay reports it, and only native code can reach the shared one.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def log(folder: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentLog]:
-    """A log with the run of the agent, which told nobody."""
+    """Yield a log with a run of the agent, during which the agent wrote to nobody."""
     with refold.open(f"file:{tmp_path_factory.mktemp('log') / 'log'}") as log:
         log.run("a", input=str(shared), id="r", entry="agent.py:agent").drive(agent_of("agent.py:agent", folder))
         yield log
 
 
 class Pipe:
-    """Both ends of the pipe: a writer finds a reader there, and does not wait."""
+    """Both ends of the pipe, so that a writer finds a reader and does not wait."""
 
     def __init__(self, shared: Path) -> None:
         self._opened = os.open(shared / "pipe", os.O_RDWR | os.O_NONBLOCK)
 
     def told(self) -> bytes:
-        """What was written to it, up to now."""
+        """Return what was written to it so far."""
         try:
             return os.read(self._opened, 10)
         except BlockingIOError:
@@ -116,7 +116,7 @@ def pipe(shared: Path) -> Iterator[Pipe]:
 
 
 def replayed(log: AgentLog) -> Replayed | None:
-    """None: the guard denied something."""
+    """Replay the run; return None if the guard denied something."""
     try:
         return log.replay("r", confined=True)
     except NetworkDenied:
@@ -184,7 +184,7 @@ def test_a_temporary_folder_in_shared_memory_is_its_own(
 
 
 def test_no_capability_is_won() -> None:
-    """A new user namespace has them all: the process gives them up."""
+    """A new user namespace has all capabilities; the process gives them up."""
     code = (
         "import ctypes, re, sys\n"
         "from refold.agents.confined import shared_memory\n"
@@ -200,5 +200,5 @@ def test_no_capability_is_won() -> None:
         [sys.executable, "-P", "-c", code], env=environment(), capture_output=True, text=True, check=False
     )
     if done.returncode and done.stderr.strip() == "refused":
-        return  # no namespace, no capability
+        return  # without a namespace there is no capability to check
     assert done.stdout == "['0000000000000000', '0000000000000000']\n", done.stderr

@@ -1,4 +1,4 @@
-"""Runs within a run, where the kernel confines the process: replayed, and recorded with a fork."""
+"""Nested runs in a process that the kernel confines: replayed, and recorded with a fork."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_children_are_part_of_a_golden_file(log: AgentLog, tmp_path: Path, expec
 
 
 def shape(log: AgentLog, run: str) -> object:
-    """What a run and those within it did, without what another id makes of it."""
+    """Return what a run and its nested runs did, without what depends on their ids."""
     found = log.recording(run)
     return [(each.agent, each.kind, each.input, each.outcome, each.output, each.caller_step, each.user, each.redacted,
              [(step.name, step.outcome, [call.asked.name for call in step.calls]) for step in each.steps])

@@ -1,4 +1,4 @@
-"""Who holds a claim: held to a naive reading of the rule, on any order of what may be said."""
+"""Who holds a claim: compared with a naive reading of the rule, for any order of possible records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def standing_of(history: Sequence[Said]) -> EffectState:
 
 
 def is_granted(history: Sequence[Said], place: int) -> bool:
-    """By what stands before its place alone: nothing is done, nothing was said of it, and no claim is open."""
+    """Decide only by the records before this one: nothing is done, the token is new, and no claim is open."""
     token, said = history[place]
     before = history[:place]
     return (

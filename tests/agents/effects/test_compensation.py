@@ -1,4 +1,4 @@
-"""Undoing a run: last first, once, resumable, and what cannot be undone is named."""
+"""Undoing a run: last effect first, once, resumable; what cannot be undone is named."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def did(log: refold.AgentLog, steps: int, run: str = RUN) -> list[str]:
 
 
 class Undoing:
-    """An undo function that keeps what it was told, and raises what it is given."""
+    """An undo function that stores its arguments, and raises what it is given."""
 
     def __init__(self, *fails: Exception) -> None:
         self.told: list[Performed] = []
@@ -102,7 +102,7 @@ def test_what_cannot_be_undone_is_named_and_the_others_go_on(log: refold.AgentLo
     assert found[third].why == "too late"
     assert undo_key(second) in found[second].why
     assert found[first].ended == "undone"
-    # The undoing that is unknown is settled like any effect; then the effect is undone without another call.
+    # An undo of unknown status is settled like any effect; then the effect is undone without another call.
     ledger.settle(undo_key(second), Done("gone"), by="ann")
     calls = len(undo.told)
     again = {each.key: each.ended for each in ledger.compensate(RUN, {"pay": undo})}

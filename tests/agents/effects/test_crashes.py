@@ -1,4 +1,4 @@
-"""SIGKILL at every boundary of a task of nine effects, whose outside service drops, refuses and delays calls."""
+"""SIGKILL at every boundary of a task of nine effects, whose external service drops, refuses and delays calls."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from refold_tests.third_party import ThirdParty, third_party
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-# Before and behind a look at the log, `intended`, a look, the call, `done`.
+# Before and after a read of the log, `intended`, a read, the call, `done`.
 BOUNDARIES = 10
-# And the step's begin, its settling before the call, and its end.
+# Also the step's begin, the write of earlier records before the call, and the step's end.
 BOUNDARIES_OF_A_RUN = 16
 SLOW_S = LEASE_S / 5
 
 
 def assert_once(service: ThirdParty, keys: list[str]) -> None:
-    """Each of the nine was carried out once, one after the other."""
+    """Check that each of the nine was carried out once, one after the other."""
     seen = service.seen()
     assert {key: seen["counts"].get(key, 0) for key in keys} == dict.fromkeys(keys, 1)
     assert [key for key in seen["order"] if key in keys] == keys
 
 
 def settled_by_hand(url: str, service: ThirdParty, run: str) -> None:
-    """What the last life left unknown is listed, one effect, and settled by the service's own word."""
+    """Settle what the last process left unknown: one effect is listed, and is settled by what the service says."""
     with refold.open(url) as log:
         ledger = log.effects
         unknown = ledger.list(status="unknown", run=run)
         assert len(unknown) == 1
         assert unknown[0].attempts >= 1
-        time.sleep(max(0.0, unknown[0].until / 1e6 - time.time()))  # it may be under way until then
+        time.sleep(max(0.0, unknown[0].until / 1e6 - time.time()))  # its request may be in progress until then
         settled = ledger.settle_by(unknown[0].key, service.probe, by="ann", note="asked the service")
         assert settled.status in ("done", "failed")
-        with suppress(InputError):  # no more to settle
+        with suppress(InputError):  # nothing is left to settle
             ledger.settle_by(unknown[0].key, service.probe, by="ben")
 
 
 def campaign(
     url: str, child: Callable[..., Child], seed: int, rounds: int, *, is_run: bool, kills: int = STEPS
 ) -> None:
-    """Of each round one task; it is killed once in each of so many steps, at another boundary in each.
+    """Run one task in each round. It is killed once in each of so many steps, at another boundary each time.
 
-    Every second life has a probe, and settles by itself what the one before left unknown.
+    Every second process has a probe, and settles by itself what the one before left unknown.
     """
     boundaries = BOUNDARIES_OF_A_RUN if is_run else BOUNDARIES
     rng = random.Random(seed)
@@ -93,7 +93,7 @@ def campaign(
 
 
 def assert_recorded(recording: Recording) -> None:
-    """The run is whole: nine committed steps, an unbroken chain, the state that the last one left."""
+    """Check that the run is whole: nine committed steps, an unbroken chain, the state that the last one left."""
     assert (recording.outcome, len(recording.steps)) == ("succeeded", STEPS)
     assert all(each.is_committed for each in recording.steps)
     assert list(broken(recording)) == []
@@ -136,7 +136,7 @@ kill()
 def test_what_is_said_stands_before_the_next_thing_is_done(
     tmp_path: Path, child: Callable[..., Child], moment: str, status: str
 ) -> None:
-    """`intended` before the tool is called, `done` before its caller goes on."""
+    """`intended` is stored before the tool is called, `done` before its caller continues."""
     url = f"file:{tmp_path / 'log'}"
     assert child(AT_ONCE, url, moment).end() == -signal.SIGKILL
     with refold.open(url) as log:

@@ -1,4 +1,4 @@
-"""The ledger on an embedded log: what callers get, what stands in the log, what is refused."""
+"""The ledger on an embedded log: what callers get, what is stored in the log, what is refused."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_attempts_and_waits_are_remembered_over_restarts(world: World) -> None:
     with pytest.raises(EffectFailed, match=r"attempt 3.*NotDone: busy"):
         world.ledger().perform(ordered(), service, terms)
     assert len(service.keys) == 3
-    # A person may say that it shall be tried again.
+    # A person may allow it to be tried again.
     assert world.ledger().settle(ordered().key, NotDone(), by="ann").status == "failed"
     with pytest.raises(NotDone):
         world.ledger().perform(ordered(), service, terms)
@@ -183,7 +183,7 @@ def test_what_somebody_may_be_sending_is_not_settled_before_its_lease_is_over(wo
         return "paid after all"
 
     assert world.ledger().perform(order, Service(meanwhile)) == "paid after all"
-    # Whoever holds the claim knows better than the person who gave it up.
+    # The claim's holder knows better than the person who gave the effect up.
     assert (world.status(order), other.perform(order, Service("no"))) == ("done", "paid after all")
 
 
@@ -223,7 +223,7 @@ def test_a_probe_that_finds_what_was_sent_again_meanwhile_counts_nothing_twice(w
 
 
 class Asked:
-    """A probe that answers in turn."""
+    """A probe that returns the given answers in turn."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = [*answers]
@@ -293,7 +293,7 @@ def test_a_probe_settles_by_itself_when_it_is_asked_to(world: World) -> None:
 def test_an_open_claim_of_ones_own_run_is_unknown_at_once_and_anothers_when_its_lease_is_over(world: World) -> None:
     steps = world.ledger()._protocol.perform(ordered(), Service("lost"), Terms(lease_s=LEASE_S))
     command = next(steps)
-    for _ in range(2):  # a look, and `intended`; then it dies
+    for _ in range(2):  # a read, and `intended`; then it is killed
         command = steps.send(command.work())  # type: ignore[union-attr]
     steps.close()
     assert world.status(ordered()) == "intended"

@@ -1,4 +1,4 @@
-"""Threads and tasks that ask for one effect at once, on an embedded log."""
+"""Threads and tasks that request one effect concurrently, on an embedded log."""
 
 from __future__ import annotations
 

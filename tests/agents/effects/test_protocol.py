@@ -1,4 +1,4 @@
-"""The protocol in a made-up world: processes take turns at random, die at any point, see the log late."""
+"""The protocol in a simulated world: processes run in random order, are killed at any point, see the log late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stands(world: World) -> EffectState:
 
 
 def run_all(world: World, processes: list[Process], *, is_settling: bool = False) -> None:
-    """Turns at random until all have ended; time goes on where all sleep."""
+    """Advance random processes until all have ended. Time advances when all of them sleep."""
     while running := [each for each in processes if not each.ended]:
         awake = [each for each in running if each.asleep_until <= world.now]
         if not awake:
@@ -36,7 +36,7 @@ def run_all(world: World, processes: list[Process], *, is_settling: bool = False
 
 
 def settle(world: World) -> None:
-    """A person looks at the other side, when nothing can be under way any more, and tells the truth."""
+    """Let a person check the other side when nothing can be in progress any more, and record the truth."""
     claim = stands(world).holder
     if claim is not None and world.now > claim.until:
         said = "done" if world.took_place() else "failed"
@@ -66,11 +66,11 @@ def test_nothing_takes_place_twice_and_nothing_is_lost(
         elif how == "raised":
             assert isinstance(what[0], (EffectUnknown, EffectFailed, NotDone, StorageError))
             assert not (is_probing and isinstance(what[0], EffectUnknown))
-    # Whoever comes later, and can look at the other side, finds out what became of it, or carries it out.
+    # A later process that can check the other side finds out the result, or carries the effect out.
     while True:
         last = Process(world, "later", is_probing=True, luck=1, attempts_max=ATTEMPTS_MAX)
         run_all(world, [last])
-        if not isinstance(last.ended[1], StorageError):  # the log was slow, and nothing was sent
+        if not isinstance(last.ended[1], StorageError):  # then the log was slow, and nothing was sent
             break
     if last.ended[0] == "raised":
         assert isinstance(last.ended[1], EffectFailed)
@@ -82,7 +82,7 @@ def test_nothing_takes_place_twice_and_nothing_is_lost(
 
 
 def test_the_world_can_tell_a_protocol_that_sends_again() -> None:
-    """Were an unknown claim free for others, this world would show it."""
+    """If other processes could take over an unknown claim, this simulation would detect it."""
     twice = 0
     for seed in range(300):
         world = World(random.Random(seed))

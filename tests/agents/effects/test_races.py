@@ -1,4 +1,4 @@
-"""Several processes with one task at once: each effect takes place once, and all get its result."""
+"""Several processes with one task concurrently: each effect takes place once, and all get its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refold_tests.third_party import third_party
 
 
 def race(url: str, child: Callable[..., Child], seed: int, processes: int) -> None:
-    """None of them dies; they come to each effect at the same moment, as far as the machine lets them."""
+    """No process is killed. They reach each effect at the same moment, as far as the machine allows."""
     with third_party(child, seed, faults=0.1, slow_s=LEASE_S / 10) as service:
         racers = [Lives(child, url, service.port) for _ in range(processes)]
         starts_at = time.time() + 2

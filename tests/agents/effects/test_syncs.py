@@ -1,4 +1,4 @@
-"""How often a claimed write waits for the disk: a count, whatever the disk takes."""
+"""How often a claimed write waits for the disk: a count, independent of the disk's speed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def send(number: int) -> str:
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
-    """A log whose runs make nothing durable before somebody waits for it."""
+    """Yield a log whose runs make nothing durable before somebody waits for it."""
     monkeypatch.setattr("refold.agents.recorder.sinks.Writer", partial(Writer, gather_s=3600))
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         yield log
@@ -37,7 +37,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each sync of the log, of a content and of a key, once it was made."""
+    """Collect each sync of the log, of a content and of a key, after it was made."""
     made: list[str] = []
 
     def counted(name: str, sync: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,9 +59,9 @@ def appended(log: AgentLog) -> int:
 
 
 def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
-    """Once before it is sent, for the claim and all that was recorded before, and once for what came of it."""
+    """Once before it is sent, for the claim and everything recorded before, and once for its result."""
     with log.run("agent", state={"n": 0}) as run:
-        send(0)  # the first registers the type of effects
+        send(0)  # the first call registers the type of effects
         syncs.clear()
         for number in range(WRITES):
             with run.step("writes"):
@@ -72,9 +72,9 @@ def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
 
 
 def test_a_short_run_syncs_its_key_and_its_end(log: AgentLog, syncs: list[str]) -> None:
-    """Its begin is written when it is there, and durable with the end."""
+    """Its begin is only written at first, and becomes durable with the end."""
     with log.run("agent") as first, first.step("asks"):
-        pass  # it makes the folder of keys, and registers types
+        pass  # this run creates the folder of keys, and registers types
     syncs.clear()
     with log.run("agent", state={"n": 0}) as run:
         assert syncs == ["file", "file"]  # the key, and its folder
@@ -103,7 +103,7 @@ def test_an_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
 def test_threads_that_flush_at_once_share_a_sync(
     log: AgentLog, syncs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one syncs the others append and wait; the next sync is for all of them."""
+    """While one syncs, the others append and wait; the next sync covers all of them."""
     log.observe("document/0", {"kind": "first"})
     log.flush()
     is_syncing, may_end = threading.Event(), threading.Event()

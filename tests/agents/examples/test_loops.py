@@ -1,4 +1,4 @@
-"""Loops are found by what the log holds: in any order of partitions, with changes given twice."""
+"""Loops are found by what the log holds: with partitions in any order, and with changes delivered twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold.streams.worker.agents import load_agents
 
 
 def drive(log: refold.Log, order: random.Random) -> None:
-    """What a worker does, but each change twice: give changes to the agents until nothing new comes of it."""
+    """Do what a worker does, but deliver each change twice, until the agents record nothing new."""
     agents = load_agents("refold.agents.examples.loops")
     done = 0
     while True:
@@ -30,7 +30,7 @@ def drive(log: refold.Log, order: random.Random) -> None:
 @pytest.mark.parametrize(("calls", "is_loop"), [(REPEATS - 1, False), (REPEATS, True), (REPEATS + 3, True)])
 def test_a_loop_is_told_once_and_from_the_nth_call_on(tmp_path: Path, seed: int, calls: int, is_loop: bool) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
-        for run in ("a", "b"):  # b calls as often, but never twice alike
+        for run in ("a", "b"):  # b calls as often, but never twice with the same arguments
             for number in range(calls):
                 inputs_hash = "same" if run == "a" else str(number)
                 log.observe(f"action/{run}-{number}", {"run": run, "tool": "search", "inputs_hash": inputs_hash})

@@ -1,4 +1,4 @@
-"""Expectations: what is written is understood, checked, and taught where it cannot be."""
+"""Expectations: valid ones are parsed and checked; the error of an invalid one says how to write it."""
 
 from __future__ import annotations
 

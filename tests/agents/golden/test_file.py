@@ -1,4 +1,4 @@
-"""A golden trace in its file: reads back as it was, shows edits, holds nothing that it should not."""
+"""A golden trace in its file: it reads back unchanged, edits are detected, and it holds nothing that it should not."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_used_is_refused_by_name(old: str, new: str, said: str) -
 
 
 def test_the_first_format_is_read_for_ever() -> None:
-    """A file as the first release wrote it. It is never made again."""
+    """A file as the first release wrote it. It must never be regenerated."""
     held = read(SPECIMEN)
     assert held == golden(recorded=Origin(run="r-17", hash=held.recorded.hash))
 

@@ -1,4 +1,5 @@
-"""The pytest plugin, in runs of pytest of their own; the shipped example, on the code it was made of and the mended."""
+"""The pytest plugin, in separate runs of pytest; the shipped example, with the code it was recorded from and the fixed
+code."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ def example(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_pytest(tmp_path: Path) -> Pytest:
-    """pytest in a process of its own."""
+    """Return a function that runs pytest in a separate process."""
 
     def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        # Half of pytest's start is the import of a plugin that LangGraph brings.
+        # Half of pytest's start-up time is the import of a plugin that LangGraph installs.
         left_out = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:langsmith_plugin")
         command = [sys.executable, "-P", "-m", "pytest", *left_out, *arguments]
         more = {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "140"}
@@ -71,7 +72,7 @@ def test_the_example_fails_on_the_agent_that_was_recorded(example: Path, run_pyt
 
 
 def test_the_recorded_run_is_the_old_agents(example: Path, run_pytest: Pytest) -> None:
-    """Against what it did, to the last call: the example is no invention."""
+    """Compared with what that agent did, to the last call: the example is a real recording."""
     text = (example / TRACE).read_text()
     start, end = text.index('"expect": ['), text.index("],") + 1
     exact = text[:start] + '"expect": ["exact"]' + text[end:]

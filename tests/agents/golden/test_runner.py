@@ -1,4 +1,4 @@
-"""Today's agents against golden traces: nothing is touched, what changed is told, what is not recorded is loud."""
+"""Today's agents against golden traces: nothing outside changes, differences are reported, unrecorded requests fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from refold_tests.tree import ROOT
 
 
 def judged(golden: Golden, changed: Any) -> CheckResult:
-    """The verdict on an agent, which is run twice, from the file's own text; nothing may be sent."""
+    """Return the result for an agent. It is run twice, from the file's own text; nothing may be sent."""
     SENT.clear()
     again = golden_of(text_of(golden), "x")
     verdict = judged_run(again, changed, "desk:changed", ROOT)

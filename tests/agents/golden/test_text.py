@@ -1,4 +1,4 @@
-"""The text of a golden trace: what is written is read again, and each line can be read."""
+"""The text of a golden trace: it reads back as it was written, and each line is readable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_tree_is_read_as_it_was_written(tree: Any) -> None:
 @given(st.dictionaries(st.sampled_from("abc"), st.lists(WORDS, max_size=3)))
 def test_no_line_is_long(tree: Any) -> None:
     for line in pretty(tree).split("\n"):
-        assert len(line) <= 190, line  # 80 characters, each at worst an escape
+        assert len(line) <= 190, line  # 80 characters, each an escape in the worst case
 
 
 def test_what_fits_stands_in_a_line_and_what_does_not_in_many() -> None:

@@ -1,4 +1,4 @@
-"""Differences of trees are none exactly where trees are the same, and name the places."""
+"""There are no differences exactly if the trees are the same, and differences name their paths."""
 
 from __future__ import annotations
 

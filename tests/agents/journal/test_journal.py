@@ -37,7 +37,7 @@ LISTS = st.lists(st.integers(0, 3), max_size=8)
 
 
 def typed(tree: Any) -> Any:
-    """The tree with the type of each number, and the sign of zero."""
+    """Return the tree with the type of each number, and the sign of zero."""
     if isinstance(tree, dict):
         return {key: typed(value) for key, value in tree.items()}
     return [typed(each) for each in tree] if isinstance(tree, list) else repr(tree)

@@ -1,4 +1,4 @@
-"""Bodies that repeat earlier ones come back to the byte, and a long conversation costs what is new of it."""
+"""Bodies that repeat earlier ones are restored to the byte, and a long conversation costs only what is new in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step_with(number: int, *bodies: Any) -> Step:
 
 
 def stored(steps: list[Step]) -> list[Attempt]:
-    """The attempts as a log would have them."""
+    """Return the attempts as a log would store them."""
     writer = BodyWriter()
     found = []
     for step in steps:
@@ -33,7 +33,7 @@ def stored(steps: list[Step]) -> list[Attempt]:
 
 
 def read(numbers: list[int], attempts: list[Attempt]) -> list[list[Any]]:
-    """The bodies behind them."""
+    """Return the restored bodies."""
     reader = BodyReader()
     found = []
     for number, attempt in zip(numbers, attempts, strict=True):
@@ -57,9 +57,9 @@ def test_each_body_comes_back_as_it_was(given_bodies: list[list[Any]]) -> None:
 
 
 def conversation(turns: int, seed: int) -> tuple[list[str], int]:
-    """The bodies of a conversation, and how many of their characters are new.
+    """Return the bodies of a conversation, and how many of their characters are new.
 
-    Marks of caches move with its end, and the system prompt after the messages has another date each time.
+    Cache marks move with its end, and the system prompt after the messages has another date each time.
     """
     dice = random.Random(seed)
     messages: list[dict[str, Any]] = []

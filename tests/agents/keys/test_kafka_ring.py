@@ -62,7 +62,7 @@ def test_the_topic_holds_wrapped_keys_and_another_master_key_is_refused_by_name(
         opened(OTHER)
     both = opened(f"{OTHER},{MASTER}")
     assert both.get("run:a") == key
-    # A new one takes over: who has only the old one reads what that wrapped, and is told of the rest.
+    # A new master key takes over: with only the old one, its own keys can be read, and an error names the others.
     old = opened()
     both.create("run:b")
     assert old.get("run:a") == key

@@ -1,4 +1,4 @@
-"""Master keys: what is taken for one, what it wraps, and that no message gives one away."""
+"""Master keys: which values are accepted, what they wrap, and that no message reveals one."""
 
 from __future__ import annotations
 

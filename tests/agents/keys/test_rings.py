@@ -1,4 +1,4 @@
-"""Key rings of one process and of one machine."""
+"""Key rings of a single process and of a single machine."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None
 def test_a_killed_process_leaves_the_keys_it_told_of(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
-    """kill -9 anywhere: a key that was told of is there, one whose end was told of is not, and no copy of it is."""
+    """kill -9 anywhere: a key that was reported as created exists; one that was reported as destroyed does not, and no
+    copy of it does."""
     for each in range(fault_rounds):
         folder = tmp_path / str(each)
         process = child(MAKING, folder)

@@ -1,4 +1,4 @@
-"""What a policy file may hold, and what it decides."""
+"""What a policy file may contain, and how it decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run under a policy: a denied call is not made, its denial is recorded, and a replay comes to the same."""
+"""A run under a policy: a denied call is not made, its denial is recorded, and a replay gets the same result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _nothing_done() -> None:
 
 
 def agent(run: Run) -> list[str]:
-    """It tries, is denied, and goes on."""
+    """Try, be denied, and continue."""
     said = []
     for eur in (50, 500):
         with run.step(f"refund {eur}"):
@@ -77,7 +77,7 @@ def agent(run: Run) -> list[str]:
             except PolicyDenied as denied:
                 said.append(f"denied by {denied.policy}: {denied.rule}: {denied.why}")
     try:
-        refund(eur=500)  # by itself, outside of a step
+        refund(eur=500)  # outside of a step
     except PolicyDenied as denied:
         said.append(denied.rule)
     return said
@@ -100,7 +100,7 @@ def test_a_denied_call_is_not_made_and_a_replay_comes_to_the_same(log: AgentLog)
 
 
 def denials(log: AgentLog, run: str) -> list[EntityView]:
-    """The audit events of a run's denied calls, in their order."""
+    """Return the audit events of a run's denied calls, in order."""
     return [
         log.state(f"audit_event/{run}#{step.number}.{call.asked.hash[:12]}")
         for step in log.recording(run).steps for call in step.calls if is_denial(call)
@@ -287,7 +287,7 @@ def large(run: Run) -> str:
 
 
 def asked_about(log: AgentLog) -> tuple[str, str]:
-    """A run that waits for an approval, and the question's id."""
+    """Return a run that waits for an approval, and the question's id."""
     run = log.run("desk", guard=Policy.parse(ASKING))
     with pytest.raises(ApprovalNeeded, match="refold approve") as needed:
         run.drive(large)
@@ -305,7 +305,7 @@ def test_an_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) ->
     assert (waiting.id, waiting.tool, waiting.arguments) == (question, "refund", {"eur": 500})
     assert waiting.approval.by == "policy desk, rule large refunds"
     with pytest.raises(ApprovalNeeded):
-        resumed(log, run)  # nobody answered yet, and it is one question
+        resumed(log, run)  # nobody has answered yet, and there is still only one question
     assert [each.id for each in log.questions() if each.run == run] == [question]
     log.answer(question, is_approved=True, by="ann")
     with pytest.raises(InputError, match="approved by ann"):

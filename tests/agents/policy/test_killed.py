@@ -1,4 +1,4 @@
-"""A run under a policy that is killed: a denial that stands is not decided on again, and what was done counts."""
+"""A run under a policy that is killed: a recorded denial is not decided again, and earlier calls count."""
 
 from __future__ import annotations
 

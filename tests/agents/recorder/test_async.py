@@ -1,4 +1,4 @@
-"""Calls made at once: tasks and threads within a step, cancelled ones, and those that nobody waited for."""
+"""Concurrent calls: tasks and threads within a step, cancelled ones, and those that nobody awaited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shout(text: str) -> str:
 
 
 class Client:
-    """A model's client whose objects are called."""
+    """A model's client that is a callable object."""
 
     async def __call__(self, *, prompt: str) -> str:
         await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def test_a_step_that_does_not_wait_for_its_calls_fails(log: AgentLog) -> None:
             async with run.step("s"):
                 task = asyncio.create_task(echo("late", 0.02))
                 await asyncio.sleep(0)
-        with pytest.raises(Unfinished):  # what is not recorded is not given to the code
+        with pytest.raises(Unfinished):  # the code does not get what is not recorded
             await task
         async with run.step("t"):
             await echo("in time")

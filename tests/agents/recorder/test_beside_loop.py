@@ -1,4 +1,4 @@
-"""What the recorder does beside an agent's event loop: ends of runs, large answers, effects."""
+"""What the recorder does in parallel with an agent's event loop: ends of runs, large answers, effects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def send(text: str) -> str:
 
 @contextmanager
 def held(log: AgentLog) -> Iterator[Callable[[], None]]:
-    """Nothing is written to the log until what this gives is called, which has to be within WAIT_S."""
+    """Hold back all writes to the log until the yielded function is called, which must happen within WAIT_S."""
     is_held, let_go, was_let_go = threading.Event(), threading.Event(), list[bool]()
 
     def hold() -> None:
@@ -60,13 +60,13 @@ def test_the_loop_goes_on_while_the_end_of_a_run_is_written(log: AgentLog) -> No
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 def test_a_task_that_is_cancelled_while_its_run_ends_has_ended_it(log: AgentLog, times: int) -> None:
-    """So has the run around it, whose call is answered."""
+    """So has the outer run, whose call is answered."""
 
     async def within(stack: ExitStack) -> str:
         async with log.run("inner") as run:
             let_go, task = stack.enter_context(held(log)), asyncio.current_task()
             assert task is not None
-            others.append(asyncio.create_task(disturb(task, let_go)))  # it begins when this one waits
+            others.append(asyncio.create_task(disturb(task, let_go)))  # it starts when this task waits
         return run.id
 
     async def disturb(task: asyncio.Task[object], let_go: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ def test_a_coroutine_that_is_closed_ends_its_run_at_once(log: AgentLog) -> None:
 
 
 def test_writes_need_no_thread_of_the_loops_pool(log: AgentLog) -> None:
-    """All of its threads may wait for what the agent does next."""
+    """All of the pool's threads may be waiting for what the agent does next."""
 
     async def main() -> bool:
         loop, is_sent = asyncio.get_running_loop(), threading.Event()

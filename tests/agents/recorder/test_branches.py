@@ -1,4 +1,5 @@
-"""Which lines of execution were alone: what starting one costs, and whether it is known as by comparing all of them."""
+"""Which branches of execution were alone: the cost of starting one, and the result compared with a naive check of all
+branches."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from refold.agents.recorder.run import Run
 
 
 class Compared:
-    """What a branch met, known by comparing each one that begins with all that are alive."""
+    """What a branch met, found by comparing each branch that begins with all live ones."""
 
     def __init__(self) -> None:
         self.alive: list[ExecutionBranch] = []
@@ -62,7 +63,7 @@ def test_a_branch_is_alone_as_by_comparing_all(moves: list[tuple[str, int]]) -> 
             branch = compared.alive.pop(number % len(compared.alive))
             if move == "end":
                 branch.ended()
-            else:  # as a task that is collected: nobody says that it ended
+            else:  # like a task that is garbage collected: its end is not reported
                 root._alone.pop(id(branch), None)
                 root._met.pop(id(branch), None)
     for branch in made[1:]:
@@ -121,7 +122,7 @@ def test_a_branch_that_begins_while_another_one_does_is_met(seed: int, monkeypat
 
 
 def lines_of_starting(log: AgentLog, count: int) -> int:
-    """How many lines refold's bookkeeping runs where that many tasks are alive at once."""
+    """Return how many lines refold's bookkeeping executes if this many tasks are alive at once."""
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A tool that is called in a process which a run's code started is refused: it could be recorded nowhere."""
+"""A tool that is called in a process which a run's code started is refused, because it could be recorded nowhere."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def by_posix_spawnp(to: str) -> int:
 
 
 def forked(become: Callable[[], object]) -> int:
-    """The status of a process that was forked, and did this."""
+    """Fork a process that does this; return its exit status."""
     process = os.fork()
     if process == 0:
         try:
@@ -144,7 +144,7 @@ PROGRAMS = [
 
 @pytest.fixture(scope="module")
 def older() -> Iterator[ProcessPoolExecutor]:
-    """A pool whose process is older than every run."""
+    """Yield a pool whose process is older than every run."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(int).result() == 0
         yield pool
@@ -175,7 +175,7 @@ def test_a_program_that_os_starts_is_refused(log: AgentLog, tmp_path: Path, way:
         assert way(to) == 0
     assert f"in a process that the code of run {run.id} started" in Path(f"{to}-said").read_text()
     assert not Path(to).exists()
-    assert way(to) == 0  # outside of a run it is nobody's
+    assert way(to) == 0  # outside of a run it belongs to no run
     assert Path(f"{to}-said").read_text() == "paid"
 
 
@@ -236,7 +236,7 @@ def test_work_for_an_older_process_is_refused(log: AgentLog, tmp_path: Path, old
     with log.run("a") as run, run.step("s"):
         assert f"in a process that the code of run {run.id} started" in older.submit(said, to).result()
     assert not Path(to).exists()
-    assert older.submit(said, to).result() == "paid"  # what is handed over outside of a run is nobody's
+    assert older.submit(said, to).result() == "paid"  # work submitted outside of a run belongs to no run
 
 
 def test_work_for_an_older_pool_of_multiprocessing_is_refused(log: AgentLog, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Equal requests that are made at once: each thread and task gets in a replay what it got in the recording."""
+"""Concurrent equal requests: in a replay each thread and task gets what it got in the recording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TURNS = itertools.count()
 
 @refold.tool
 def draw(deck: str) -> int:
-    """Another card each time."""
+    """Return another card each time."""
     dawdle()
     return next(TURNS)
 
@@ -49,7 +49,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentLog]:
         yield log
 
 
-# What is started at once, as a tree: each player draws, and then starts others in one of these ways.
+# What is started concurrently, as a tree: each player draws, and then starts others in one of these ways.
 
 WAYS = ("thread", "pool", "tasks", "to_thread")
 
@@ -62,7 +62,7 @@ TREES = st.recursive(st.integers(1, 2), players, max_leaves=7)
 
 
 def play(run: Run, tree: Any) -> Any:
-    """What one player drew, and those that it started."""
+    """Return what one player drew, and the players that it started."""
     if isinstance(tree, int):
         hand: list[Any] = []
         for _ in range(tree):
@@ -91,7 +91,7 @@ def play(run: Run, tree: Any) -> Any:
 
 
 class TurnsOfAModel:
-    """A request that stays the same, though what it gives does not."""
+    """A request that stays the same, although its answers differ."""
 
     def __init__(self) -> None:
         self.turns = itertools.count(1000)
@@ -140,7 +140,7 @@ def test_each_gets_in_a_replay_what_it_got(log: AgentLog, tree: Any, is_in_step:
 
 
 def by_two(work: Callable[[str], Any]) -> list[Any]:
-    """The one that was started first goes on last."""
+    """Run the work twice concurrently; the one that was started first continues last."""
     gate = threading.Event()
 
     def first() -> Any:

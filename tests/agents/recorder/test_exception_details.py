@@ -1,4 +1,4 @@
-"""What an exception held is given back in a replay, without code that the record names being run."""
+"""A replay restores the details of an exception without running code that the record names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Base(Exception):
 
 
 class Refused(Base):
-    """One of a hierarchy."""
+    """One class of a hierarchy."""
 
 
 class Slotted(Exception):
@@ -73,14 +73,14 @@ class Unread(httpx2.SyncByteStream):
 
 
 class Held:
-    """What has no form."""
+    """A value that has no form."""
 
 
 def again(error: BaseException) -> Any:
-    """The exception as a replay gets it, through all that a log does to it."""
+    """Return the exception as a replay gets it, after everything that a log does to it."""
     failure = failure_of(error, 5)
     held = msgspec.json.decode(msgspec.json.encode(json_fidelity.written(failure.details)))
-    encode(json_tree(held, "details"))  # a log can hold it
+    encode(json_tree(held, "details"))  # check that a log can hold it
     return raised(msgspec.structs.replace(failure, details=json_fidelity.read(held)))
 
 
@@ -290,7 +290,7 @@ def test_a_stand_in_has_the_attributes_and_says_so() -> None:
     assert again(found).code == 7
 
 
-# What the record names runs no code
+# What the record names does not run any code
 
 
 class Trap(Exception):
@@ -342,7 +342,7 @@ def test_no_code_of_a_class_runs_but_its_text(name: str, message: str) -> None:
 
 @pytest.fixture
 def lazy() -> Iterator[list[str]]:
-    """A module that loads what it is asked for, and one that loads itself."""
+    """A module that loads an attribute on first use, and one that loads itself."""
     asked: list[str] = []
     module = types.ModuleType("lazily_loaded")
     module.__getattr__ = asked.append  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Exceptions come out of a recording as they went in: by class and by text."""
+"""Exceptions are restored from a recording with their class and text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Outer:
 
 
 class Picky(Exception):
-    """Made from other things than its text."""
+    """An exception whose constructor takes other arguments than its text."""
 
     def __init__(self, code: int, *, reason: str) -> None:
         super().__init__(code, reason)
@@ -63,13 +63,13 @@ def test_an_exception_is_raised_again_by_its_class_with_its_text(error: BaseExce
     again = raised(failure)
     assert isinstance(again, type(error))
     assert str(again) == str(error)
-    assert failure_of(again, 5).exception == failure.exception  # what the chain of hashes covers
+    assert failure_of(again, 5).exception == failure.exception  # the chain of hashes covers it
     with pytest.raises(type(error)):
         raise again
 
 
 class Closing(Exception):
-    """One that does something when it goes."""
+    """An exception that does something when it is destroyed."""
 
     def __del__(self) -> None:
         closed.append(self)

@@ -1,4 +1,4 @@
-"""Clients and tools whose answers come later: generators, iterators, awaitables that no annotation tells of."""
+"""Clients and tools whose answers arrive later: generators, iterators, awaitables that no annotation announces."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from refold.agents.recorder.streamed_answers import pieces_of
 from refold.avro.errors import InputError
 
 made: list[str] = []
-"""What was really made."""
+"""The calls that were really made."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """No JSON value."""
+    """A value that is not JSON."""
 
     text: str
     place: int
 
 
 def tokens(text: str) -> Generator[Token, None, int]:
-    """One for each word, then how many there were."""
+    """Yield one token for each word, then return how many there were."""
     made.append(text)
     for place, word in enumerate(text.split()):
         if word == "break!":
@@ -42,20 +42,20 @@ def tokens(text: str) -> Generator[Token, None, int]:
 
 
 async def tokens_async(text: str) -> AsyncIterator[Token]:
-    """The same without the count."""
+    """As `tokens`, without the count."""
     for each in tokens(text):
         await asyncio.sleep(0)
         yield each
 
 
 async def create(text: str) -> AsyncIterator[Token]:
-    """A stream that is had by waiting, as the SDKs' are."""
+    """Return a stream that must be awaited, as in the SDKs."""
     await asyncio.sleep(0)
     return tokens_async(text)
 
 
 async def ask(text: str) -> list[str]:
-    """An answer."""
+    """Return an answer."""
     made.append(text)
     await asyncio.sleep(0)
     if "break!" in text:
@@ -64,7 +64,7 @@ async def ask(text: str) -> list[str]:
 
 
 def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As a decorator makes it that forgets to say what it stands before."""
+    """Wrap the function as a decorator does that hides what it wraps."""
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -74,12 +74,12 @@ def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @refold.tool(effect="read", name="rows")
 def rows(text: str) -> Iterator[Token]:
-    """A tool that gives row by row."""
+    """A tool that returns row by row."""
     return iter([*tokens(text)])
 
 
 def taken(source: Iterator[Any], most: int = 99) -> list[Any]:
-    """Pieces, and the error behind them."""
+    """Return the pieces, and the error after them."""
     found: list[Any] = []
     with closing(source):  # type: ignore[type-var]
         try:
@@ -107,7 +107,7 @@ async def taken_async(source: AsyncIterator[Any], most: int = 99) -> list[Any]:
 
 
 async def answered(answer: Awaitable[Any]) -> Any:
-    """The answer, or its error."""
+    """Return the answer, or its error."""
     try:
         return await answer
     except ConnectionError as error:
@@ -118,7 +118,7 @@ WAYS: dict[str, Callable[[refold.Run, str], Awaitable[Any]]] = {}
 
 
 def way(function: Callable[[refold.Run, str], Awaitable[Any]]) -> Callable[[refold.Run, str], Awaitable[Any]]:
-    """One way to ask."""
+    """Register one way to call."""
     WAYS[function.__name__] = function
     return function
 
@@ -232,27 +232,27 @@ def test_a_piece_that_cannot_be_kept_fails_the_call_and_says_where(tmp_path: Pat
 
 
 class LeavesUnread:
-    """Ways of code that does not read a stream to its end, nor closes it. `kept` keeps the stream alive."""
+    """Ways in which code neither reads a stream to its end nor closes it. `kept` keeps the stream alive."""
 
     def __init__(self) -> None:
         self.kept: list[object] = []
 
     def calls(self, run: refold.Run) -> list[Any]:
-        """Outside of any step; then it calls something else."""
+        """Leave it outside of any step, then call something else."""
         first = self.begun(run.model(tokens, "a b c"))
         return [first, run.model(str.upper, "d")]
 
     def steps(self, run: refold.Run) -> list[Any]:
-        """The same; then it begins a step."""
+        """Leave it outside of any step, then begin a step."""
         first = self.begun(run.model(tokens, "a b c"))
         return [first, run.step("upper", str.upper, "d")]
 
     def ends(self, run: refold.Run) -> list[Any]:
-        """The same; then it ends."""
+        """Leave it outside of any step, then end."""
         return [self.begun(run.model(tokens, "a b c"))]
 
     def ends_in_a_step(self, run: refold.Run) -> list[Any]:
-        """In a step, which is in a generator that nobody closes."""
+        """Leave it in a step, which is in a generator that nobody closes."""
 
         def words() -> Iterator[Token]:
             with run.step("stream"):
@@ -261,7 +261,7 @@ class LeavesUnread:
         return [self.begun(words())]
 
     async def ends_in_an_async_step(self, run: refold.Run) -> list[Any]:
-        """The same; the loop closes the generator when it likes."""
+        """As `ends_in_a_step`; the loop closes the generator at some later time."""
 
         async def words() -> AsyncIterator[Token]:
             async with run.step("stream"):
@@ -273,7 +273,7 @@ class LeavesUnread:
         return []
 
     def begun(self, stream: Any) -> str:
-        """Its first word."""
+        """Return its first word."""
         self.kept.append(stream)
         return str(next(stream).text)
 

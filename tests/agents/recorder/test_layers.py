@@ -1,4 +1,4 @@
-"""What stands in a log of each kind after a run: every field, of all five layers, on both backends."""
+"""The content of a log after a run: every field, of all five layers, on both kinds of log."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_all_of_a_run_stands_in_its_log(both: AgentLog) -> None:
     assert type(recording.output["refunded"]) is type(recording.metadata["place"]["x"]) is float
 
     steps = [log.state(f"step/run-1#{number}").fields for number in range(1, 5)]
-    # Layer 1, position: which step, and that it is final; layer 4, attempts.
+    # Layer 1, position: which step, and that it is final. Layer 4, attempts.
     names = ["look", "decide", "tool: send", "fails"]
     assert [(each["run"], each["agent"], each["position"], each["name"]) for each in steps] == [
         ("run-1", "refunds", number, name) for number, name in enumerate(names, 1)
@@ -110,19 +110,19 @@ def test_all_of_a_run_stands_in_its_log(both: AgentLog) -> None:
     ]  # fmt: skip
     for each, step in zip(steps, recording.steps, strict=True):
         assert (each["state_after"], each["turn_hash"]) == (step.state_after, step.hash)
-        # What the step before says already is not said again.
+        # What the step before already states is not repeated.
         assert ("state_before" in each) == ("previous_turn_hash" in each) == (step.number == 1)
         assert each["started_at"] <= each["ended_at"]
         assert each["duration_ms"] >= 0
     look, decide, sent, failed = recording.steps
-    # Layer 2, tool outputs, verbatim; a call's own retries.
+    # Layer 2, tool outputs, verbatim; the retries of a call itself.
     assert [call.asked.kind for call in look.calls] == ["tool", "read", "observe"]
     assert look.calls[0].asked.request == {"kwargs": {"query": "order 7", "box": [0]}}
     assert look.calls[0].answer == ["order 7"]
     assert [(each["position"], each["tool"]) for each in steps[0]["calls"]] == [(1, "search")]
     assert [(each["entity"], each["version"]) for each in steps[0]["reads"]] == [("document/ticket-1", 1)]
     assert look.delta == (["set", ["note"], "long " * 500],)
-    # Layer 3, decision and rationale; what models were asked.
+    # Layer 3, decision and rationale; requests to models.
     assert decide.calls[-1].asked.request == {"choice": "refund", "why": "it is small", "options": ["refund", "ask"]}
     assert "decision" in steps[1]
     assert "rationale" in steps[1]
@@ -142,7 +142,7 @@ def test_all_of_a_run_stands_in_its_log(both: AgentLog) -> None:
     assert (first.failure.exception, first.failure.message) == ("builtins.TimeoutError", "slow")
     assert "in decide" in first.failure.traceback
     assert decide.delta == (["splice", ["items"], 0, 0, [1]],), "what the failed attempt did is gone"
-    # A write: its key, handed to the tool.
+    # A write: its key, passed to the tool.
     (call,) = sent.calls
     assert call.key.startswith("task-1:3:send:")
     assert call.answer == {"to": "a@b", "key": call.key}
@@ -151,5 +151,5 @@ def test_all_of_a_run_stands_in_its_log(both: AgentLog) -> None:
     assert failed.failure is not None
     assert failed.failure.message == "no such order"
     assert [each.failure.message for each in failed.calls[0].retries] == ["reset"]
-    # Everything leads to what it came from.
+    # The causes of everything lead back to its origin.
     assert log.verify().ok

@@ -1,4 +1,4 @@
-"""Calls that threads and tasks make outside of any step: one step, in an order that does not depend on timing."""
+"""Calls that threads and tasks make outside of any step form one step, in an order that does not depend on timing."""
 
 from __future__ import annotations
 

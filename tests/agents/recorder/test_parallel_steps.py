@@ -1,4 +1,4 @@
-"""Steps that threads and tasks open at once: parts of one step, in the order in which they were started."""
+"""Steps that threads and tasks open concurrently: parts of one step, in the order in which they were started."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class State(TypedDict):
 
 
 def graph_of(run: Run, *, is_async: bool) -> Any:
-    """Three nodes at once, then one: each of them opens a step."""
+    """Run three nodes concurrently, then one; each of them opens a step."""
 
     def work(topic: str) -> list[Any]:
         dawdle()
@@ -121,7 +121,7 @@ def test_nodes_of_a_graph_that_run_at_once_open_steps(log: AgentLog, agent: Call
     assert len(hashes) == 1
     golden = golden_of_run(recording, log._fields, entry="agents:agent")
     assert judged_run(golden, agent, "agent", Path()).passed
-    assert driven(log.fork(run.id, at=1), agent)[:6] == output[:6]  # the last node asks the world, and sends nothing
+    assert driven(log.fork(run.id, at=1), agent)[:6] == output[:6]  # the last node makes its call, and sends nothing
     assert driven(log.fork(run.id, at=0, policy="recorded"), agent) == output
     assert len(sent) == 4
 
@@ -224,14 +224,14 @@ def test_code_that_goes_on_while_a_part_is_open_is_refused(log: AgentLog) -> Non
 
 
 def test_a_task_may_begin_while_its_thread_notes_another() -> None:
-    """A garbage collection may start one there: an SDK's client that nobody closed closes itself in a task."""
+    """A garbage collection may start one at that moment: an SDK's client that nobody closed closes itself in a task."""
     with context._lock:
         assert context._lock.acquire(blocking=False)
         context._lock.release()
 
 
 def test_a_step_is_the_runs_own_where_a_library_brings_a_tasks_context_into_its_code(log: AgentLog) -> None:
-    """PydanticAI does so: what its hooks set in a task, the code that iterates over its graph has, too."""
+    """PydanticAI does this: what its hooks set in a task is also set in the code that iterates over its graph."""
 
     async def context() -> Context:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What is recorded comes back as it was, or is refused when it is recorded."""
+"""What is recorded is restored unchanged, or is refused when it is recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair(NamedTuple):
 
 
 class Model:
-    """As pydantic's: what is private takes part in ==, and is not dumped."""
+    """Like pydantic's models: private parts are compared by ==, and are not dumped."""
 
     def __init__(self, text: str, private: object = None) -> None:
         self.text = text
@@ -58,7 +58,7 @@ class Model:
 
 
 class Loose:
-    """No == of its own, and nothing that makes it from JSON."""
+    """A class without its own ==, and without a way to create it from JSON."""
 
 
 class Colour(enum.StrEnum):
@@ -66,7 +66,7 @@ class Colour(enum.StrEnum):
 
 
 def types_of(tree: Any) -> Any:
-    """The tree with the type of every value in it."""
+    """Return the tree with the type of every value in it."""
     if isinstance(tree, dict):
         return dict, [(key, types_of(value)) for key, value in tree.items()]
     if isinstance(tree, list):
@@ -81,7 +81,7 @@ def test_json_values_come_back_to_the_type_and_order(tree: Any) -> None:
 
 
 def type_name(value: object) -> str:
-    """What a parameter is called by: the same in every process, as its repr need not be."""
+    """Return a parameter's name for test ids; it is the same in every process, which its repr need not be."""
     return value.__name__ if isinstance(value, type) else type(value).__name__
 
 

@@ -1,4 +1,4 @@
-"""What is left of a run whose process is killed, forks, ends without a word, or has its log taken away."""
+"""What remains of a run whose process is killed, forks, exits without ending the run, or loses its log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_a_write_tool_is_sent_after_survives_a_kill_in_it(tmp_path: Path, c
 
 
 def test_without_a_flush_a_kill_takes_the_last_moments_only(tmp_path: Path, child: Callable[..., Child]) -> None:
-    """What is recorded becomes durable by itself: another process sees it while the first does nothing more."""
+    """Records become durable without a flush: another process sees them although the first does nothing more."""
     url = f"file:{tmp_path / 'log'}"
     process = child(HEAD + "steps(5)\nprint('done', flush=True)\nsys.stdin.readline()", url)
     assert process.line() == "done"
@@ -126,7 +126,7 @@ def test_a_forked_process_records_nothing_and_says_so(log: AgentLog) -> None:
 
 
 def test_the_log_can_be_used_beside_a_run(log: AgentLog) -> None:
-    """Observations of the main thread, of other threads and of the recorder's come one after the other."""
+    """Observations of the main thread, of other threads and of the recorder's thread are serialized."""
     stop = threading.Event()
 
     def others() -> None:
@@ -209,7 +209,7 @@ def test_a_run_that_cannot_be_recorded_does_not_begin(log: AgentLog, given: dict
 def test_what_is_recorded_is_observed_when_it_happened(log: AgentLog) -> None:
     @refold.tool(effect="write")
     def send() -> None:
-        """What was recorded before stands when it is called."""
+        """What was recorded before is stored when this is called."""
 
     with log.run("agent") as run:
         for number in range(20):
@@ -220,7 +220,7 @@ def test_what_is_recorded_is_observed_when_it_happened(log: AgentLog) -> None:
         rows = {row.field: row for row in log.history(f"step/{run.id}#{number}")}
         begun, ended = rows["started_at"], rows["ended_at"]
         assert ended.observed_at == ended.new
-        # A step that ended before its begin was written is one observation, of when it ended.
+        # A step that ended before its begin was written is one observation, with the time of its end.
         assert begun.observed_at == begun.new or begun.observation == ended.observation
         assert number % 2 or begun.observed_at == begun.new
 

@@ -1,4 +1,4 @@
-"""An agent that puts the JSON of what it was given into a prompt asks, in a replay, for what it asked then."""
+"""An agent that puts the JSON of its input into a prompt makes the same request in a replay as in the recording."""
 
 from __future__ import annotations
 

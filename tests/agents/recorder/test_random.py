@@ -1,9 +1,9 @@
-"""Agents made up at random do what they do, and the log says exactly that.
+"""Randomly generated agents do what they do, and the log says exactly that.
 
 A plan is a list of steps, each of attempts, each of actions: calls with their answers or errors, and edits of the
-state. It is run by a real agent, once with plain functions and once with coroutine functions. A model, which knows
-nothing of the recorder, predicts what has to stand in the log; and every state that is rebuilt by the deltas is what
-the run had.
+state. A real agent runs it, once with plain functions and once with coroutine functions. A model, which knows nothing
+of the recorder, predicts what the log must contain. Every state that is rebuilt from the deltas is the state that the
+run had.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Planned:
-    """A step. form: block, function, or call, which is one outside of any. fails: so many attempts of it."""
+    """A step. form: block, function, or call (one outside of any step). fails: how many attempts of it fail."""
 
     form: str
     actions: tuple[Action, ...]
@@ -83,7 +83,7 @@ def edit(state: dict[str, Any], action: Action) -> None:
 
 
 class Agent:
-    """Carries a plan out. Calls fail as often as they are told to."""
+    """Carries a plan out. Calls fail as often as the plan says."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -173,7 +173,7 @@ class Agent:
 
 
 def predicted(action: Action) -> list[Any]:
-    """[kind, name, answer, how it failed, retries] of a call, as it has to stand."""
+    """Return [kind, name, answer, failure, retries] of a call, as it must be recorded."""
     if action.kind == "tool":
         failed = action.fails >= TOOL_ATTEMPTS
         left = f"{action.fails - TOOL_ATTEMPTS} left" if failed else None
@@ -185,7 +185,7 @@ def predicted(action: Action) -> list[Any]:
 
 
 def exactly(tree: Any) -> Any:
-    """The tree, to be compared to the type of each number."""
+    """Return the tree in a form that compares the type of each number."""
     if isinstance(tree, dict):
         return {key: exactly(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

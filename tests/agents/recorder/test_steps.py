@@ -1,4 +1,4 @@
-"""Steps and calls as an agent's code meets them, and how they stand recorded."""
+"""Steps and calls as an agent's code sees them, and how they are recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refold.avro.errors import InputError, UnknownEntity, ValidationError
 
 
 def loaded(log: AgentLog, run: Run) -> Recording:
-    """The run as it stands in the log; its chain holds."""
+    """Return the run as it is stored in the log; check that its chain is intact."""
     recording = log.recording(run.id)
     assert list(broken(recording)) == []
     return recording
@@ -32,7 +32,7 @@ def only(log: AgentLog, run: Run) -> Step:
 
 
 class Flaky:
-    """A function that fails so often before it answers."""
+    """A function that fails a given number of times before it answers."""
 
     __name__ = __qualname__ = "flaky"
 
@@ -365,7 +365,7 @@ def test_objects_and_their_kinds_come_back(log: AgentLog) -> None:
 
 
 def test_the_key_of_a_write_is_the_runs_to_give(log: AgentLog) -> None:
-    """Frameworks build what a model may fill in of the signature, and pass defaults."""
+    """Frameworks derive the arguments that a model may fill in from the signature, and pass defaults."""
     keys: list[str] = []
 
     @refold.tool(effect="write")

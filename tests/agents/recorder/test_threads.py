@@ -1,4 +1,4 @@
-"""No call escapes: whatever starts it in a run's code, a call is the run's; what nobody started there is refused."""
+"""No call escapes: any call that a run's code starts belongs to the run; a call that it did not start is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def work(order: str = "o-7") -> str:
     return pay(order, look(order))
 
 
-# What starts work in a step, and waits for it.
+# Ways to start work in a step, and to wait for it.
 
 
 def kept(found: Future[Any] | asyncio.Future[Any], work: Callable[[], Any]) -> None:
@@ -69,7 +69,7 @@ def by_thread(work: Callable[[], Any]) -> Any:
 
 
 class Worker(threading.Thread):
-    """A thread with a `run` of its own."""
+    """A thread with its own `run` method."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()
@@ -327,7 +327,7 @@ def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(l
     with log.run("a") as run, run.step("s"):
         reading, writing = os.pipe()
         child = os.fork()
-        if child == 0:  # it ends without running anything of its parent's
+        if child == 0:  # the child ends without running anything of its parent
             try:
                 work()
                 said = "did it"

@@ -1,4 +1,4 @@
-"""Values that JSON does not have, in every place where a run has values: what comes back is what was there."""
+"""Values that JSON does not have, wherever a run has values: they are restored as they were."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run_id(kind: str) -> str:
 
 @pytest.fixture(scope="module")
 def recorded(log: AgentLog) -> AgentLog:
-    """The log, with a run of each kind."""
+    """Return the log, with a run of each kind."""
     for kind in KINDS:
         output = begun(log, kind, run_id(kind)).drive(partial(agent, kind=kind))
         require_same(output["value"], KINDS[kind], "output")
@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_with_what_was_there(tmp_path: Path, child: Callabl
     with refold.open(f"file:{tmp_path}/log") as log:
         output = log.run("keeper", resume="killed").drive(partial(agent, kind=EVERY))
         require_same(output["value"], made_of(EVERY), "output")
-        assert CALLED == []  # all of that was done before
+        assert CALLED == []  # everything was done before
         assert log.recording("killed").outcome == "succeeded"
         assert log.replay("killed", partial(agent, kind=EVERY)).is_same
 
@@ -193,7 +193,7 @@ def test_values_are_shown_without_marks(tmp_path: Path) -> None:
 
 
 class Engine:
-    """Nothing that is made of its fields."""
+    """An object that is not defined by its fields."""
 
 
 @dataclasses.dataclass
@@ -203,7 +203,7 @@ class Plan:
 
 
 def place(what: str) -> Any:
-    """A class inside of a function."""
+    """Return an object of a class that is defined inside of a function."""
 
     @dataclasses.dataclass
     class Local:
@@ -268,7 +268,7 @@ def test_what_is_put_aside_by_a_property_is_no_field(log: AgentLog) -> None:
 
 
 class Loading(Loader):
-    """Notes that a module is loaded."""
+    """Notes when a module is loaded."""
 
     def __init__(self, asked: list[str]) -> None:
         self.asked = asked
@@ -328,7 +328,7 @@ def test_an_object_is_made_without_its_constructor() -> None:
     tree = dumped(Counted(1), "it")
     Counted.made = 0
     assert loaded(tree) == Counted(1)
-    assert Counted.made == 1  # the one that it was compared with
+    assert Counted.made == 1  # only the object that it was compared with
 
 
 @dataclasses.dataclass
@@ -341,7 +341,7 @@ class Counted:
 
 
 def test_a_class_of_a_script_has_one_name_however_it_is_loaded(tmp_path: Path) -> None:
-    """Recorded by `python desk.py`, replayed by `refold run replay --agent desk.py:agent`, with the same hash."""
+    """Recorded by `python desk.py`, it is replayed by `refold run replay --agent desk.py:agent` with the same hash."""
     (tmp_path / "desk.py").write_text(
         "import dataclasses, refold\n"
         "@dataclasses.dataclass\n"
@@ -418,6 +418,6 @@ def test_a_value_comes_back_from_the_record(value: Any) -> None:
     st.recursive(st.none() | st.integers() | texts, lambda t: st.lists(t) | st.dictionaries(names, t), max_leaves=12)
 )
 def test_any_tree_can_be_loaded_and_shown(tree: Any) -> None:
-    """A redactor may have changed it."""
+    """It may be any tree, because a redactor may have changed it."""
     loaded(tree)
     bare(tree)

@@ -1,4 +1,4 @@
-"""Parts of requests that do not count: one that differs only there is answered, one that differs elsewhere departs."""
+"""Volatile parts of requests: a request that differs only there is answered, one that differs elsewhere departs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Wire(httpx2.BaseTransport):
 
 
 def agent(run: Run, order: str = "O-7", options: Any = None) -> Any:
-    number = next(NUMBERS)  # nothing that a run records
+    number = next(NUMBERS)  # a value that no run records
     client = run.client(httpx2.Client(transport=Wire()), ignore=["metadata.id"])
     return [
         find(order, number, {"at": number, **(options or {})}),

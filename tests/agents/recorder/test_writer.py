@@ -1,4 +1,4 @@
-"""The writer beside an agent: in order, bounded, durable when it says so, and never silent about what it lost."""
+"""The writer of a run: in order, bounded, durable when it says so, and it always reports what it lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from refold.agents.recorder.writer import QUEUE_MAX, RecordingFailed, Writer
 
 
 class Done:
-    """Work that is done, and how much of it was made durable."""
+    """Work that was done, and how much of it was made durable."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -62,7 +62,7 @@ def test_pieces_are_gathered_until_somebody_waits_for_them() -> None:
     assert done.numbers == []
     writer.flush()
     assert (done.numbers, done.durable) == ([0, 1, 2], 3)
-    for number in range(3, QUEUE_MAX + 20):  # nor does a full queue wait
+    for number in range(3, QUEUE_MAX + 20):  # even a full queue does not wait
         writer.put(done.work(number))
     writer.flush()
     writer.put(done.work(QUEUE_MAX + 20))

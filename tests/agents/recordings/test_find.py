@@ -1,4 +1,4 @@
-"""Runs are found by what stands in clear and by what they say; what cannot be read is counted."""
+"""Runs are found by fields in clear and by their content; those that cannot be read are counted."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Filled:
     vault: Vault
 
     def find(self, limit: int | None = None, **wanted: Any) -> RunList:
-        """Those wanted."""
+        """Find the matching runs."""
         return find(self.log, self.vault, Wanted(**wanted), limit)
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Filled]:
-    """Five runs that begin a second apart, the last of them still running, and a child of the first."""
+    """Yield five runs that begin a second apart, the last of them still running, and a child of the first."""
     with refold.open(f"file:{tmp_path_factory.mktemp('find') / 'log'}") as log:
         vault = Vault(log, MemoryKeyRing())
         fill(log, vault, random.Random(seed))

@@ -1,4 +1,4 @@
-"""Imported conversations as recordings: step by step, each equal to itself, and one change is named by its step."""
+"""Imported conversations as recordings: each equals itself step by step, and one change is reported in its step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def told(call_id: str, content: str) -> Line:
 
 
 def imported(folder: Path, messages: list[Line]) -> Recording:
-    """One conversation's recording, the same by look-ups and from a view."""
+    """Return one conversation's recording, which is the same by look-ups and from a view."""
     path = folder / "chat.jsonl"
     path.write_text(json.dumps(messages) + "\n", encoding="utf-8")
     with refold.open(f"file:{folder / 'log'}") as log:
@@ -116,7 +116,7 @@ def test_half_of_an_import_is_refused_by_what_is_missing(tmp_path: Path) -> None
 
 
 def changed(line: Line, kind: str, rng: random.Random) -> tuple[Line, int, str] | None:
-    """A copy of a conversation with one change, the step in which it is, and what compare has to call it."""
+    """Return a copy of a conversation with one change, the step of the change, and the name that compare gives it."""
     line = copy.deepcopy(line)
     traj: list[Line] = line["traj"]
     replies = [index for index, each in enumerate(traj) if each["role"] == "assistant"]
@@ -156,7 +156,7 @@ def lines(tau_bench_file: Path) -> list[Line]:
 
 @pytest.fixture(scope="module")
 def copies(lines: list[Line], seed: int) -> list[tuple[Line, int, str]]:
-    """Of each conversation one copy with one change, the kinds in turn."""
+    """Return for each conversation a copy with one change, with the kinds of change in turn."""
     rng = random.Random(seed)
     made = []
     for number, line in enumerate(lines):
@@ -169,7 +169,7 @@ def copies(lines: list[Line], seed: int) -> list[tuple[Line, int, str]]:
 def runs(
     lines: list[Line], copies: list[tuple[Line, int, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Recording]]:
-    """The recordings of all conversations and of their copies, by run."""
+    """Yield the recordings of all conversations and of their copies, by run."""
     folder = tmp_path_factory.mktemp("tau")
     path = folder / "tau.jsonl"
     path.write_text("".join(f"{json.dumps(each)}\n" for each in [*lines, *(copied for copied, _, _ in copies)]))
@@ -205,7 +205,7 @@ def test_one_change_in_a_conversation_is_named_by_its_step(
         assert found is not None, context
         assert back is not None, context
         assert found.step == back.step == number, context
-        # An error that became a result, or the other way round, is the failure's difference.
+        # If an error became a result, or a result an error, the difference is in the failure.
         assert found.what == what or (what, found.what) == ("answer", "failure"), context
         kinds.add(what)
         if what == "step":
@@ -264,6 +264,6 @@ def with_call(step: Step, k: int, call: Call) -> Step:
 
 
 def requests(step: Step) -> list[Any]:
-    """What a step asks, and what it says where it asks nothing."""
+    """Return the requests of a step, and its message if it has none."""
     asked_for = [call.asked for call in step.calls if call.asked.kind == "tool"]
     return [asked_for, [call.asked.request for call in step.calls], asked_for or step.result]

@@ -1,4 +1,4 @@
-"""A run is read back as it was recorded: its steps, attempts and ends, at any point, alone or among many."""
+"""A run is read back as it was recorded: its steps, attempts and ends, at any point, alone or among many runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from refold.avro.errors import CorruptionError, Expired, NotAnswerable, UnknownE
 from refold_tests.recorded_runs import forked, random_run, write
 
 exactly = msgspec.json.Encoder(order="sorted").encode
-"""Where 50.0 is another than 50."""
+"""Encodes so that 50.0 differs from 50."""
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])

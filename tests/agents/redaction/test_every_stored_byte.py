@@ -1,7 +1,7 @@
-"""A run says secrets in every place that takes text: none of them is in any byte that is stored, on either log.
+"""A run has secrets in every place that accepts text: none of them is in any stored byte, on either kind of log.
 
-Nothing is sealed here, so that it is redaction which is tested. Without a redactor each secret is found by the same
-search: a place that the search does not look into would fail that test.
+Nothing is sealed here, so that redaction is what is tested. Without a redactor the same search finds each secret, so a
+place that the search does not cover would fail that test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["file", pytest.param("kafka", marks=pytest.mark.kafka)])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Stored]:
-    """A log's URL, and all that is stored of it."""
+    """Return a log's URL, and a function that returns everything that it stores."""
     if request.param == "file":
         return f"file:{tmp_path / 'log'}", lambda: chain(in_files(tmp_path), in_records(tmp_path / "log"))
     broker: Broker = request.getfixturevalue("broker")
@@ -39,7 +39,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Stored]
 
 
 def in_files(folder: Path) -> Iterator[bytes]:
-    """All files: RocksDB's, and the contents beside them, also as they are when unpacked."""
+    """Yield all files: RocksDB's, and the contents next to them, also decompressed."""
     for path in folder.rglob("*"):
         if path.is_file():
             data = path.read_bytes()
@@ -52,7 +52,7 @@ def in_files(folder: Path) -> Iterator[bytes]:
 
 
 def in_records(folder: Path) -> Iterator[bytes]:
-    """All records, for RocksDB may pack what it writes."""
+    """Yield all records, because RocksDB may compress what it writes."""
     with refold.open(f"file:{folder}", read_only=True) as log:
         port = log.port
         for partition, end in port.ends().items():
@@ -60,7 +60,7 @@ def in_records(folder: Path) -> Iterator[bytes]:
 
 
 def in_topics(broker: Broker) -> Iterator[bytes]:
-    """All records of all topics, with their keys and headers."""
+    """Yield all records of all topics, with their keys and headers."""
     topics = broker.admin.list_topics(timeout=TIMEOUT_S).topics
     names = [each for each in topics if each.startswith(f"{broker.prefix}.")]
     assert len(names) >= 5
@@ -71,7 +71,7 @@ def in_topics(broker: Broker) -> Iterator[bytes]:
 
 
 def found(planted: Planted, stored: Stored) -> set[str]:
-    """The places whose secrets are stored."""
+    """Return the places whose secrets are stored."""
     chunks = list(stored())
     assert chunks
     return {place for place, secret in planted.secrets.items() if any(secret.encode() in each for each in chunks)}

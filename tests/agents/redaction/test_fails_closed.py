@@ -1,4 +1,4 @@
-"""What raises inside stops the write, and shows nothing of what it was about."""
+"""An error inside of the redactor prevents the write, and reveals nothing of the content."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KEY = b"0123456789abcdef"
 
 
 def raising(text: str) -> list[tuple[int, int]]:
-    """A user's function that quotes what it was given."""
+    """A user's function that quotes its argument in its error."""
     raise ValueError(f"cannot parse {text}")
 
 
 def endless(text: str) -> list[tuple[int, int]]:
-    """One that finds something in everything, in what it left before too."""
+    """A user's function that finds something in every text, even in its own output."""
     return [(0, 1)] if text else []
 
 

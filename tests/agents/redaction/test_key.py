@@ -1,4 +1,4 @@
-"""The key of a log's tokens: the same in every process, or another one's on purpose."""
+"""The key of a log's tokens: the same in every process, or deliberately another one."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_tokens_tell_what_is_equal_under_one_key_alone() -> None:
 
 
 def test_a_token_stays_what_it_was() -> None:
-    """Recorded runs hold them: a change here leaves none of their requests to be found."""
+    """Recorded runs contain such tokens. If they changed, no recorded request with one would be found."""
     assert Redactor(bytes(range(32)))("a@example.com") == "[email:a263d9d7cc945f540554]"

@@ -1,4 +1,4 @@
-"""What is found, and what is left, case by case."""
+"""What is found, and what is not, case by case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN = re.compile(r"\[([a-z-]+):[0-9a-f]{20}\]")
 
 
 def seen(tree: Any, **options: Any) -> Any:
-    """What is left, with the kinds of the tokens alone."""
+    """Return the redacted tree, with only the kinds of the tokens."""
     found = Redactor(KEY, **options)(tree)
     return TOKEN.sub(r"[\1]", found) if isinstance(found, str) else found
 

@@ -1,4 +1,4 @@
-"""What holds of every tree: nothing planted survives, nothing else changes, equal secrets get equal tokens."""
+"""Laws for every tree: no planted secret remains, nothing else changes, equal secrets get equal tokens."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TOKEN = re.compile(r"\[[a-z-]+:[0-9a-f]{20}\]")
 
 
 def texts_in(tree: Any) -> str:
-    """All texts of a tree as they are, keys too: JSON would write some characters in another way."""
+    """Return all texts of a tree, including keys, without encoding: JSON would write some characters differently."""
     if isinstance(tree, dict):
         return "\0".join(each for pair in tree.items() for each in map(texts_in, pair))
     return "\0".join(map(texts_in, tree)) if isinstance(tree, list) else str(tree)
 
 
 def unescaped(tree: Any) -> str:
-    """The texts of a tree with every JSON text within them read, at any depth."""
+    """Return the texts of a tree, with every JSON text within them decoded, at any depth."""
     if isinstance(tree, dict):
         return "\0".join(each for pair in tree.items() for each in map(unescaped, pair))
     if isinstance(tree, list):
@@ -153,7 +153,7 @@ def test_a_secret_has_one_token_however_it_is_found(data: st.DataObject, secret:
 
 @given(st.data(), OPAQUE, SECRET_NAMES)
 def test_what_a_replay_makes_of_tokens_is_what_was_recorded(data: st.DataObject, secret: str, name: str) -> None:
-    """The live agent has the secret, the replayed one its token: both are asked for the same."""
+    """The live agent has the secret, the replayed one its token: both make the same recorded request."""
 
     def agent(secret: str) -> list[Any]:
         return [{"headers": {"Authorization": f"Bearer {secret}"}}, f"log in as bob with {secret}", {name: secret},

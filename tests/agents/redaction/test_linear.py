@@ -1,7 +1,7 @@
-"""The time that a redaction takes grows as the text does, for any two pieces of what the patterns look for.
+"""The time of a redaction grows linearly with the text, for any two pieces of what the patterns search for.
 
-Time is compared with time on the same machine: what fails takes more than BOUND times as long for TIMES as much, three
-times running, each time the best of three in processor time. What grows with the square takes TIMES squared.
+Times on the same machine are compared. A text fails if TIMES as much of it takes more than BOUND times as long, three
+times in a row, each time the best of three in processor time. Quadratic growth would take TIMES squared.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ SMALL, TIMES, BOUND, TRIES, WORTH_S = 500, 8, 24, 3, 0.001
 
 
 def texts(first: str, second: str) -> Iterable[Callable[[int], str]]:
-    """Texts of so many characters: the two by turns, and one of the first and then the second."""
+    """Return functions from a size to a text: the two pieces in alternation, and all of the first before the second."""
     yield lambda size: (first + second) * (size // len(first + second))
     yield lambda size: first * (size // 2 // len(first)) + second * (size // 2 // len(second))
 
 
 def seconds(work: Callable[[], object], best_of: int = 1) -> float:
-    """The least processor time of this thread that the work takes."""
+    """Return the least processor time of this thread that the work takes."""
     taken = []
     for _ in range(best_of):
         begun = time.thread_time()
@@ -70,7 +70,7 @@ def seconds(work: Callable[[], object], best_of: int = 1) -> float:
 
 
 def is_linear(work: Callable[[Any], object], of: Callable[[int], Any], size: int, times: int, bound: float) -> bool:
-    """Whether so many times as much takes no more than so many times as long; each try takes twice as much."""
+    """Tell whether `times` as much takes at most `bound` times as long; each try uses twice the size."""
     for number in range(TRIES):
         small, large = of(size << number), of((size << number) * times)
         if seconds(partial(work, large), 3) <= bound * seconds(partial(work, small), 3):
@@ -79,7 +79,7 @@ def is_linear(work: Callable[[Any], object], of: Callable[[int], Any], size: int
 
 
 def test_every_pattern_is_linear_on_any_two_pieces() -> None:
-    """All ordered pairs, by turns and one after the other, by every finder; what looks slow is measured again."""
+    """Run every finder on all ordered pairs, in alternation and in sequence. Slow-looking pairs are measured again."""
     bad = []
     for first in FRAGMENTS:
         for second in FRAGMENTS:
@@ -94,7 +94,7 @@ def test_every_pattern_is_linear_on_any_two_pieces() -> None:
 
 
 def redacted(tree: Any) -> object:
-    """What comes of it; a text that does not settle is refused, which is an answer, too."""
+    """Return the result. A text that does not settle is refused, which is a result, too."""
     try:
         return Redactor(KEY, secrets=["correct-horse-9"], groups=["ssn", "phone"]).exchange(tree, tree)
     except RedactionFailed:

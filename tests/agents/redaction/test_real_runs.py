@@ -1,7 +1,7 @@
-"""A hundred recorded conversations of an airline's agent: their e-mail addresses go, and nothing else changes.
+"""A hundred recorded conversations of an airline's agent: their e-mail addresses are removed, and nothing else changes.
 
-Flight and order numbers, ids of users, payments and calls, dates, prices and hashes are what replay, compare and a
-reader need; a redactor that eats them is switched off.
+Flight and order numbers, ids of users, payments and calls, dates, prices and hashes are needed by replay, compare and
+readers. Users switch off a redactor that removes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from refold.agents.redaction.redactor import Redactor
 
-# By another hand than the redactor's.
+# Written independently of the redactor's pattern.
 ADDRESS = re.compile(r"\b[a-z]+[._][a-z]+[._]?[0-9]+@(?:example|gmail)\.com\b")
 
 

@@ -1,4 +1,4 @@
-"""A redacted run replays: its tokens come back as the secrets did, from another process' point of view too."""
+"""A redacted run replays: the code gets tokens instead of the secrets, in another process as well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def client(**asked: Any) -> Any:
 
 
 def agent(run: Run) -> Any:
-    """Passes secrets on by name, in texts, in JSON, in headers and in its state."""
+    """Pass secrets on by name, in texts, in JSON, in headers and in the state."""
     given = run.input
     with run.step("log in"):
         session = log_in(given["from"], password=given["password"])

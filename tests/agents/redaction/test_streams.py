@@ -1,4 +1,4 @@
-"""A secret that a stream has cut in two: nothing of it is stored, and a replay is given the pieces."""
+"""A secret that a stream splits in two: nothing of it is stored, and a replay gets the redacted pieces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WINDOW = 6
 
 
 def cut(text: str, places: list[int]) -> list[str]:
-    """A text in pieces, by places that are taken modulo its length."""
+    """Return a text in pieces, cut at positions that are taken modulo its length."""
     ends = sorted(each % (len(text) + 1) for each in places)
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
@@ -41,13 +41,13 @@ def as_objects(pieces: list[str]) -> list[Any]:
 
 
 def as_events(pieces: list[str]) -> list[Any]:
-    """Events as they cross the wire, cut anew where no event ends."""
+    """Return events as they are sent, cut at other places than the ends of events."""
     text = "".join(f"event: delta\ndata: {json.dumps(each)}\n\n" for each in as_objects(pieces)) + "data: [DONE]\n\n"
     return [text[at : at + 37] for at in range(0, len(text), 37)]
 
 
 def read(form: Callable[[list[str]], list[Any]], pieces: list[Any]) -> str:
-    """What a reader of a stream makes of it."""
+    """Return what a reader of the stream gets."""
     if form is as_events:
         lines = "".join(pieces).split("\n")
         pieces = [json.loads(each[6:]) for each in lines if each.startswith("data: {")]
@@ -106,7 +106,7 @@ def test_cuts_stay_where_they_were(pieces: list[str], new: str, found: list[str]
 
 
 class Chunks(httpx.BaseTransport):
-    """Answers with these chunks."""
+    """Answers with the given chunks."""
 
     def __init__(self, chunks: list[bytes]) -> None:
         self._chunks = chunks
@@ -122,7 +122,7 @@ class Chunks(httpx.BaseTransport):
 
 
 def secrets_of(rng: random.Random) -> tuple[str, str]:
-    """A text with a secret in it, and the part of it that nobody could guess."""
+    """Return a text with a secret in it, and the part of it that nobody can guess."""
     unknown = "".join(rng.choices(ALNUM, k=rng.randint(20, 40)))
     return rng.choice(
         [f"use sk-{unknown} for it", f'{{"key": "ghp_{unknown * 2}"}} ok', f"äö password={unknown};"]
@@ -153,7 +153,7 @@ def test_nothing_of_a_secret_is_stored_and_a_replay_is_given_the_pieces(
             if form is as_objects:
                 continue
             data = "".join(pieces).encode()
-            size = rng.randint(1, 30)  # also within a character
+            size = rng.randint(1, 30)  # it may end within a character
             client = run.client(
                 httpx.Client(transport=Chunks([data[at : at + size] for at in range(0, len(data), size)]))
             )

@@ -1,4 +1,4 @@
-"""What gives a secret away: tags, options of commands, words of other languages, other items of a list."""
+"""Secrets that are found by the text around them: tags, options of commands, words of other languages, list items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = re.compile(r"\[([a-z-]+):[0-9a-f]{20}\]")
 
 
 def seen(tree: Any, **options: Any) -> Any:
-    """What is left, with the kinds of the tokens alone."""
+    """Return the redacted tree, with only the kinds of the tokens."""
     redact = Redactor(KEY, **options)
     found = redact(tree)
     assert redact(found) == found, "redacting twice is redacting once"
@@ -175,7 +175,7 @@ def samples(tau_bench_file: Path) -> Path:
 
 
 def test_in_real_sessions_and_turns_nothing_else_is_taken_for_a_secret(samples: Path) -> None:
-    """Read by hand: an address in a traceback, and the header of each request. Anything more is a false hit."""
+    """Checked by hand: an address in a traceback, and the header of each request. Anything more is a false positive."""
     redact = Redactor(KEY)
     found: dict[str, set[str]] = {}
     for path in sorted((samples / "sessions").glob("*.gz")):
@@ -188,12 +188,12 @@ def test_in_real_sessions_and_turns_nothing_else_is_taken_for_a_secret(samples: 
                 found[member.name] = hits(redact, io.TextIOWrapper(file, "utf-8").read())
     assert len(found) > 10
     assert {" ".join(hit.split()) for hits in found.values() for hit in hits} == {
-        '"authorization", "[secret',  # a header's value that its publisher left out
+        '"authorization", "[secret',  # a header's value that the publisher of the sample removed
         'ria\\",\\n55: author_email=\\"[email',
     }
 
 
 def hits(redact: Redactor, text: str) -> set[str]:
-    """What stands before each token, and the token's kind."""
+    """Return the text before each token, with the token's kind."""
     left = redact(text)
     return {left[max(0, match.start() - 30) : match.end(1)] for match in TOKEN.finditer(left)}

@@ -1,4 +1,4 @@
-"""Calls are durable while their step goes on: a run that is killed in a long step goes on with what was answered."""
+"""Calls are durable while their step continues: a run killed in a long step continues with the answers it has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTPUT = [
 def killed_and_resumed(
     child: Callable[..., Child], folder: Path, rng: random.Random, *, is_barred: bool
 ) -> tuple[int, Counter[str]]:
-    """How often it was killed, and the calls it made; the run is whole at the end."""
+    """Return how often it was killed, and the calls it made; check that the run is whole at the end."""
     url, calls = f"file:{folder}/log", folder / "calls"
     ends = sorted(rng.sample(range(1, sum(IN_ORDER.values()) + sum(IN_LANES.values())), k=5))
     print(f"killed behind {ends} calls")
@@ -40,7 +40,7 @@ def killed_and_resumed(
     with refold.open(url) as log:
         (step,) = log.recording("r1").steps
         assert not step.is_committed
-        assert log.replay("r1", agent_of(calls)).is_same  # as far as it goes
+        assert log.replay("r1", agent_of(calls)).is_same  # as far as it got
         output = log.run("tests", resume="r1").drive(agent_of(calls))
         assert output == OUTPUT
         made = Counter(calls.read_text().splitlines())
@@ -65,7 +65,7 @@ def test_what_was_answered_in_a_step_that_was_cut_short_is_not_asked_again(
     print(f"seed {seed}, turn {turn}")
     kills, made = killed_and_resumed(child, tmp_path, random.Random(seed + turn), is_barred=True)
     assert {name: made[name] for name in IN_ORDER} == IN_ORDER
-    # Beside the one that stood, calls of other threads were under way.
+    # Other threads had calls in progress, in addition to the recorded one.
     assert all(1 <= made[name] <= 1 + kills for name in IN_LANES)
 
 

@@ -1,4 +1,4 @@
-"""What a fork is answered with, and what it may not do."""
+"""The answers of a fork, and what it may not do."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_live_asks_the_world_but_for_what_writes(parent: Recording) -> None:
     fork = Forked(parent, 1, Patch())
     assert fork.call(SEND, model("", prompt="send?").asked) is None
     assert fork.call(SEND, made("now").asked) is None
-    assert answer(fork.call(SEND, MAIL.asked)) == "sent-1"  # recorded: served, not sent
+    assert answer(fork.call(SEND, MAIL.asked)) == "sent-1"  # recorded: returned, not sent
     with pytest.raises(NotAllowed, match="--allow mail") as raised:
         fork.call(SEND, MAIL.asked)
     assert fork.departure is raised.value
-    with pytest.raises(NotAllowed):  # whatever comes next
+    with pytest.raises(NotAllowed):  # for any later request
         fork.call(SEND, model("", prompt="send?").asked)
 
 
@@ -99,7 +99,7 @@ def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
     assert fork.call(SEND, model("").asked) is None
     assert answer(fork.call(SEND, tool("mail", effect="write", to="bob").asked)) == "told"
     assert met == ["chat", "chat", "mail"]
-    with pytest.raises(NotAllowed):  # the user said "the world", which is not for the user to say here
+    with pytest.raises(NotAllowed):  # the user answered "make the call", which a user may not decide here
         fork.call(SEND, tool("mail", effect="write").asked)
 
 

@@ -1,4 +1,4 @@
-"""Under guard nothing reaches the network, whatever the way; beside it everything does."""
+"""Under guard nothing reaches the network, in any way; outside of it everything does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = "test_guard.py:"
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A server that answers each connection, on loopback."""
+    """Yield the port of a loopback server that answers each connection."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -241,7 +241,7 @@ def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
 
 
 def test_the_platform_is_known_in_a_process_where_nobody_asked_for_it() -> None:
-    """Python starts a process for it, once; OpenAI's SDK asks for it with its first request."""
+    """Python starts a process to find the platform, once; OpenAI's SDK queries it in its first request."""
     code = (
         "import platform\nfrom refold.agents.replay.guard import NetworkGuard\n"
         "with NetworkGuard() as guard:\n    print(platform.platform())\nassert guard.denied is None, guard.denied\n"

@@ -1,4 +1,4 @@
-"""Replays and forks of runs that stand in a log."""
+"""Replays and forks of runs that are stored in a log."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def log(tmp_path: Path) -> Iterator[AgentLog]:
 
 def test_a_recorded_run_replays_to_its_hash_and_asks_nobody(log: AgentLog) -> None:
     before = log.rebuild().root
-    log.observe("document/policy", {"fields": {"limit": 10}}, source="tests")  # a replay reads what was read
+    log.observe("document/policy", {"fields": {"limit": 10}}, source="tests")  # a replay reads the recorded state
     for _ in range(3):
         found = log.replay("r1", agent)
         assert found.is_same
@@ -150,7 +150,7 @@ def test_the_agent_is_found_by_the_name_it_was_recorded_with(
 
 
 def parent(log: AgentLog) -> tuple[Recording, dict[str, str]]:
-    """The parent's recording, and the hash of each of its entities."""
+    """Return the parent's recording, and the hash of each of its entities."""
     view = log.rebuild(types=["run", "step"])
     names = [name for name in view if name == "run/r1" or name.startswith("step/r1#")]
     assert len(names) == 4
@@ -170,7 +170,7 @@ def test_a_fork_goes_on_with_another_state_and_leaves_its_parent(log: AgentLog) 
     assert list(broken(child)) == []
     assert child.hash != before[0].hash
     keys = [call.key for run in (before[0], child) for call in run.steps[2].calls if call.key]
-    assert len(set(keys)) == 2  # a fork's effects are its own
+    assert len(set(keys)) == 2  # a fork's effects have keys of their own
     done.clear()
     assert log.replay(run.id, agent).is_same
     assert done == []

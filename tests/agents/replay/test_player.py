@@ -1,4 +1,4 @@
-"""What a replay and a resume are answered with."""
+"""The answers of a replay and of a resumed run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_not_recorded_is_loud_and_stays_so(recording: Recording) -> None
         '  nearest   tool find(q="x"), in step 1 (look)',
         '  differs   kwargs.q: "z" asked, "x" recorded',
     ]
-    with pytest.raises(Unrecorded, match='"z"'):  # code that caught the first gets no further
+    with pytest.raises(Unrecorded, match='"z"'):  # code that caught the first error cannot continue
         player.call(LOOK, find("x"))
     assert player.departure is raised.value
 
@@ -160,7 +160,7 @@ def test_a_resume_by_other_code_is_refused(recording: Recording) -> None:
     with pytest.raises(Differs) as raised:
         resumer.step(1, "seek")
     assert resumer.departure is raised.value
-    with pytest.raises(Differs):  # whatever comes next
+    with pytest.raises(Differs):  # for any later request
         resumer.call(CallSite(3, "more", 1), find("x"))
 
 

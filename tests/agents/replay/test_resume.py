@@ -1,4 +1,4 @@
-"""A run whose process was killed goes on where it stood: nothing that was committed is asked again."""
+"""A run whose process was killed continues where it was: nothing that was committed is requested again."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_a_killed_run_goes_on_at_the_step_it_was_killed_in(tmp_path: Path, child
             run, place = f"run-{step}", PLACES[step % 3]
             committed = [each for each in log.recording(run).steps if each.is_committed]
             assert len(committed) == (step if place == PLACES[2] else step - 1)
-            assert log.replay(run, agent).is_same  # as far as it goes
+            assert log.replay(run, agent).is_same  # as far as it got
             before = Counter(calls.read_text().split("\n"))
             output = log.run("tests", resume=run).drive(agent)
             assert output == [f"answer {number}" for number in range(1, STEPS + 1)]
             made = Counter(calls.read_text().split("\n")) - before
-            # Of the step that was cut short the call was answered, where the run was killed behind it.
+            # If the run was killed after the call, the call of the step that was cut short had been answered.
             asked = len(committed) + (2 if place == PLACES[1] else 1)
             assert made == {f"{run} {number}": 1 for number in range(asked, STEPS + 1)}
             recording = log.recording(run)

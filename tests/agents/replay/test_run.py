@@ -1,4 +1,4 @@
-"""Today's code against a recording: the same as often as it is run, another where one line of it changed."""
+"""Today's code against a recording: the same in every replay, and different if one line of the code changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ calls: list[str] = []
 
 
 class Flaky(Exception):
-    """A provider's passing trouble."""
+    """A transient error of a provider."""
 
 
 @refold.tool(effect="read")
@@ -98,7 +98,7 @@ def test_a_replay_gives_the_states_and_the_failed_attempts_again(recording: Reco
     assert [step.state_after for step in found.now.steps] == [step.state_after for step in recording.steps]
     first = found.now.steps[1].attempts[0].failure
     assert first is not None
-    assert first.exception.endswith("Flaky")  # the class itself was raised again
+    assert first.exception.endswith("Flaky")  # an exception of the class itself was raised again
     assert found.now.output == {"amount": 40.0}
 
 
@@ -142,7 +142,7 @@ def test_one_changed_line_is_caught_at_its_step(
 
 
 def parted(agent: Callable[[Run], Any], recording: Recording) -> int | None:
-    """The step at which a replay says that the code does otherwise; None: behind the last."""
+    """Return the step in which a replay reports a difference; None: after the last step."""
     try:
         found = replayed(agent, recording, fields=policy)
     except Unrecorded as error:
@@ -346,5 +346,5 @@ def test_a_run_that_was_interrupted_is_replayed_to_the_same_end(tmp_path: Path, 
         assert log.recording(run.id).outcome == "cancelled"
         assert log.replay(run.id, agent).is_same
         if kind is not SystemExit:
-            with pytest.raises(kind, match="at once"):  # it may come from the user
+            with pytest.raises(kind, match="at once"):  # the interrupt may be the user's
                 log.replay(run.id, other)

@@ -1,4 +1,4 @@
-"""A run within a run: recorded as its child, answered from its own recording, and never done again."""
+"""A nested run: recorded as a child of the outer run, answered from its own recording, and never done again."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_fork_goes_into_a_child_by_its_policy(log: AgentLog, place: str, polic
     agent = begun_in(log, place)
     log.run("outer", id="r1").drive(agent)
     fork = log.fork("r1", at=0, policy=policy)
-    assert fork.drive(agent) == 3  # what the child's own recording answers
+    assert fork.drive(agent) == 3  # the answer in the child's own recording
     child = log.recording(fork.id).children.popitem()[1]
     assert (child.caller, child.kind) == (fork.id, "fork")
     assert done == [3]

@@ -1,4 +1,4 @@
-"""A run with runs within that is killed at any moment: each effect takes place once, and the result is the same."""
+"""A run with nested runs that is killed at any moment: each effect takes place once, and the result is the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(7200)]
 
 
 def campaign(url: str, child: Callable[..., Child], folder: Path, seed: int, rounds: int) -> None:
-    """So many runs, each killed once or twice at a random moment; then what stands of them is looked at."""
+    """Make this many runs, each killed once or twice at a random moment; then check what is stored of them."""
     print(f"seed {seed}, {rounds} rounds")
     rng = random.Random(seed)
     lives = Lives(child, url)
@@ -34,7 +34,7 @@ def campaign(url: str, child: Callable[..., Child], folder: Path, seed: int, rou
     for number in range(rounds):
         kind = rng.choice(KINDS)
         run, world = f"run-{number}", folder / f"world-{number}"
-        plan = [rng.randint(4, counts[kind]) for _ in range(rng.choice((1, 1, 2)))]  # its begin stands
+        plan = [rng.randint(4, counts[kind]) for _ in range(rng.choice((1, 1, 2)))]  # its begin is stored
         print(f"round {number}: {kind}, killed behind {plan}")
         status = FINISHED
         for dies_behind in plan:
@@ -55,7 +55,7 @@ def campaign(url: str, child: Callable[..., Child], folder: Path, seed: int, rou
 
 
 def assert_whole(log: refold.AgentLog, run: str, kind: str, world: Path) -> None:
-    """What stands of a run is what stands of one that was not killed, and a replay does nothing."""
+    """Check that the log has of a run what it has of one that was not killed, and that a replay makes no calls."""
     recording = log.recording(run)
     assert (recording.outcome, recording.output) == ("succeeded", OUTPUT)
     family = list(recording.family)
@@ -82,7 +82,7 @@ def test_so_it_is_on_kafka(
 def test_equal_children_at_once_are_told_apart_by_their_place(
     tmp_path: Path, child: Callable[..., Child], turns: tuple[int, int]
 ) -> None:
-    """Which of them comes first in the resume says nothing of which one ended."""
+    """The order of their resumes does not tell which of them had ended."""
     url, world = f"file:{tmp_path}/log", tmp_path / "world"
     assert child(equal_children.CODE, url, world).end() == -9
     assert world.read_text().splitlines() == ["b"]
@@ -177,7 +177,7 @@ with refold.open(url) as log:
 def test_a_run_within_that_was_cut_short_is_found_after_what_is_not_done_again(
     tmp_path: Path, child: Callable[..., Child], how: str
 ) -> None:
-    """A resume starts fewer threads than the first process did: it need not ask for what is recorded."""
+    """A resumed run starts fewer threads than the first process did, because it need not request what is recorded."""
     url, world = f"file:{tmp_path}/log", tmp_path / "world"
     assert child(AFTER_OTHERS, url, world, how, "dies").end() == -9
     assert child(AFTER_OTHERS, url, world, how).end() == 0

@@ -1,4 +1,4 @@
-"""Erasure cannot be blocked: what is wrong with one run's key is said, and all other runs are done."""
+"""Nothing can block erasure: damage of one run's key is reported, and all other runs are processed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGE_IDS = ["empty", "no members", "another run's", "zeros", "deep", "half a c
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A log of the runs a, b and c, each of which says a word of its own."""
+    """Return the URL of a log of the runs a, b and c, each of which has a distinct word in its content."""
     url = f"file:{tmp_path}/log"
     with open_log(url) as log:
         for name in "abc":
@@ -154,7 +154,7 @@ def test_the_reason_of_a_flag_is_redacted(url: str, capsys: pytest.CaptureFixtur
     with open_log(url) as log:
         flag(log, log.vault, "b", "bob@example.com said password='x'")
         flag(log, log.vault, "c", "Mia Li", Redactor(rules={"person": "Mia Li"}))
-        # The tokens are those of the runs of this log.
+        # The tokens are the same as in the other runs of this log.
         record(log, "d", redact=Redactor())
         with log.run("agent", id="e", input="bob@example.com", redact=Redactor()):
             pass

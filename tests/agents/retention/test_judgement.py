@@ -1,4 +1,4 @@
-"""Which runs are kept, and why: by their fields alone."""
+"""Which runs are kept, and why: decided only by their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After retention, beside whoever records: every byte on the disks is searched for keys and for what they sealed."""
+"""Retention in parallel with recording: every byte on the disks is searched for keys and for what they sealed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ with open_log(url) as log:
 
 
 class Recorder:
-    """A process that records the runs r0, r1, ... one after another, and waits while each is open and once it ended."""
+    """A process that records the runs r0, r1, ... in sequence, and waits while each is open and when it has ended."""
 
     def __init__(self, process: Child) -> None:
         self._process = process
@@ -77,7 +77,7 @@ class Recorder:
 
 
 def stored(folders: Iterable[Path]) -> bytes:
-    """Every byte below some folders; files may go meanwhile."""
+    """Return every byte below some folders; files may disappear meanwhile."""
     found = []
     for folder in folders:
         for path in folder.rglob("*"):
@@ -89,7 +89,7 @@ def stored(folders: Iterable[Path]) -> bytes:
 
 
 def forms(key: bytes) -> list[bytes]:
-    """A key's bytes, and how they may be written; a part is enough to find it."""
+    """Return a key's bytes in the forms in which they may be written; a part is enough to find it."""
     half = key[:24]
     return [half, key[24:48], half.hex().encode(), base64.b64encode(half)]
 
@@ -106,7 +106,7 @@ def key_of(log: AgentLog, name: str) -> bytes:
 def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
     tmp_path: Path, child: Callable[..., Child]
 ) -> None:
-    """A process records runs; while each is open its key is noted, and a sweep expires all that have ended."""
+    """A process records runs. While each is open its key is noted, and a sweep expires all that have ended."""
     url = f"file:{tmp_path}/log"
     keys: dict[str, bytes] = {}
     with open_log(url) as log:

@@ -1,4 +1,4 @@
-"""Retention on real logs: what is gone is gone, what stays verifies, and nobody is disturbed."""
+"""Retention on real logs: what was removed is gone, what remains verifies, and no recording is disturbed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kafka_url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def agent(run: Run) -> Any:
-    """Three steps; each is over a record's limit, and within it."""
+    """Run three steps; each has content over a record's limit, and content within it."""
     for number in range(3):
         with run.step(f"step {number}"):
             answer = run.model(lambda **given: {"text": SECRET * given["times"]}, times=1 + 99 * (number % 2))
@@ -48,7 +48,7 @@ def agent(run: Run) -> Any:
 
 
 def record(log: AgentLog, name: str, **given: Any) -> str:
-    """A run of the agent, ended; its hash."""
+    """Record a run of the agent, ended; return its hash."""
     with log.run("agent", id=name, input={"of": name}, **given) as run:
         run.output = agent(run)
     return log.recording(name).hash
@@ -63,7 +63,7 @@ def swept(log: AgentLog, days: float = 8, classes: Mapping[str, float] = DAYS) -
 
 
 def said(log: AgentLog) -> dict[str, Any]:
-    """Everything that has to stand whatever expires."""
+    """Return everything that must remain, whatever expires."""
     cut = log.point().cut
     records = [(each.partition, each.offset, each.entity, each.id, each.recorded_at, each.data)
                for partition, end in cut.offsets.items() for each in log.port.read(partition, 0, end)]  # fmt: skip
@@ -77,7 +77,7 @@ def said(log: AgentLog) -> dict[str, Any]:
 
 
 def stored(tmp_path: Path) -> bytes:
-    """Every byte below a folder."""
+    """Return every byte below a folder."""
     return b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
@@ -179,7 +179,7 @@ def test_sealed_content_without_its_ring_is_left_alone(file_url: str, monkeypatc
 
 
 def test_who_records_is_not_disturbed(file_url: str) -> None:
-    """Sweeps with no days at all, between any two steps: open runs keep everything, also one taken up again."""
+    """Sweep with 0 days between any two steps: open runs keep everything, also one that was resumed."""
     nothing = days_of(["success=0", "failed=0"])
     with open_log(file_url) as log, open_log(file_url) as beside:
         with log.run("agent", id="a") as run:
@@ -212,7 +212,7 @@ print("end", flush=True)
 def test_a_killed_sweep_leaves_a_log_that_verifies_and_is_done_by_the_next(
     file_url: str, child: Callable[..., Child], fault_rounds: int, seed: int, tmp_path: Path
 ) -> None:
-    """kill -9 at any moment: before the first key, between keys, between keys and contents, behind all."""
+    """kill -9 at any moment: before the first key, between keys, between keys and contents, after everything."""
     rounds = max(3, fault_rounds // 2)
     hashes: dict[str, str] = {}
     gone: set[str] = set()
@@ -246,7 +246,7 @@ def test_a_killed_sweep_leaves_a_log_that_verifies_and_is_done_by_the_next(
 
 
 def _until(process: Child, folder: Path, moment: int, run: str) -> None:
-    """Wait for a moment of a sweep: at once, a key less, a content less, its end."""
+    """Wait for a moment of a sweep: at once, one key fewer, one content fewer, its end."""
     keys, contents = folder / "log" / "keys", folder / "log" / "blobs"
     counts: list[Callable[[], int]] = [
         lambda: 0, lambda: len([*keys.iterdir()]), lambda: len([*contents.glob("??/*")]), lambda: 0,

@@ -1,4 +1,4 @@
-"""Tokens and cost: each provider's form of usage, the price table, and where people see them."""
+"""Tokens and cost: each provider's form of usage, the price table, and where people see the result."""
 
 from __future__ import annotations
 

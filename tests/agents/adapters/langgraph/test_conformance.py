@@ -18,7 +18,7 @@ from refold_tests.brokers import SharedKafka
 
 pytestmark = pytest.mark.outside
 
-# As many as langgraph-checkpoint-conformance 0.0.2 has: a suite that finds fewer tests something else.
+# The number of tests in langgraph-checkpoint-conformance 0.0.2. If a suite runs fewer tests, it found another saver.
 TESTS = 81
 
 
@@ -42,7 +42,7 @@ def test_it_conforms_on_a_file_log(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_it_conforms_on_kafka(kafka: SharedKafka, prefix: str) -> None:
-    """Without a worker: the log itself answers. A value larger than a record of Kafka's is a content of the log."""
+    """Without a worker, the log itself answers. A value larger than a Kafka record is stored as a content."""
     url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     conforms(url)
     config: RunnableConfig = {"configurable": {"thread_id": "large", "checkpoint_ns": ""}}

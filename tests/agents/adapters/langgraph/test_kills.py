@@ -1,4 +1,5 @@
-"""A process that writes checkpoints is killed at any moment: what was acknowledged is there, all else wholly or not."""
+"""A process that writes checkpoints is killed at any moment: what was acknowledged exists, everything else exists as a
+whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from refold_tests.child import Child
 LINES_MAX = 60
 APPENDS = 28
 
-# Goes on with the thread `t` of the log at argv[1], and says what was acknowledged.
+# Continues the thread `t` of the log at argv[1], and prints what was acknowledged.
 WRITING = """
 import itertools, json, os, signal, sys
 from langgraph.checkpoint.base import empty_checkpoint
@@ -65,7 +66,7 @@ def on(thread: str) -> RunnableConfig:
 
 
 def killed(process: Child, lines: int) -> list[list[Any]]:
-    """Everything that a process acknowledged, which is killed when it has said so many lines."""
+    """Kill a process after it printed this many lines; return everything that it acknowledged."""
     said = [process.line() for _ in range(lines)]
     process.process.kill()
     assert process.process.stdout is not None
@@ -111,7 +112,7 @@ def test_a_killed_owner(tmp_path: Path, child: Callable[..., Child], fault_round
 def test_killed_between_any_two_observations(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
-    """Of the first APPENDS, which are those of five steps and of most of a copy."""
+    """Kill it after each of the first APPENDS: those of five steps and of most of a copy."""
     for die_at in random.Random(seed).sample(range(1, APPENDS + 1), min(APPENDS, fault_rounds)):
         url = f"file:{tmp_path / str(die_at)}"
         process = child(WRITING, url, die_at)
@@ -119,7 +120,7 @@ def test_killed_between_any_two_observations(
         said = process.process.stdout.read().splitlines()
         assert process.end() == -signal.SIGKILL
         check(url, [json.loads(line) for line in said])
-        with RefoldSaver(url) as saver:  # it goes on from there
+        with RefoldSaver(url) as saver:  # it continues from there
             found = saver.get_tuple(on("t"))
             config = on("t") if found is None else found.config
             saver.put(config, {**empty_checkpoint(), "channel_values": {"number": -1}}, {"step": -1}, {})

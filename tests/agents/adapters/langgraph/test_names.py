@@ -1,4 +1,4 @@
-"""A checkpoint may name a class. RefoldSaver loads a listed class only, and says at once which one is not listed."""
+"""A checkpoint may name a class. RefoldSaver loads only listed classes, and reports at once which one is not listed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def put(saver: RefoldSaver, value: Any) -> None:
 
 
 def got(saver: RefoldSaver) -> Any:
-    """The value of the channel in the newest checkpoint."""
+    """Return the value of the channel in the newest checkpoint."""
     read = saver.get_tuple(THREAD)
     assert read is not None
     return read.checkpoint["channel_values"]["x"]

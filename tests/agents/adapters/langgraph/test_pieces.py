@@ -1,4 +1,4 @@
-"""Values as pieces (agents/adapters/langgraph/pieces.py): the same bytes again, in few pieces."""
+"""Values as pieces (agents/adapters/langgraph/pieces.py): the bytes are restored, from few pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold.agents.adapters.langgraph.pieces import FAN_OUT, PIECE_BYTES_MAX, Pi
 
 
 def bytes_of(found: PieceList, stored: dict[str, bytes]) -> bytes:
-    """A value again, of what was stored of it and of others."""
+    """Restore a value from what was stored of it and of other values."""
     stored |= found.new
     for piece in found.pieces:
         assert len(stored[piece.hash]) == piece.size
@@ -35,7 +35,7 @@ def test_any_value_after_any_other_is_whole(parts: list[bytes], chance: random.R
 
 
 def test_a_list_that_grows_stores_what_is_new() -> None:
-    """Of 600 steps with a message more at each: each byte a few times, where whole lists take 300 times."""
+    """600 steps, each of which adds a message. Each byte is stored a few times; whole lists would need 300 times."""
     chance = random.Random(7)
     stored: dict[str, bytes] = {}
     items: list[bytes] = []

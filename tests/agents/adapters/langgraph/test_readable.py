@@ -1,4 +1,4 @@
-"""Values as people read them (agents/adapters/langgraph/readable.py): a log takes them, and they are short."""
+"""Values as people read them (agents/adapters/langgraph/readable.py): a log accepts them, and they are short."""
 
 from __future__ import annotations
 

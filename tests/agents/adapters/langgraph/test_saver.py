@@ -1,4 +1,4 @@
-"""RefoldSaver under graphs of LangGraph: what other checkpointers do, and what only a log can."""
+"""RefoldSaver with graphs of LangGraph: what other checkpointers can do, and what only a log can."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:
 
 
 def test_a_fork_shows_in_the_thread_what_it_went_back_to(saver: RefoldSaver) -> None:
-    """A channel that the fork does not write has the value it had there."""
+    """A channel that the fork does not write has the value from the point where the fork begins."""
     graph = chat(saver)
     say(graph, "t", "one")
     old = graph.get_state(on("t"))
@@ -306,7 +306,7 @@ def test_what_was_deleted_is_gone_now_and_still_known_of_then(saver: RefoldSaver
 
 
 def test_a_copy_back_does_not_bring_old_writes(saver: RefoldSaver) -> None:
-    """The same checkpoint ids again, after the thread was deleted."""
+    """After the thread was deleted, the same checkpoint ids are written again."""
     graph = asking(saver)
     graph.invoke({"name": "ann"}, on("t"))
     saver.copy_thread("t", "copy")
@@ -323,7 +323,7 @@ def test_a_copy_back_does_not_bring_old_writes(saver: RefoldSaver) -> None:
 
 
 def test_two_processes_take_turns_on_a_thread(url: str) -> None:
-    """One owns the log, the other writes through it: each reads at once what the other wrote."""
+    """One process owns the log, the other writes through it. Each reads at once what the other wrote."""
     with RefoldSaver(url) as one, RefoldSaver(url) as other:
         for turn in range(6):
             say(chat((one, other)[turn % 2]), "t", f"m{turn}")
@@ -360,7 +360,7 @@ def test_threads_of_any_name_stay_apart(saver: RefoldSaver) -> None:
 
 
 class Cipher:
-    """As LangGraph's own, which takes a package of its own."""
+    """Like LangGraph's own cipher, which needs a further package."""
 
     def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
         nonce = os.urandom(12)
@@ -415,7 +415,7 @@ def test_without_langgraph_it_says_what_to_install(missing: str) -> None:
 
 
 def test_a_thread_that_grows_takes_room_for_what_is_new(tmp_path: Path) -> None:
-    """Ten times the turns take about ten times the room, not a hundred."""
+    """Ten times as many turns need about ten times the space, not a hundred times."""
 
     def written(count: int, name: str) -> int:
         with RefoldSaver(f"file:{tmp_path / name}") as saver:
