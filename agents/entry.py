@@ -62,10 +62,15 @@ def agent_of(entry: str, base: Path, what: str = "agent") -> Agent:
 
 
 def require_known(entry: str, base: Path, what: str = "agent") -> None:
-    """Check that a name that is data has its code in one of the user's folders. Nothing is imported.
+    """Check that a name from a recording or file belongs to code in one of the user's folders. Nothing is imported.
+
+    Args:
+        entry: The name.
+        base: The current folder.
+        what: The function's description in messages.
 
     Raises:
-        InputError: It has not.
+        InputError: The code is in none of these folders.
     """
     place, _, name = entry.rpartition(":")
     if place and name and place not in _DEMO and _file_of(place, base) is None:

@@ -78,7 +78,14 @@ class Broken(NamedTuple):
 
 
 def request_of(method: str, url: str, content_type: str, body: bytes) -> Plain:
-    """Return the request as it is recorded, and by which it is found."""
+    """Return the request as it is recorded, and by which it is found.
+
+    Args:
+        method: The method.
+        url: The URL; secrets in it are replaced.
+        content_type: The type of the body.
+        body: The body, without transfer encodings.
+    """
     boundary = _BOUNDARY.search(content_type) if content_type.startswith("multipart/") else None
     if boundary is not None:
         body = body.replace(boundary[1].encode(), _FIXED_BOUNDARY.encode())
@@ -158,7 +165,13 @@ class Response:
         self._last_event = LastEvent()
 
     def add_message(self, data: bytes, now_ms: float, *, is_binary: bool) -> None:
-        """Add a message of a WebSocket."""
+        """Add a message of a WebSocket.
+
+        Args:
+            data: The message.
+            now_ms: When it arrived, milliseconds on the clock of the chunks.
+            is_binary: Whether it is binary, as opposed to text.
+        """
         if is_binary:
             self._binary.add(len(self._chunks))
         self._chunks.append((max(0, round(now_ms - self._head_ms)), data))

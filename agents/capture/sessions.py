@@ -259,12 +259,24 @@ class CapturedSession:
         return next((k for k, call in waiting if is_task_in(call, texts)), None)
 
     def began(self, position: int, run: str, at: int) -> None:
-        """Note that a call of the open step began this run."""
+        """Note that a call of the open step began a nested run.
+
+        Args:
+            position: The call's position in the step, from 1.
+            run: The id of the nested run.
+            at: When it began, microseconds.
+        """
         self._began.add(position)
         self._captured.link(f"action/{self.run}#{self._number}.{position}", BEGAN, f"run/{run}", self._number, at)
 
     def take(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
-        """Record one exchange: its results for the open step's calls, and its own step."""
+        """Record one exchange: its results for the open step's calls, and its own step.
+
+        Args:
+            exchange: The exchange.
+            turn: Its turn; None if it is not a turn.
+            reply: The model's reply; None if it has none.
+        """
         if self._open is not None:
             new = [] if turn is None else turn.messages if turn.follows else turn.messages[self._messages :]
             results = [] if turn is None else results_of(turn.family, new)

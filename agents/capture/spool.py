@@ -244,7 +244,15 @@ class Spooling:
             self._lose(error)
 
     def head(self, sent: list[list[str]], http: str, status: int, headers: list[list[str]], at_ms: float) -> None:
-        """Begin the response. Times are milliseconds since the request arrived."""
+        """Begin the response.
+
+        Args:
+            sent: The request's headers that are kept.
+            http: The version of HTTP.
+            status: The status.
+            headers: The response's headers that are kept.
+            at_ms: When its head arrived, milliseconds after the request.
+        """
         self.write(["head", sent, http, status, headers, at_ms])
 
     def add(self, data: bytes, at_ms: float) -> None:
@@ -253,7 +261,7 @@ class Spooling:
             self.write(["piece", at_ms, data])
 
     def message(self, data: bytes, at_ms: float, *, is_binary: bool) -> None:
-        """Add a message of a WebSocket."""
+        """Add a message of a WebSocket. at_ms: when it arrived, milliseconds after the request."""
         self.write(["message", at_ms, data, is_binary])
 
     def end(self, end: str, duration_ms: float, error: Broken | None = None, *, encoding: Plain = None) -> None:

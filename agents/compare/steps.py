@@ -9,14 +9,14 @@ Differences are checked in order of time: an attempt's calls, each request and t
 and then the step's state, result and outcome. In a conversation (has_code False) every request of a step is checked
 before every answer, because one message made all of them.
 
-A nested run is compared as a run. If it did the same, another id is no difference.
+A nested run is compared as a run. If it did the same, a different id does not count as a difference.
 
 Calls are paired from the front while the requests are equal. From the first difference on they are aligned: by the
 whole request, then by the name, so that an inserted call is distinguished from a changed one.
 
-Clock readings, random numbers and generated ids differ in every live run, and are no difference by themselves. A run
-puts them into its arguments and states. When a run gets such an answer, its counterpart in the other run is noted, and
-a's trees are compared as b would have written them.
+Clock readings, random numbers and generated ids differ in every live run, and do not count as differences. A run puts
+them into its arguments and states. When a run gets such an answer, its counterpart in the other run is noted, and a's
+trees are compared as b would have written them.
 Each run's own id is such a value too. Texts are replaced wherever they occur, from 8 characters on; numbers only as
 whole values; a time also as its ISO text and as seconds. A value computed from them (a time plus an hour) no longer
 matches, and counts as different.

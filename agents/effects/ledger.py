@@ -93,6 +93,11 @@ def settle(
 def require_unknown(key: str, standing: EffectState, now_micros: int) -> Claim:
     """Return the claim whose result is not known.
 
+    Args:
+        key: The effect's key, for the error.
+        standing: The effect's state.
+        now_micros: The time, microseconds.
+
     Raises:
         InputError: There is none, or its lease is not over.
     """

@@ -10,25 +10,26 @@ The state of the effect is read from the log (claims.py says how it is decided),
    c. Unknown: call the tool's probe. Done: record `done` with its result. Not done: believed only after the claim's
    lease, because until then the request may still be in progress; wait, call the probe again, and then record `failed`.
    Neither, or no probe: EffectUnknown. It is never sent again before it is settled.
-3. Failed with no attempts left, or in a way that no attempt helps: EffectFailed. Else wait for the rest of the backoff,
-   also if a process that is gone made the attempt.
-4. Record `intended` with a new token, flush, and read the log until the record is visible. Denied: again from 1, and
-   record `released` for readers of the state alone.
-5. If half of its lease has passed by now, the holder records `released` and raises StorageError: the call might not be
-   over when others give it up, which the other half is for.
+3. Failed with no attempts left, or in a way that no further attempt can help: EffectFailed. Otherwise wait for the rest
+   of the backoff, even if a process that is gone made the attempt.
+4. Record `intended` with a new token, flush, and read the log until the record is visible. Denied: continue with 1, and
+   record `released` for readers that see only the state.
+5. If half of its lease has passed by now, the holder records `released` and raises StorageError. The second half is for
+   the call, which otherwise might not be over when others give it up.
 6. Call the tool, with the key.
    a. It returns: record `done` with the result, durable before it is returned. If the result cannot be recorded, record
    `done` without one, and raise ResultNotKept.
    b. It raises NotDone or an error that its terms call safe: record `failed`, then 3; the last attempt raises the
    tool's error.
-   c. It raises anything else: record `unknown`, then 2c. What is no Exception (Ctrl-C, a cancelled task) is raised on.
+   c. It raises anything else: record `unknown`, then 2c. An error that is not an Exception (Ctrl-C, a cancelled task)
+   is raised again.
 
 Killed before 4: nothing was recorded. Between 4 and 6a: the claim is open, which 2b finds. While `done` is flushed: one
 or the other. So nothing is sent that was not intended durably, and nothing is sent twice unless somebody recorded,
 rightly or wrongly, that it was not done.
 
-A holder that is suspended between 5 and 6, for longer than its lease, and whose effect was meanwhile settled as not
-done, sends all the same: no log can prevent that. The tool gets the key for this case.
+A holder that is suspended between 5 and 6 for longer than its lease, and whose effect was meanwhile settled as not
+done, sends all the same. No log can prevent that. The tool gets the key for this case.
 """
 
 from __future__ import annotations

@@ -26,6 +26,11 @@ class Line:
 def json_lines(path: str | Path, progress: Progress | None = None, limits: FileLimits = DEFAULT) -> Iterator[Line]:
     """Yield each line's JSON value; blank lines are skipped. gzip is detected by its first bytes.
 
+    Args:
+        path: The file.
+        progress: Called with the progress, if given.
+        limits: The limits of lines and values.
+
     Raises:
         InputError: The file cannot be read or is empty, a gzip stream is damaged or truncated, the text is not UTF-8,
             a line is not JSON, or no observation can hold a number or a text. The message names file and line. Lines
@@ -37,6 +42,11 @@ def json_lines(path: str | Path, progress: Progress | None = None, limits: FileL
 
 def parse_json(text: str, place: str, limits: FileLimits = DEFAULT) -> Value:
     """Return the JSON value in `text`, after the number rules.
+
+    Args:
+        text: JSON.
+        place: FILE:LINE, for the error.
+        limits: The limits of values.
 
     Raises:
         InputError: The text is not JSON, or no observation can hold the value; the message names `place`.

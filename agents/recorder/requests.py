@@ -167,7 +167,19 @@ class Asks(CallTarget):
         return self.begin_within(head, RunOptions(entry, sample, strays), "")
 
     def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
-        """Record a decision, its reason and its alternatives. Returns the choice."""
+        """Record a decision.
+
+        Args:
+            choice: What was chosen.
+            why: The reason.
+            options: The alternatives.
+
+        Returns:
+            The choice.
+
+        Raises:
+            InputError: A value cannot be recorded.
+        """
         asked = {"choice": choice, "why": why, "options": None if options is None else list(options)}
         self._calling.note("decide", "", asked)
         return choice
