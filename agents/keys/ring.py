@@ -5,12 +5,12 @@ A key is 64 random bytes (AES-256-SIV) under an id such as `run:7f3a`. Every rin
 1. `create` returns the one key of an id, however many processes call it at once. The key is durable before anybody can
    seal with it.
 2. `destroy` is final: nobody can get the key again. The ring stores nothing about it, so that a ring is only as large
-   as the keys it holds. Whoever destroys a key ensures that nothing more is sealed under its id (retention: the run has
-   ended).
+   as the keys it holds. The caller of `destroy` ensures that nothing more is sealed under the id (retention: the run
+   has ended).
 3. A process may be killed during either at any moment, and the call can be repeated.
 
-Whoever can read a ring can read what was sealed with it. So keep it apart from the log's copies, and back it up: a lost
-ring is lost content.
+Access to a ring gives access to everything that was sealed with it. So keep it apart from the log's copies, and back it
+up: a lost ring is lost content.
 
 `MemoryKeyRing` lives as long as its process: for tests, and for content that nobody may read afterwards.
 """
@@ -71,7 +71,7 @@ class KeyRing(Protocol):
         """Return the existing keys that cannot be used. key_ids: the ids that they may belong to."""
 
     def remaining(self) -> int:
-        """Return how many destroyed keys the storage below the ring still has, readable by whoever has its disks."""
+        """Return how many destroyed keys the storage below the ring still has; they can be read from its disks."""
 
     def settle(self) -> None:
         """Start whatever makes the storage drop what `remaining` counts; it may take effect later."""

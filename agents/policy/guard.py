@@ -231,7 +231,7 @@ class GuardedAnswers:
         self._answers.depart(departure)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
-        """As Answers. Whoever creates the nested run puts it under the same guard."""
+        """As Answers. The creator of the nested run puts it under the same guard."""
         return self._answers.within(place, head, found)
 
 
