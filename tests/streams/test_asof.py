@@ -1,4 +1,4 @@
-"""One entity as it was: from a checkpoint or from nothing, it is what the naive reference folds, hash for hash."""
+"""One entity at a past point: from a checkpoint or from nothing, its hash equals that of the naive reference fold."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DIRECT = [name for name in EVERYTHING if name not in {"log", "folded"}]
 
 
 class Used:
-    """The checkpoints a log gave, and how often an entity was folded from nothing."""
+    """The checkpoints that a log returned, and how often an entity was folded from nothing."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.offsets: list[int] = []
@@ -85,7 +85,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Used:
 
 
 def logged(log: Log, observations: list[Observation], seed: int) -> None:
-    """Record in flushes of random size, some of which hold several checkpoints."""
+    """Record in flushes of random size, some of which contain several checkpoints."""
     offsets_below.logged(log, observations, seed, range(1, 41))
 
 
@@ -123,7 +123,7 @@ def test_known_at_every_version(tmp_path: Path, seed: int, regime: str, used: Us
         for end in range(1, len(every) + 1):
             used.reset()
             assert_known(log, cut_at(log, end), every[:end], DEFINITION)
-            # What stands between two checkpoints folds directly, whatever it is.
+            # All records between two checkpoints fold directly.
             is_long = len(list(log.port.arrivals(ONE, end))) >= FIRST
             assert (len(used.offsets), used.from_nothing) == ((1, 0) if is_long else (0, 1))
         assert log.verify().mismatches == []
@@ -151,7 +151,7 @@ def test_true_at_random_times_under_random_cuts(tmp_path: Path, seed: int, regim
 def test_true_at_folds_late_ones_onto_a_checkpoint(
     tmp_path: Path, seed: int, retract_chance: float, unknown_chance: float, used: Used
 ) -> None:
-    """Without fields that fold in order, without clears, and with nothing retracted that is there (but perhaps with
+    """Without in-order fields, without clears, and if no existing observation is retracted (but perhaps with
     more retracted than a residue holds), nothing is folded from nothing.
     """
     is_direct = unknown_chance in {0.0, 1.0}
@@ -183,7 +183,7 @@ def test_true_at_folds_late_ones_onto_a_checkpoint(
 
 
 def definitions() -> list[TypeDefinition]:
-    """Three versions of the type: other reducers, a field more, a custom reducer where there was none."""
+    """Three versions of the type: other reducers, an additional field, a new custom reducer."""
     long: dict[str, Any] = {"type": "long"}
     own = {**long, "refold.reducer": "custom", "refold.function": "refold_tests.histories:folded"}
     second: dict[str, Any] = {"last": {**long, "refold.reducer": "max"}, "more": {**long, "refold.reducer": "sum"}}
@@ -211,7 +211,7 @@ def test_each_cut_is_folded_by_its_own_definitions(tmp_path: Path, seed: int, re
         every = records(log)
         for end in rng.sample(range(1, len(every) + 1), 60):
             natural = cut_at(log, end)
-            # Whatever the definitions of a cut: those of before and of after its time too.
+            # With any definitions in a cut, also those from before and after its time.
             for schemas in (1, 2, 3):
                 cut = replace(natural, schemas=schemas, types_digest=log.port.registry.digest(schemas))
                 definition = reference_definition(versions[schemas - 1])
@@ -227,7 +227,7 @@ def test_each_cut_is_folded_by_its_own_definitions(tmp_path: Path, seed: int, re
 def test_a_log_that_keeps_neither_arrivals_nor_checkpoints(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port's own methods, which any log has, give what the fast ones give."""
+    """The port's generic methods, which every log has, return the same as the fast ones."""
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
         logged(log, random_history(seed, 120, CALM), seed)
@@ -389,7 +389,7 @@ def test_verify_names_a_wrong_flag_of_an_arrival(tmp_path: Path, seed: int) -> N
         assert found == [("arrivals", f"{place} is not what the log holds", ONE)]
 
 
-# What is kept, and what is read
+# Kept checkpoints, and reads
 
 
 def test_checkpoints_of_a_growing_state_take_a_bounded_part_of_the_log() -> None:
@@ -467,6 +467,6 @@ def test_one_agent_only_conflicts_with_what_came_first(tmp_path: Path, field: st
 
 
 def log_id(log: Log, observation: Observation) -> str:
-    """Record one observation, and give its id."""
+    """Record one observation, and return its id."""
     take(log, [observation])
     return next(each.id for each in reversed(list(log.port.entity_records(ONE, 10**6)))).hex()

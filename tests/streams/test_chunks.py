@@ -1,4 +1,4 @@
-"""Chunks: what is written is read, and damaged bytes are an error, never another answer."""
+"""Chunks: written data is read back, and damaged bytes raise an error and never give another result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refold.streams.snapshots.chunk import CHUNK_BYTES, Chunk, ChunkWriter, Grou
 from refold_tests.encoded import HASHES, NAMES, encoded, grouped
 
 Table = dict[str, tuple[bytes, bytes]]
-"""Of each entity its state hash, and its encoded form."""
+"""For each entity: its state hash, and its encoded form."""
 
 BODIES = st.tuples(st.integers(0, 2**40), HASHES, st.binary(max_size=80))
 TABLES = st.dictionaries(NAMES, BODIES, max_size=40).map(
@@ -81,7 +81,7 @@ def test_a_place_is_never_divided_and_a_full_chunk_is_given(seed: int) -> None:
     assert all(len(data) >= CHUNK_BYTES for data in chunks[:-1])
     places = [place for data in chunks for place in Chunk(data, "here").places]
     assert places == sorted(set(places))
-    # A place that is larger than a chunk by itself is one chunk, whole.
+    # A place that alone is larger than a chunk becomes one chunk.
     large = [(b"%05d" % number, encoded("x", 1, bytes(32), rng.randbytes(500))) for number in range(300)]
     [alone] = written([(7, large)])
     assert list(Chunk(alone, "here").groups()) == [(7, large)]
@@ -126,7 +126,7 @@ def test_other_bytes_under_a_right_checksum_are_an_error(body: bytes) -> None:
 
 
 def test_heads_that_lie_are_an_error(seed: int) -> None:
-    """Under a right checksum a wrong format or length is noticed before anything is looked up."""
+    """With a correct checksum, a wrong format or length is detected before any look-up."""
     body = unsealed(chunk_of(seed), "it")
     for at in range(13):
         for value in range(256):

@@ -1,6 +1,6 @@
 """`diff` and conflicts on both logs at any cuts, drawn by Hypothesis, against the naive reference fold.
 
-Observations come late, again, before what they retract, with clears and priorities, and the type is defined anew on the
+Observations are late, repeated, before those they retract, with clears and priorities, and the type is redefined on the
 way. Cuts are of next offsets, each also less what was observed after a time. The reference is asked for each of two
 cuts what stands below it; nothing of the code under test says what differs.
 """
@@ -40,14 +40,14 @@ ANEW = (
         document(last={"type": "long", "refold.reducer": "max"}, start={"type": "string", "refold.reducer": "latest"})
     ),
 )
-"""The type as it is defined first, and as it is defined anew."""
+"""The type's first definition, and its later one."""
 
 ON_KAFKA, ON_KAFKA_SOAK = 5, 200
-"""How many histories are tried on a broker."""
+"""The number of histories tested on a broker."""
 
 
 class Drawn(NamedTuple):
-    """A history, after how many of its observations the type is defined anew, and two cuts.
+    """A history, the number of observations after which the type is redefined, and two cuts.
 
     Cuts are parts of each partition in 1/12, and a time of observation.
     """
@@ -66,7 +66,7 @@ def drawn(made: st.SearchStrategy[list[Observation]]) -> st.SearchStrategy[Drawn
 
 
 class Side(NamedTuple):
-    """A cut, and what the reference has below it."""
+    """A cut, and the reference's result for it."""
 
     cut: Cut
     records: Offsets
@@ -82,7 +82,7 @@ class Side(NamedTuple):
 
 
 def written(log: Log, drawn: Drawn) -> None:
-    """Record the history, one flush each, and define the type anew where that is drawn."""
+    """Record the history with a flush after each observation, and redefine the type at the drawn position."""
     later = iter(ANEW[1:])
     for number, each in enumerate(drawn.history):
         if number in drawn.anew:
@@ -124,7 +124,7 @@ def expected_difference(definition: Definition, entity: str, a: Side, b: Side) -
 
 
 def check_difference(log: Log, drawn: Drawn) -> None:
-    """What differs between two cuts is what differs by the reference."""
+    """The differences between two cuts are those of the reference."""
     written(log, drawn)
     a, b = sides(log, drawn)
     definition = definition_of(log, max(a.cut.schemas, b.cut.schemas))
@@ -223,7 +223,7 @@ def test_so_are_those_of_a_log_on_kafka(
     numbers = count()
     examples = ON_KAFKA_SOAK if is_soak else ON_KAFKA
 
-    # Each example makes a log: few of them, and a failing one is not made smaller.
+    # Each example creates a log, so there are few, and a failing one is not shrunk.
     @settings(max_examples=examples, deadline=None, phases=[Phase.explicit, Phase.generate])
     @given(drawn(made))
     def checked(drawn: Drawn) -> None:

@@ -1,4 +1,4 @@
-"""Contents that have expired travel as such: in exports, in archives, and on to what is made of these."""
+"""Expired contents stay marked as expired: in exports, in archives, and in logs created from these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = {"kept": "k" * 300_000, "gone": "g" * 300_000}
 
 @pytest.fixture
 def origin(tmp_path: Path) -> tuple[str, dict[str, Blob], str]:
-    """A log of which a content has expired: its URL, its blobs, its root."""
+    """A log with an expired content: its URL, its blobs, its root."""
     url = f"file:{tmp_path}/origin"
     with refold.open(url) as log:
         for name, text in LARGE.items():

@@ -1,4 +1,4 @@
-"""Garbage of snapshots: what is kept can be read, what nobody can need is gone, whatever ends in between."""
+"""Garbage collection of snapshots: kept epochs are readable, unneeded data is removed, after a kill at any moment."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_becomes_slower_is_told_as_it_is(database: Database, seed: int) -> 
 
 
 def begin(epochs: Sequence[Epoch], offset: int) -> int:
-    """Where a rebuild at an offset begins."""
+    """Return the epoch from which a rebuild at an offset starts."""
     return max((each.offset for each in epochs if each.offset <= offset), default=0)
 
 
@@ -114,7 +114,7 @@ def test_a_damaged_manifest_keeps_its_partition_until_it_is_given_up(database: D
     given_up = world.collector.collect([0], world.now_ms, damaged=True)[0]
     assert given_up.problems == ()
     assert first in given_up.removed
-    assert given_up.records == 0  # what it named is not known
+    assert given_up.records == 0  # the records it named are unknown
     assert first not in world.store.epochs(0)
     assert world.store.pins() == []
     waiting = world.collector.collect([0], world.now_ms + GRACE_MS - 1)[0]
@@ -133,7 +133,7 @@ class Ended(Exception):
 
 
 class Ending:
-    """Writes to a database, of which no more than some are done."""
+    """A database that fails after a number of writes."""
 
     def __init__(self, database: Database, last: int) -> None:
         self._database = database

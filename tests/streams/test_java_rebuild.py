@@ -1,4 +1,4 @@
-"""A stranger's rebuild: a Java program made from docs/FORMAT.md alone finds the root of every cut that refold finds."""
+"""An independent rebuild: a Java program written only from docs/FORMAT.md finds refold's root of every cut."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def poison(log: KafkaLog) -> None:
 
 
 def rebuilt(log: KafkaLog, cuts: Sequence[Cut]) -> list[dict[str, Any]]:
-    """What the Java program answers to each cut."""
+    """Return the Java program's answer for each cut."""
     prefix = log.topics.observations.removesuffix(".observations")
     lines = run_java("refold.rebuild.RebuildCut", log.clients.servers, prefix, *map(str, cuts))
     return [json.loads(line) for line in lines.splitlines()]
 
 
 def check(log: KafkaLog, cuts: Sequence[Cut]) -> list[dict[str, Any]]:
-    """The Java program begins where refold does, and finds the same; its answers."""
+    """Check that the Java program starts from the same epochs and gets the same roots; returns its answers."""
     answers = rebuilt(log, cuts)
     for cut, answer in zip(cuts, answers, strict=True):
         found = rebuild(log, cut, parallel=False)
@@ -156,7 +156,7 @@ def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_java_finds_the_roots_of_cuts_before_at_and_after_epochs(
     log: KafkaLog, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Types that close and change, verdicts, bases and deltas that a worker sealed, records that it has not come to."""
+    """Types that close and change, verdicts, a worker's bases and deltas, and records that it has not reached yet."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     for each in (*PLAIN, specimens.specimen(), *shipped_types().values()):
@@ -188,7 +188,7 @@ def test_java_finds_the_roots_of_cuts_before_at_and_after_epochs(
         cut_at(log),
         cut_at(log, until=rng.choice((0, 20, 10 * DAY_MICROS))),
     ]
-    for length in (1, 2, 4, 6, 9, 15):  # in a long tail most entities are reopened in the end
+    for length in (1, 2, 4, 6, 9, 15):  # after a long tail most entities have been reopened
         epochs = [rng.choice(log.snapshots.epochs(each)) for each in sealed]
         offsets = {each.partition: min(each.offset + length, log.ends()[each.partition]) for each in epochs}
         cuts.append(cut_at(log, offsets, max(each.schemas for each in epochs)))
@@ -201,7 +201,7 @@ def test_java_finds_the_roots_of_cuts_before_at_and_after_epochs(
 
 
 class Flipped(ReplayedTable):
-    """A table in which one value of each entity is another, with hashes to match."""
+    """A table with one changed value for each entity, and matching hashes."""
 
     def members(self, place: int) -> list[Member]:
         return [(key, flipped(key.decode(), body)) for key, body in super().members(place)]
@@ -218,7 +218,7 @@ def flipped(name: str, body: bytes) -> bytes:
 
 
 def test_java_begins_from_what_an_epoch_says(log: KafkaLog) -> None:
-    """One that is whole, and has other values than the log: it gives another root."""
+    """An intact snapshot with other values than the log gives another root."""
     log.register(PLAIN[0])
     tail = [said(f"plain/{number}", 20 + number, hits=1) for number in range(10)]
     early = said("plain/0", 19)._replace(patch={}, retracts=(identify(tail[0]),))

@@ -1,4 +1,4 @@
-"""What roles need, and how that is compared with what a broker says is allowed."""
+"""The grants that roles need, and their comparison with the grants that a broker reports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_who_writes_what() -> None:
     assert "agents.changes" not in writes("admin")
     reads = {each.name for each in needed(AccessScope("agents", ["producer"])) if each.operation == READ}
     assert reads == {"agents.contents", "agents.deadletters", "agents.manifests", "agents.schemas"}
-    for role in ROLES:  # where the contents are elsewhere, nothing is asked for their topic
+    for role in ROLES:  # if the contents are elsewhere, no grant on their topic is needed
         assert "contents" not in str(needed(AccessScope("agents", [role], contents=False)))
 
 
@@ -71,7 +71,7 @@ def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_ent
     wanted = needed(asked)
     assert not [each for each in wanted if each.operation in ("Delete", ALL)]
     assert [each.operation for each in wanted if each.kind == CLUSTER] == ([DESCRIBE] if role == "admin" else [])
-    # Whole names, but for names that only the moment knows; none reaches into another log.
+    # Full names, except for names known only at run time; no prefix matches another log.
     prefixes = {each.name for each in wanted if each.is_prefix}
     assert prefixes <= {"refold.agents.agents.", "refold.agents.fold.", "refold.agents.snapshots."}
     entries = held(*wanted)
@@ -88,7 +88,7 @@ def test_broader_entries_do_and_are_told_as_more_than_asked_for() -> None:
     assert wanting(WORKER, *entries) == []
     assert extra(needed(WORKER), entries, ME, "agents") == sorted(broad)
     assert extra(needed(WORKER), held(*needed(WORKER)), ME, "agents") == []
-    # Describe comes with Read, so it is nothing more.
+    # Read implies Describe, so Describe is not an extra grant.
     assert extra(needed(WORKER), held(Grant(GROUP, "refold.agents", DESCRIBE)), ME, "agents") == []
 
 
@@ -103,7 +103,7 @@ def test_what_does_not_count() -> None:
     assert wanting(WORKER, *others, *held(Grant(GROUP, "refold.agent", READ))) == said
     assert wanting(WORKER, *others, *held(Grant(TOPIC, ANYTHING, READ))) == said
     assert wanting(WORKER, *others, *held(read, principal=ANYBODY)) == []
-    # One whole name is not all names that begin so.
+    # A grant on one full name does not cover all names with that prefix.
     fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
     others = [each for each in held(*whole) if each.grant != fold]
     assert wanting(WORKER, *others, *held(fold._replace(is_prefix=False))) == [str(fold)]

@@ -1,4 +1,4 @@
-"""Following `.changes` on a real broker: what committed transactions say, once and in order, whatever stands between.
+"""Following `.changes` on a real broker: committed changes once and in order, whatever records are in between.
 
 The changes are those that a `file:` log of the same observations made, written here in transactions as a worker does.
 """
@@ -26,7 +26,7 @@ from refold_tests.log_handles import PARTITIONS, mixed, put
 
 @pytest.fixture
 def logs(broker: Broker, tmp_path: Path, seed: int) -> Iterator[tuple[Log, Log]]:
-    """The same observations on Kafka, where nothing folds them yet, and in a folder, where changes were made."""
+    """The same observations on Kafka, where nothing folds them yet, and in a folder, where changes were written."""
     url = f"kafka://{broker.bootstrap}/{broker.prefix}?partitions={PARTITIONS}"
     with refold.open(url) as log, refold.open(f"file:{tmp_path / 'log'}?partitions={PARTITIONS}") as file:
         observations = mixed(seed)
@@ -49,7 +49,7 @@ def emit(broker: Broker, log: Log, partition: int, some: list[ChangeRecord], end
 
 
 def scattered(broker: Broker, log: Log, file: LogPort, rng: random.Random) -> None:
-    """Every change committed once, and among them transactions that were aborted, some saying other things."""
+    """Commit every change once, with aborted transactions in between, some with other content."""
     for partition, records in made(file).items():
         rest = iter(records)
         while some := list(islice(rest, rng.choice((1, 3, 20)))):
@@ -73,7 +73,7 @@ def test_changes_are_those_of_committed_transactions(broker: Broker, logs: tuple
     scattered(broker, log, file.port, rng)
     assert by_partition(log, log.changes()) == by_partition(file, file.changes())
     for _ in range(8):
-        # A cut between any two records, so through the middle of changes too.
+        # A cut between any two records, also in the middle of changes.
         offsets = {partition: rng.randrange(end + 1) for partition, end in log.port.ends().items()}
         when = "offset:" + ",".join(f"{partition}={offset}" for partition, offset in offsets.items())
         assert by_partition(log, log.changes(from_=when)) == by_partition(file, file.changes(from_=when)), when

@@ -1,4 +1,4 @@
-"""The log on Kafka: the conformance suite over a real broker, and what is its own."""
+"""The log on Kafka: the conformance suite on a real broker, and tests of Kafka-specific behaviour."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from refold_tests.log_handles import PARTITIONS, Handles, Opened, assert_rebuilt
 from refold_tests.sample_types import OTHER, THING, A, defined, document, said, versions
 
 NOBODY = "http://127.0.0.1:9"
-"""Pages that nobody serves."""
+"""A URL on which nothing listens."""
 
 
 class KafkaOpened(Opened):
@@ -83,7 +83,7 @@ class TestBeside(LogConformance):
         return Beside(kafka, prefix, tmp_path)
 
 
-# What is this log's own
+# Specific to this log
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def opened(kafka: SharedKafka, prefix: str, tmp_path: Path) -> KafkaOpened:
 def test_recorded_at_never_falls_though_the_brokers_clock_steps_back(
     kafka: SharedKafka, opened: KafkaOpened, seed: int
 ) -> None:
-    """A broker whose clock steps stands here as one that lets producers make times up, while the log is open."""
+    """Simulates a broker whose clock steps, by letting producers set timestamps while the log is open."""
     rng = random.Random(seed)
     broker = Broker(kafka.bootstrap, opened.prefix)
     with contextlib.closing(opened.log()) as log:
@@ -127,7 +127,7 @@ def test_recorded_at_never_falls_though_the_brokers_clock_steps_back(
 
 
 def test_writers_at_once_register_each_type_once(opened: KafkaOpened) -> None:
-    """And of definitions that exclude each other one is registered, the other refused, whoever comes first."""
+    """Of definitions that exclude each other, one is registered and the other refused, in either order."""
     forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
     many = list(versions(6))
     opened.log().close()
@@ -244,7 +244,7 @@ def test_a_log_is_one_of_its_id_space(opened: KafkaOpened) -> None:
 
 
 def test_what_needs_tables_says_where_they_are(opened: KafkaOpened) -> None:
-    """Whether it would ask workers, and there are none, or would not."""
+    """Return whether it would ask workers although there are none."""
     for make in (opened.log, partial(open_kafka, opened.url), partial(open_kafka, opened.url, worker=NOBODY)):
         with contextlib.closing(make()) as log:
             put(log, [said(A, 0)])
@@ -279,7 +279,7 @@ def test_what_tables_would_tell_is_read_from_the_log_without_workers(opened: Kaf
 
 def test_without_a_store_contents_are_refused_by_name(opened: KafkaOpened) -> None:
     digest = hashlib.sha256(b"x").digest()
-    opened.log().close()  # made by whoever names another store, it has no topic of contents
+    opened.log().close()  # created with another store, the log has no topic of contents
     with contextlib.closing(KafkaLog(parse_url(opened.url.partition("&")[0]))) as log:
         assert not log.has_store
         uses: list[Callable[[], object]] = [lambda: log.blobs.put(digest, b"x"), lambda: log.blobs.get(digest)]

@@ -1,4 +1,4 @@
-"""Clients that the brokers' quotas hold back: they wait, lose nothing, and send nothing twice for it."""
+"""Clients throttled by the brokers' quotas: they wait, lose nothing, and send nothing twice because of it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RECORD_BYTES = 1_000
 
 @pytest.fixture
 def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, TopicPlace]:
-    """A broker of the test's own with a topic, and a quota by which all records take a quarter of a minute."""
+    """A separate broker with a topic, and a quota with which all records take a quarter of a minute."""
     broker = Broker(kafka_cluster().bootstrap, "limited")
     topic = broker.topic("records")
-    # A broker that just came up gives out no producer's id for some seconds, and that is not what is waited for here.
+    # A new broker assigns no producer ids for some seconds; the test should not measure that wait.
     first = LogProducer(broker.clients)
     first.write(Sent(TopicPlace(broker.topic("first"), 0), b"k", b"", [], "the first record"))
     first.close()
@@ -73,6 +73,6 @@ def test_what_is_held_back_for_longer_than_a_record_may_take_is_sent_again(limit
     values = sent_to(place, outgoing)
     outgoing.flush()
     assert outgoing.is_clean
-    # One whose acknowledgement came too late may stand there twice.
+    # A record whose acknowledgement came too late may be there twice.
     assert set(found_at(place, broker)) == set(values)
     outgoing.close()

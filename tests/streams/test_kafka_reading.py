@@ -1,4 +1,4 @@
-"""Ranges of a partition on a real broker: in order, and ended for certain whatever stands at their ends."""
+"""Reading ranges of a partition on a real broker: in order, and always ending, with any records at their ends."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
 
 
 def test_times_are_running_maxima_though_the_clock_steps_back(broker: Broker, reading: LogReaders, seed: int) -> None:
-    """Times that producers make up stand for those of a broker whose clock steps; some records are never committed."""
+    """Timestamps set by producers simulate a broker whose clock steps; some records are never committed."""
     rng = random.Random(seed)
-    # Kept for ever: to the broker's retention these times are long past.
+    # Kept for ever, because these times are older than the broker's retention.
     topic = broker.topic("times", 2, message_timestamp_type="CreateTime", retention_ms="-1")
     for partition in range(2):
         place = TopicPlace(topic, partition)

@@ -1,4 +1,4 @@
-"""`refold rewind`: a group's offsets at a cut, and what is refused."""
+"""`refold rewind`: a group's offsets at a cut, and refused cases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def port_of(log: Log) -> KafkaLog:
 
 @contextlib.contextmanager
 def member(kafka: SharedKafka, group: str, topic: str, came: list[Message] | None = None) -> Iterator[Consumer]:
-    """A live member of a group; what came while it waited for its partitions is put into `came`."""
+    """A live member of a group; records received while it waited for its partitions are put into `came`."""
     config = {**kafka.client_config(), "group.id": group, "client.id": "somebody", "auto.offset.reset": "earliest"}
     consumer = Consumer(config)
     consumer.subscribe([topic])

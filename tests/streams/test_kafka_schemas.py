@@ -1,4 +1,4 @@
-"""`.schemas` as each reader takes it: whatever stands between definitions, all of them get the same registry."""
+"""Readers of `.schemas`: whatever is between definitions, all readers get the same registry."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sent(definition: TypeDefinition, ids: WireIds | None = None) -> Junk:
 
 
 def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, int]], bytes, bool, int]:
-    """What a reader has that looks at these ends and at the last: places, digest, whether bound, how many foreign."""
+    """The result of a reader that reads to these ends and the last: places, digest, whether bound, foreign count."""
     topic, registry, foreign = Topic(records), Registry(), ForeignRecords()
     given: Any = topic
     schemas = SchemaFollower(PLACE, registry, given, given, foreign, given, given)
@@ -95,7 +95,7 @@ def test_random_junk_between_definitions_gives_every_reader_the_same_registry(se
         whole = read(records)
         ends = sorted(rng.randrange(len(records)) for _ in range(rng.randrange(5)))
         assert read(records, ends) == whole
-        # A definition that junk was made of may be one still: all others are as they are without any junk.
+        # Junk made from a definition may still be one; all others are the same as without junk.
         for number, each in enumerate(records):
             try:
                 readable_definition(Raw(number, 0, *each))
@@ -107,7 +107,7 @@ def test_random_junk_between_definitions_gives_every_reader_the_same_registry(se
 
 
 def test_what_a_definition_is_does_not_depend_on_how_deep_its_reader_is() -> None:
-    """The bounds are far below what Python's stack takes."""
+    """The bounds are far below the limit of Python's stack."""
     deep: Any = "long"
     for _ in range(MAX_DEPTH - 2):
         deep = {"type": "array", "items": deep}

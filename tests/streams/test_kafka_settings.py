@@ -1,4 +1,4 @@
-"""How clients are told to connect: names that are understood, names that are refused, and what is never shown."""
+"""Connection settings of clients: accepted names, refused names, and values that are never shown."""
 
 from __future__ import annotations
 

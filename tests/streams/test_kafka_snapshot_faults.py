@@ -1,7 +1,7 @@
 """Snapshots on Kafka under kills, under pauses while another process takes over, and under compaction.
 
-Every process is a real one, every kill SIGKILL. A seed repeats what is written and how long is waited, not what the
-operating system makes of it.
+Every process is real, every kill is SIGKILL. A seed repeats the writes and the waiting times, but not what the
+operating system does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.faults
 LENGTH = 100_000
 NAMES = 60
 
-# Goes on where the last epoch ends. Its records are small, many and slow: what is done to it comes between them.
+# Continues after the last epoch. Its records are small, many and slow, so faults occur between them.
 SEALER = """
 import random, sys, time
 from refold.avro.errors import StorageError
@@ -75,7 +75,7 @@ with Connection({"bootstrap.servers": bootstrap}, prefix, 1) as connection:
 
 
 class Watch:
-    """What is known of one partition's epochs: each is the table at its point, whole, and stays."""
+    """The known epochs of one partition: each is the complete table at its point, and stays."""
 
     def __init__(self, connection: Connection, seed: int) -> None:
         self.connection = connection
@@ -90,7 +90,7 @@ class Watch:
             self.told.add(int(rest))
 
     def look(self) -> None:
-        """Everything that is visible now is as it should be."""
+        """Check that everything visible now is correct."""
         self._reader.refresh()
         epochs = list(self._reader.epochs(0))
         assert epochs[: len(self.seen)] == list(self.seen)
@@ -103,7 +103,7 @@ class Watch:
             assert after.previous == before.digest
 
     def finish(self) -> None:
-        """Every epoch that was said to be sealed is there, and no record but those that sealing them wrote."""
+        """Check that every acknowledged epoch exists, and that there are no records other than theirs."""
         self.look()
         assert self.told <= {epoch.offset for epoch in self.seen}
         records = self.connection.stored(self.connection.topics.snapshots, 0)
@@ -153,7 +153,7 @@ def test_a_writer_killed_while_it_seals_leaves_no_half_epoch_and_the_next_goes_o
 def test_a_zombie_writes_nothing(
     kafka: SharedKafka, prefix: str, watch: Watch, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """It is paused at any moment, another process takes the partition and seals, and it goes on."""
+    """A writer is paused at any moment, another process takes the partition and seals, and the writer resumes."""
     rng = random.Random(seed)
     table = Table(random.Random(seed), NAMES)
     for _ in range(max(3, fault_rounds // 3)):
@@ -188,7 +188,7 @@ def test_a_zombie_writes_nothing(
 
 # Compaction
 
-# Segments that end at once, and a cleaner that takes whatever it may.
+# Segments that roll at once, and a cleaner that removes whatever it may.
 SMALL = {
     "segment.ms": "50",
     "min.cleanable.dirty.ratio": "0.001",
@@ -198,7 +198,7 @@ SMALL = {
 
 
 class KafkaWorld(World):
-    """What is held is what was not removed, also while compaction has not come for it."""
+    """The stored records are those that were not removed, even before compaction has run."""
 
     def held(self) -> dict[tuple[int, int], int]:
         assert isinstance(self.store, KafkaSnapshotStore)
@@ -211,7 +211,7 @@ class KafkaWorld(World):
 
 @pytest.fixture
 def compacting(kafka_cluster: Callable[..., Kafka]) -> Iterator[Connection]:
-    """On a broker of its own, whose cleaner comes often."""
+    """On a separate broker whose cleaner runs often."""
     kafka = kafka_cluster()
     quicken(kafka)
     make_topics(kafka.client_config(), "small", PARTITIONS, SMALL)
@@ -220,7 +220,7 @@ def compacting(kafka_cluster: Callable[..., Kafka]) -> Iterator[Connection]:
 
 
 def quicken(kafka: Kafka) -> None:
-    """The cleaner looks every 100 ms, not every 15 s."""
+    """The cleaner runs every 100 ms, not every 15 s."""
     from confluent_kafka.admin import (
         AdminClient,
         AlterConfigOpType,
@@ -237,12 +237,12 @@ def quicken(kafka: Kafka) -> None:
 
 
 def compact(connection: Connection, partition: int, gone: set[int]) -> None:
-    """Return when compaction has taken the records at these offsets; a segment ends when something comes after it."""
+    """Wait until compaction has removed the records at these offsets; a segment rolls at a later record."""
     deadline = time.monotonic() + 120
     number = 0
     while gone & connection.stored(connection.topics.snapshots, partition).keys():
         assert time.monotonic() < deadline
-        # As long as a record's key, and no offset's: nothing that any store looks at.
+        # As long as a record's key, but not an offset, so every store ignores it.
         connection.write(connection.topics.snapshots, partition, b"roll/%d" % (number % 3), b"")
         number += 1
         time.sleep(0.1)
@@ -267,7 +267,7 @@ def test_garbage_and_compaction_never_sever_what_is_kept(
         if turn % 5 == 4:
             take_away(compacting, world)
         world.assert_readable()
-    for _ in range(2):  # whatever was drawn before: a base that nobody pinned falls off by the next one
+    for _ in range(2):  # with any drawn history: an unpinned base is dropped after the next base
         for table in world.tables:
             world.seal_base(table)
         world.now_ms += MONTH_MS + GRACE_MS
@@ -283,12 +283,12 @@ def test_garbage_and_compaction_never_sever_what_is_kept(
 
 
 def take_away(connection: Connection, world: KafkaWorld) -> None:
-    """Let compaction have what was removed. It may have been there before, by itself."""
+    """Let compaction remove the freed records. It may have run before."""
     held = world.held().keys()
     for partition in range(PARTITIONS):
         gone = stored(connection, partition) - held
         compact(connection, partition, {offset for _, offset in gone})
-    world.open()  # what was written so that segments end is no store's
+    world.open()  # the records written to roll segments belong to no store
 
 
 def stored(connection: Connection, partition: int) -> set[tuple[int, int]]:
@@ -298,7 +298,7 @@ def stored(connection: Connection, partition: int) -> set[tuple[int, int]]:
 
 
 def test_a_record_that_was_written_over_is_a_gap_once_compaction_came(compacting: Connection, seed: int) -> None:
-    """Another value for its key, as if somebody had meant to mend it."""
+    """Write another value for its key, as if someone had tried to repair it."""
     print(f"seed {seed}")
     table = Table(random.Random(seed), 15)
     table.change_up_to(40)

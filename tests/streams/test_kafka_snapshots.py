@@ -1,4 +1,4 @@
-"""Snapshots on Kafka: the one suite for snapshot stores, what transactions add to it, and what damage does."""
+"""Snapshots on Kafka: the suite for all snapshot stores, additional tests of transactions, and of damage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with Connection({"bootstrap.servers": sys.argv[1]}, sys.argv[2], int(sys.argv[3]
 
 
 class KafkaOpenedStore(OpenedStore):
-    """On topics of its own."""
+    """A store on separate topics."""
 
     keeps_unsealed = False
     removes_at_once = False
@@ -64,7 +64,7 @@ class TestKafkaStore(SnapshotStoreConformance):
 
 @pytest.fixture
 def connection(kafka: SharedKafka, prefix: str) -> Iterator[Connection]:
-    """Of PARTITIONS partitions."""
+    """A store with PARTITIONS partitions."""
     make_topics(kafka.client_config(), prefix, PARTITIONS)
     with Connection(kafka.client_config(), prefix, PARTITIONS) as found:
         yield found
@@ -145,7 +145,7 @@ def test_a_partition_that_is_another_workers_is_not_written(connection: Connecti
 
 
 def test_a_transaction_that_takes_too_long_is_given_up(connection: Connection) -> None:
-    """The coordinator looks for those once in a while; the store finds out when it writes on."""
+    """The coordinator checks for these only now and then; the store notices at its next write."""
     store = connection.store(transaction_timeout_ms=1_000)
     store.append(1, b"x")
     assert records(store) == {0: b"x"}
@@ -208,7 +208,7 @@ def test_a_record_that_is_too_large_fails_its_epoch_alone(connection: Connection
 
 
 def test_a_map_that_was_not_followed_for_long_is_read_again(kafka: SharedKafka, prefix: str) -> None:
-    """What compaction took meanwhile left no trace to see."""
+    """Records that compaction removed meanwhile leave no visible trace."""
     make_topics(kafka.client_config(), prefix, 1)
     now_s = 0.0
     clients = Clients(kafka.client_config(), prefix)

@@ -1,4 +1,4 @@
-"""Records that are no observations, on a real broker: before and after a worker's verdict on them."""
+"""Records that are not observations, on a real broker: before and after a worker's verdict on them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def log(broker: Broker) -> Iterator[KafkaLog]:
 
 
 def place(log: KafkaLog) -> TopicPlace:
-    """Where A's records stand; B's stand elsewhere."""
+    """The place of A's records; B's are elsewhere."""
     assert log.partition_of(A) != log.partition_of(B)
     return TopicPlace(log.topics.observations, log.partition_of(A))
 
 
 def bad(log: KafkaLog) -> list[tuple[str, dict[str, Any]]]:
-    """Each way of being no observation: the verdict's reason, and what to produce."""
+    """Each way of not being an observation: the verdict's reason, and what to produce."""
     good, other = said(A, 100), said(B, 100)
     return [
         ("undecodable", {"key": A.encode(), "value": b"{}"}),
@@ -74,7 +74,7 @@ def test_what_awaits_a_verdict_stops_answers_and_says_where(log: KafkaLog, broke
             list(log.read(where.partition, offset, offset + 1))
         with pytest.raises(NotAnswerable):
             rebuild(log, Points(log, 0).end(), parallel=False)
-        # Up to there, and of the other partition and what has another key, there is no doubt.
+        # Up to there, and for the other partition and other keys, there is no doubt.
         assert [each.offset for each in log.read(where.partition, 0, offset - number)] == [0]
         rebuild(log, Points(log, 0).resolve(f"offset:{where.partition}=1").cut, parallel=False)
         assert [each.id for each in log.entity_records(B, 9)] == [identify(said(B, 0))]

@@ -1,7 +1,7 @@
-"""The embedded log under kills at any moment, turned bytes, a compacting owner and readers in the thick of writing.
+"""The embedded log with kills at any moment, changed bytes, a compacting owner and readers during heavy writing.
 
-Every process is a real one and every kill is SIGKILL. A seed repeats what is written and how long is waited, not what
-the operating system makes of it.
+Every process is real and every kill is SIGKILL. A seed repeats the writes and the waiting times, but not what
+the operating system does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from refold_tests.sample_types import THING, A, reference_definition, said
 
 pytestmark = pytest.mark.faults
 
-# Observes what the seed gives, again from its begin, and says after each flush how many are done.
+# Records the seed's observations, always from the beginning, and prints after each flush how many are done.
 WRITER = """
 import sys
 from pathlib import Path
@@ -53,7 +53,7 @@ print("closed", flush=True)
 
 
 class Writer:
-    """One writer that is killed and started again; `acknowledged` is how many of its observations were ever flushed."""
+    """A writer that is killed and restarted; `acknowledged` is how many of its observations were ever flushed."""
 
     def __init__(self, child: Callable[..., Child], path: Path, seed: int, length: int, at_once: int = 7) -> None:
         self.observations = random_history(seed, length)
@@ -63,14 +63,14 @@ class Writer:
         self.child: Child = self._start()
 
     def let_live(self, rng: random.Random) -> None:
-        """Wait until a moment to end it: while it starts, while it opens, or between any two of its flushes."""
+        """Wait for a moment to end it: while it starts, while it opens the log, or between any two of its flushes."""
         for _ in range(rng.choice((0, 1, rng.randrange(30), rng.randrange(30)))):
             if not self._hear():
                 break
         time.sleep(rng.random() * rng.choice((0.002, 0.02, 0.3)))
 
     def kill(self) -> None:
-        """End it where it is, and take down what it has said."""
+        """End it now, and collect its output."""
         self.child.process.kill()
         self._hear_out()
 
@@ -78,7 +78,7 @@ class Writer:
         self.child = self._start()
 
     def finish(self) -> None:
-        """Let it come to its end."""
+        """Let it finish."""
         assert self._hear_out() == 0
         assert self.acknowledged == len(self.observations)
 
@@ -97,7 +97,7 @@ class Writer:
         return self.child.end()
 
     def assert_held(self, log: LogPort) -> None:
-        """Everything it was ever told to be durable is there, under its first position."""
+        """Check that everything acknowledged as durable exists, at its first position."""
         for each in self.observations[: self.acknowledged]:
             found = log.find(identify(each))
             assert found is not None
@@ -105,7 +105,7 @@ class Writer:
 
 
 def assert_holds(log: Log, observations: Sequence[Observation]) -> None:
-    """Each of these once and nothing else, all tables right, and the root that the naive fold gives."""
+    """Check that each of these exists once and nothing else, all tables are right, and the root is the naive fold's."""
     expected = {identify(each) for each in observations}
     stored = [each.id for p, end in log.port.ends().items() for each in log.port.read(p, 0, end)]
     assert set(stored) == expected
@@ -244,7 +244,7 @@ def test_processes_that_make_one_log_at_once_make_one(
         shutil.rmtree(path)
 
 
-# Turned bytes
+# Changed bytes
 
 
 KILLED = WRITER.replace("log.close()", "sys.stdin.readline()")
@@ -260,10 +260,10 @@ def tables(log: Log) -> dict[str, list[tuple[bytes, bytes]]]:
 def test_a_turned_byte_is_found_or_is_nobodys(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, ended: str
 ) -> None:
-    """Of a log that was closed (all in table files) or killed (all in its write-ahead log), any byte of those files.
+    """Change any byte of a log that was closed (all in table files) or killed (all in its write-ahead log).
 
-    RocksDB leaves bytes behind that nothing reads: padding, properties, logs that are in tables already. That a byte
-    was one of those is shown by reading everything: every row of every table, and the root of a replay.
+    RocksDB leaves bytes that nothing reads: padding, properties, logs that are in tables already. Whether a byte
+    is one of those is checked by reading everything: every row of every table, and the root of a replay.
     """
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -335,7 +335,7 @@ sys.stdin.readline()
 
 
 def assert_consistent(log: LogPort) -> int:
-    """What stands below the progress is what the tables hold: no batch shows in part. Gives the number of records."""
+    """Check that the tables match the records below the progress: no batch is partly visible. Returns their number."""
     ends = log.ends()
     records = [each for partition, end in ends.items() for each in log.read(partition, 0, end)]
     assert len(records) == sum(ends.values())
@@ -398,7 +398,7 @@ def test_an_owner_reads_while_others_write_through_it(
 
 
 class Ended:
-    """Whether children have said that they are done; asking does not wait. They go on until told that it is enough."""
+    """Tells without waiting whether children have reported that they are done. They continue until told to stop."""
 
     def __init__(self, floods: Sequence[Child]) -> None:
         self._untold = list(floods)

@@ -1,4 +1,4 @@
-"""Manifests: what is sealed is read, their names sort by the point they stand for, and damage is an error."""
+"""Manifests: sealed data is read back, their names sort by point, and damage is an error."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_other_bytes_under_a_right_checksum_are_an_error(body: bytes) -> None:
 
 
 def test_what_lacks_a_part_or_has_another_form_is_an_error() -> None:
-    """As another release might write it: under a right checksum, and good CBOR."""
+    """Members as another release might write them: with a correct checksum, and valid CBOR."""
     tree = cbor2.loads(unsealed(encode_manifest(PLAIN), "it"))
     assert len(tree) == len(fields(Manifest)) - 1  # the format, and all but the bytes themselves and `aside`
     for name in tree:

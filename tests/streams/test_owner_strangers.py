@@ -1,4 +1,4 @@
-"""A log's owner under processes that ask nothing, drip, never read or send junk: it serves on, and stores no junk."""
+"""A log's owner with clients that are silent, slow, never read or send junk: it keeps serving, and stores no junk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """An empty log that nobody owns."""
+    """An empty log without an owner."""
     Database.create(tmp_path / "log").close()
     return tmp_path / "log"
 
@@ -70,7 +70,7 @@ def has_ended(connection: socket.socket) -> bool:
         return True
 
 
-# Places
+# Connections
 
 
 @pytest.mark.parametrize("begun", [b"", b"\0", struct.pack(">I", 100) + b"\x82"])
@@ -108,7 +108,7 @@ def test_where_all_are_answered_one_more_is_refused(path: Path, monkeypatch: pyt
             entered.acquire()
         with Client(path, PATIENCE_S) as more, pytest.raises(RefoldError, match="ask again"):
             more.call("x", 1)
-        # One that is refused and drips holds up nobody for longer than the owner waits for its question.
+        # A refused slow client delays nobody for longer than the owner waits for its request.
         dripping = ending.enter_context(connect(path))
         dripping.sendall(b"\0")
         let_go.set()
@@ -166,7 +166,7 @@ def test_what_no_question_holds_is_refused(path: Path, body: bytes) -> None:
             assert client.call("x", 1) == ["x", 1]
 
 
-# What is stored
+# Stored data
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 1025, 7, None, b"b", ["n"], {"n": 1}])
@@ -225,7 +225,7 @@ def mutated(draw: random.Random, tree: Any) -> Any:
 
 
 def questions(draw: random.Random, seeds: list[list[Any]], port: FileLog) -> Iterator[bytes]:
-    """Random bytes, random payloads, questions with a part changed, and changed observations under their true id."""
+    """Random bytes, random payloads, requests with a changed part, and changed observations with the original id."""
     while True:
         how = draw.random()
         if how > 0.8:
@@ -285,7 +285,7 @@ def test_junk_never_ends_the_owner_and_is_never_stored(
         assert parse_cut(marked.cut).log_id == port.log_id, (seed, marked)
     with Client(port.path, PATIENCE_S) as client:
         client.call("flush", None)
-    # What was sent with another content and its id, is another observation; a repeat counts once.
+    # Different content with its own id is another observation; a repeat counts once.
     for partition in range(port.partitions):
         for each in port.read(partition, 0, port.ends()[partition]):
             assert identify(port.registry.decode(each.data)) == each.id, (seed, each)

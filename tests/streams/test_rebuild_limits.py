@@ -1,4 +1,4 @@
-"""Views of some types, some entities, and of closed ones the late ones: what they hold, count, refuse and read."""
+"""Views limited to types, entities, or recently closed entities: their contents, counts, refusals and reads."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def cuts(log: Log, rng: random.Random, count: int) -> Iterator[Cut]:
 
 
 def closed_at(view: StateView, name: str) -> int | None:
-    """When the observation that holds the closing field was observed, asked of the view itself."""
+    """Return when the observation that holds the closing field was observed, according to the view."""
     closes = name.startswith(f"{TYPE}/") and "high" in view[name].fields
     return view[name].holder("high").observed_at if closes else None
 
 
 def begun_from(log: Log, view: StateView) -> list[Manifest]:
-    """The manifests of the epochs that a view began from."""
+    """Return the manifests of the epochs from which a view started."""
     epochs = view.source["snapshot_epochs"]
     assert isinstance(epochs, dict)
     return [each for each in manifests(log) if epochs.get(str(each.epoch.partition)) == each.epoch.offset]
@@ -133,7 +133,7 @@ def test_by_the_observed_clock_and_over_a_new_definition(
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
-    """The positions of the snapshot records that are read from now on, one by one."""
+    """Return a list that gets the position of each snapshot record read from now on."""
     found: set[tuple[int, int]] = set()
     records = FileSnapshotReader.records
 
@@ -183,7 +183,7 @@ def test_only_the_closed_entities_asked_for_are_read(
         assert months == {newest}
         entities, _, chunks = cold_read(entities=[f"{TYPE}/0-7"])
         assert entities == 1
-        # Halving looks at the first of some chunks of each span.
+        # A binary search reads the first entry of some chunks of each span.
         assert chunks <= sum(len(span).bit_length() + 1 for span in spans.values())
 
 
@@ -207,7 +207,7 @@ def test_a_few_entities_are_looked_up_and_checked(tmp_path: Path, seed: int, mon
         assert ranges <= found
 
         assert isinstance(log.port, FileLog)
-        for partition, offset in sorted(found):  # whatever is damaged, the answer is the same, or says what is
+        for partition, offset in sorted(found):  # with any damage, the answer is the same, or names the damage
             key = keys.position_key(partition, offset)
             data = log.port.database.get("snapshots", key)
             assert data is not None

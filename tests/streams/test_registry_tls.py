@@ -1,4 +1,4 @@
-"""A Schema Registry behind TLS and a password: by the variables, and by the file of Kafka's clients."""
+"""A Schema Registry with TLS and a password: configured by variables, and by the Kafka clients' file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USER = "me:s3cret-of-the-registry"
 
 
 class _Guarded(BaseHTTPRequestHandler):
-    """Tells its level to whoever has the password, and to nobody else."""
+    """Returns its level only to clients with the password."""
 
     def do_GET(self) -> None:
         is_let_in = self.headers["Authorization"] == f"Basic {base64.b64encode(USER.encode()).decode()}"
@@ -35,7 +35,7 @@ class _Guarded(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(said).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @contextmanager
 def registry(made: Certificates, *, asks_for_certificate: bool = False) -> Iterator[str]:
-    """The URL of one that serves."""
+    """The URL of a running registry."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server)
     if asks_for_certificate:

@@ -1,4 +1,4 @@
-"""Digests of spans, whether they are hashed by the caller or beside it: those of their records, one after another."""
+"""Digests of spans equal those of their consecutive records, whether the caller or another thread hashes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPANS = st.lists(st.lists(st.binary(max_size=9), max_size=9), max_size=9)
 
 @given(SPANS, st.integers(1, 40), st.randoms())
 def test_each_span_has_the_digest_of_its_records(spans: list[list[bytes]], piece_bytes: int, rng: Random) -> None:
-    """Also after one that was given up."""
+    """Also after an abandoned span."""
     with patch.object(hashing, "PIECE_BYTES", piece_bytes), RunningHashes() as hashes:
         ended = []
         for span in spans:

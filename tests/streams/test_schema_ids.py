@@ -1,4 +1,4 @@
-"""Wire ids from a real Schema Registry: given once for all, refused with the registry's reason, or not known yet."""
+"""Wire ids from a real Schema Registry: assigned permanently, refused with the registry's reason, or unknown."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ USER_INFO = "tester:s3cret:with:colons"
 
 
 def asking(url: str, user_info: str | None = None, **options: float) -> SchemaIds:
-    """A client that soon gives up."""
+    """A client with a short time-out."""
     return SchemaIds(RegistrySettings((url,), user_info), timeout_s=options.get("timeout_s", 20.0), retries=0)
 
 
 def thing(**fields: str | Mapping[str, object]) -> TypeDefinition:
-    """A type of simple fields: name -> Avro type, or the whole field but for its name."""
+    """A type of simple fields: name -> Avro type, or the complete field without its name."""
     whole = [{"name": name, "refold.reducer": "latest", **(each if isinstance(each, dict) else {"type": each})}
              for name, each in fields.items()]  # fmt: skip
     return parse({"type": "record", "name": "thing", "fields": whole})
 
 
 def told(url: str, path: str, method: str, body: object = None) -> object:
-    """The registry's answer to what refold itself never asks of it."""
+    """Send the registry a request that refold itself never sends."""
     data = None if body is None else json.dumps(body).encode()
     kind = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
     with urllib.request.urlopen(urllib.request.Request(url + path, data, kind, method=method), timeout=30) as answer:
@@ -57,7 +57,7 @@ def subjects_in(url: str, prefix: str) -> set[str]:
 
 @pytest.fixture
 def prefix() -> str:
-    """What the subjects of this test's log begin with."""
+    """The prefix of the subjects of this test's log."""
     return f"t{uuid.uuid4().hex[:12]}"
 
 
@@ -97,7 +97,7 @@ def test_logs_share_ids_and_have_their_own_subjects(ids: SchemaIds, schema_regis
 
 
 def test_schemas_that_differ_in_aliases_alone_may_share_an_id(ids: SchemaIds, prefix: str) -> None:
-    """Apicurio gives them one, others do not: either is good."""
+    """Apicurio assigns them one id, other registries do not: both are acceptable."""
     registry = Registry()
     plain = {"type": "long", "refold.name": "z", "aliases": ["z"]}
     for definition in (thing(z="long"), thing(a=plain), thing(a={**plain, "aliases": ["z", "y"]})):
@@ -122,7 +122,7 @@ def test_a_refusal_says_why_and_registers_nothing(
     said = str(refused.value)
     assert said.startswith(f"thing: its {kind} schema is refused by the Schema Registry under the subject {subject}, ")
     assert f"with the compatibility level {level}: " in said
-    assert "union" in said.lower()  # the registry's own words: what no longer fits
+    assert "union" in said.lower()  # the registry's own message about the incompatibility
     for each in subjects:
         assert told(schema_registry, f"/subjects/{each}/versions", "GET") == [1]
     set_level(schema_registry, subject, "NONE")
@@ -174,7 +174,7 @@ def test_writers_that_register_at_once_get_the_same_ids(schema_registry: str, pr
         assert told(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
 
 
-# Outages: no fact about any schema.
+# Outages say nothing about any schema.
 
 
 def test_a_registry_that_is_not_there() -> None:
@@ -242,7 +242,7 @@ def test_an_answer_that_decides_nothing(schema_registry: str, prefix: str, statu
         assert len({*ids.register(prefix, thing(a="int"))}) == 3
 
 
-# Who asks.
+# Authentication.
 
 
 def test_the_user_is_let_in_by_password(schema_registry: str, prefix: str) -> None:

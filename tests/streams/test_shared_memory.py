@@ -13,7 +13,7 @@ from refold.streams.rocks.families import SHARED_WRITE_BYTES, Family, Memory
 from refold_tests.waiting import await_true
 
 WRITTEN: dict[Family, int] = {"state": 1_000, "timeline": 250, "arrivals": 250, "ids": 250}
-"""Bytes of a value."""
+"""Bytes per value."""
 
 
 @pytest.mark.parametrize("databases", [1, 4, 16])
@@ -31,7 +31,7 @@ def test_write_buffers_stay_within_one_budget(databases: int, tmp_path: Path, se
                         batch.put(family, rng.randbytes(20), rng.randbytes(size))
                 written += batch.size_bytes
                 database.write(batch, sync=False)
-            # What is on its way to the disk counts until it is there.
+            # Buffers that are being flushed count until they are on the disk.
             await_true(lambda: 0 < memory.buffers.get_usage() < 1.5 * SHARED_WRITE_BYTES)
     finally:
         for database in each:

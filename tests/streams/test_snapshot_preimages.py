@@ -1,4 +1,4 @@
-"""Preimages of one bucket over one another: the short way is the long way."""
+"""Preimages of one bucket on top of one another: the fast path gives the same as the slow path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify finds what is wrong in each table, and says where: entity, field and place."""
+"""verify finds errors in each table, and says where: entity, field and place."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_changes_missing_repeated_or_unreadable_are_named(damaged: Damaged) -> N
 
 
 def test_a_change_by_code_that_is_gone_is_held_to_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old definitions' custom code may be gone; what was done by it stays."""
+    """Old definitions' custom code may be missing; its results stay."""
     greater = defined(document(folded={"type": "long", "refold.reducer": "max"}))
     with open_log(tmp_path) as log:
         take(log, [said(A, 0, folded=3), said(A, 1, folded=4)])
@@ -402,7 +402,7 @@ def test_mismatches_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", TABLES)
 def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family) -> None:
-    """Any row of any table with one bit of its key or value turned, cut short, lengthened, removed or put elsewhere."""
+    """Yield any row of any table with a flipped bit in its key or value, truncated, lengthened, removed or moved."""
     rng = random.Random(f"{seed}{family}")
     print(f"seed {seed}")
     clock = FileClock(tmp_path / "clock")
@@ -417,7 +417,7 @@ def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family
         repeats = {(each.partition, each.offset) for each in every if log.port.find(each.id) != each}
 
         def is_repeat_still(key: bytes, value: bytes) -> bool:
-            """Whether a repeat repeats another record with this value: which one it was is told nowhere else."""
+            """Return whether a repeat refers to another record with this value: which one is stored nowhere else."""
             if family != "observations" or keys.POSITION.unpack(key) not in repeats:
                 return False
             partition, offset = keys.POSITION.unpack(key)
@@ -429,7 +429,7 @@ def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family
             at, bit = rng.randrange(len(value) + len(key)), 1 << rng.randrange(8)
             kind = rng.choice(("turn", "turn", "turn", "cut", "longer", "remove", "another"))
             if family == "observations" and keys.POSITION.unpack(key) in repeats and kind == "turn" and at < 8:
-                continue  # when a repeat was recorded is told nowhere else, and changes no state
+                continue  # a repeat's time of recording is stored nowhere else, and changes no state
             if kind == "turn" and at < len(value):
                 damage.put(family, key, value[:at] + bytes([value[at] ^ bit]) + value[at + 1 :])
             elif kind == "turn":

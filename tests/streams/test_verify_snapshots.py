@@ -1,4 +1,4 @@
-"""verify finds what is wrong in snapshots, names it, and passes what is right."""
+"""verify finds and names errors in snapshots, and reports none in correct ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def module_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 @pytest.fixture
 def damaged(module_log: Damaged) -> Iterator[Damaged]:
-    """The same, put back as it was."""
+    """The same log, restored after each test."""
     with module_log.undone("manifests", "snapshots", "meta", "state"):
         yield module_log
     assert module_log.found() == set()
@@ -60,7 +60,7 @@ def some(damage: Damaged, wanted: Callable[[Manifest], object]) -> Manifest:
     return next(each for each in reversed(manifests(damage.log)) if wanted(each))
 
 
-# What is right
+# Correct snapshots
 
 
 def test_a_log_with_every_kind_of_span_is_as_it_should_be(damaged: Damaged) -> None:
@@ -77,7 +77,7 @@ def test_a_log_with_every_kind_of_span_is_as_it_should_be(damaged: Damaged) -> N
 def test_random_logs_are_as_they_should_be(
     tmp_path: Path, seed: int, round_number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was sealed when, by whom, under which definitions, and collected."""
+    """Any sealing times, writers, definitions and collections."""
     rng = random.Random(f"{seed}{round_number}")
     print(f"seed {seed}")
     small_epochs(monkeypatch)
@@ -180,7 +180,7 @@ def test_a_cold_span_of_another_month_or_type_is_named(damaged: Damaged) -> None
     last = base.cold[-1]
     for other in (last._replace(month="1999-01"), last._replace(type_name=OTHER.name)):
         forged(damaged, base, cold=(*base.cold[:-1], other))
-        # Only what is read for the first time is held to its name: make it so.
+        # Names are checked only at the first read, so force one.
         for each in manifests(damaged.log):
             if each.epoch.partition == base.epoch.partition and each.epoch < base.epoch:
                 damaged.put("manifests", each.epoch.key, None)
@@ -202,7 +202,7 @@ def test_a_manifest_before_the_log_or_past_its_end_is_named(damaged: Damaged) ->
 def rewritten(
     damage: Damaged, manifest: Manifest, span: OffsetSpan, change: Callable[[str, bytes], bytes | None]
 ) -> None:
-    """Write a span's records anew, as a careful forger would: checksums, and digests in every manifest."""
+    """Rewrite a span's records like a careful forger: with checksums, and digests in every manifest."""
     partition = manifest.epoch.partition
     found = [data for _, data in damage.port.snapshots.records(partition, span.start, span.end)]
     digest = hashlib.sha256()
@@ -296,7 +296,7 @@ def test_bucket_digests_that_are_not_the_logs_are_named(damaged: Damaged) -> Non
 
 
 def test_records_of_no_manifest_are_no_mismatch(damaged: Damaged) -> None:
-    """A writer ended before it sealed."""
+    """A writer that ended before it sealed."""
     partition, next_offset = 0, cbor2.loads((damaged.database.get("meta", NEXT) or b"")[:-4])[0]
     damaged.put("snapshots", keys.position_key(partition, next_offset), b"x")
     assert damaged.found() == {(f"snapshots {partition}={next_offset}", "", "")}  # at the next offset nothing stands

@@ -1,4 +1,4 @@
-"""Records and answers that are whole, of the right names, and hold values of other types: errors, never defects."""
+"""Complete records and answers with the right names but values of wrong types raise errors, never defects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANIFEST = Manifest(
 
 
 def with_one_changed(tree: Any) -> Iterator[Any]:
-    """Each member of a tree in turn as each odd value; members of members too."""
+    """Yield the tree with each member, at any depth, replaced by each odd value."""
     members = list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
     for key, value in members:
         changes = [each for each in ODD if type(each) is not type(value) or each != value]
@@ -78,7 +78,7 @@ def test_a_manifest_of_other_types_is_damage() -> None:
 
 
 def test_a_change_in_other_bytes_is_read_or_undecodable(tmp_path: Path) -> None:
-    """A zero in thirteen bytes is Avro to some readers. Next to a sealed value it was a defect."""
+    """Some readers accept a zero of thirteen bytes as Avro. Next to a sealed value this was a defect."""
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         log.run("desk", id="r-1", input={"order": "7"}).drive(lambda run: "done")
         log.flush()

@@ -1,4 +1,4 @@
-"""What is promised of every object store (streams/objects/port.py), on a folder, on S3 and in memory."""
+"""The promises of every object store (streams/objects/port.py), for a folder, S3 and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Opened = Callable[[], Objects]
 
 @pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.s3)])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """Opens one store, again and again."""
+    """Opens one store repeatedly."""
     if request.param == "folder":
         return lambda: FolderObjects(tmp_path / "a store")
     place = request.getfixturevalue("bucket") if request.param == "s3" else uuid.uuid4().hex
@@ -80,7 +80,7 @@ def test_a_folder_is_removed_with_all_that_is_in_it(opened: Opened) -> None:
     store = opened()
     for name in ("a/b/one", "a/b/c/two", "a/bc/three"):
         store.put(name, b"1")
-    if isinstance(store, FolderObjects):  # as one leaves it that was killed while it removed
+    if isinstance(store, FolderObjects):  # the state after a kill during a removal
         (store.root / "a" / "b" / "empty" / "too").mkdir(parents=True)
     store.remove("a/b")
     store.remove("a/b")
@@ -101,7 +101,7 @@ def test_a_file_is_put_whole(opened: Opened) -> None:
     assert [*store.folders("")] == ["a"]
 
 
-# S3 alone
+# S3 only
 
 
 def test_what_is_missing_in_what_is_no_store_is_not_known_to_be_missing(bucket: str) -> None:

@@ -1,4 +1,4 @@
-"""The web server's events for those who follow, and who comes before it is there; on real sockets."""
+"""The web server's events for followers, and clients that connect before it is ready; on real sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Count:
 
 @pytest.fixture
 def site() -> Count:
-    """What is served."""
+    """The served site."""
     return Count()
 
 
@@ -58,7 +58,7 @@ def test_what_is_followed_is_sent_whenever_it_is_another(site: Count) -> None:
         first = until(connection, b"data: 1\n\n")
         assert b"Content-Type: text/event-stream" in first
         until(other, b"data: 1\n\n")  # a request that is answered first while the count is 0 is not followed
-        site.count = 0  # an error of a while is no event, and does not end it
+        site.count = 0  # a temporary error is not an event, and does not end the stream
         until(connection, b":\n\n")
         site.count = 2
         assert b"data: 0" not in until(connection, b"data: 2\n\n")

@@ -1,4 +1,4 @@
-"""The web server under callers that drip, lie, flood and leave; on real sockets."""
+"""The web server with clients that are slow, lie, flood and leave; on real sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Serve = Callable[..., WebServer]
 
 
 class Site:
-    """/open for all, /held waits until it is let go, /fails has a defect, anything else says what it was asked."""
+    """/open is for all, /held waits until it is released, /fails has a defect, anything else echoes the request."""
 
     lanes: Mapping[str, int] = {"own": 2, "slow": 1}
 
@@ -58,7 +58,7 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """What is served; whatever waits in it goes on after the test."""
+    """The served site; waiting requests continue after the test."""
     made = Site()
     yield made
     made.let_go.set()
@@ -79,7 +79,7 @@ def serve(site: Site) -> Iterator[Serve]:
 
 
 def sent(server: WebServer, content: bytes) -> bytes:
-    """All that is answered to some bytes, until the server closes."""
+    """Send bytes, and return everything that is answered until the server closes."""
     with connect(server) as connection:
         connection.sendall(content)
         return until_closed(connection)
@@ -96,7 +96,7 @@ def said(answer: bytes) -> tuple[int, object]:
     return int(head.split()[1]), json.loads(body)
 
 
-# Who may ask
+# Access
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def said(answer: bytes) -> tuple[int, object]:
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_the_servers_is_refused(serve: Serve, host: str, status: int) -> None:
-    """A site that has its own name lead to loopback (DNS rebinding) sends that name."""
+    """A site whose own name resolves to loopback (DNS rebinding) sends that name."""
     assert asked(serve(Access(allowed_hosts=["Worker-0.workers"])), host=host) == status
 
 
@@ -150,7 +150,7 @@ def test_a_token_is_asked_for_and_open_pages_say_less(serve: Serve) -> None:
     right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdef-other"
     assert [asked(server, "/x", *each) for each in ([], [right], [wrong], [right, right])] == [401, 200, 401, 401]
     assert [asked(server, "/open", *each) for each in ([], [right], [wrong])] == [200, 200, 401]
-    # Who may not see a page is not told which there are.
+    # A client that may not see a page must not learn which pages exist.
     assert [asked(server, "/none", *each) for each in ([], [right])] == [401, 404]
     get = "GET /open HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     assert [said(sent(server, f"{get}{each}\r\n".encode()))[1]["known"] for each in ("", f"{right}\r\n")] == [  # type: ignore[index]
@@ -190,7 +190,7 @@ def test_over_tls_workers_are_asked_with_their_authority_and_a_stranger_is_not(
     other = certificates(tmp_path / "other")
     with pytest.raises(OSError, match=r"(?i)certificate"):
         asker_of({CA_ENVIRONMENT: str(other.authority)}).ask(f"{server.url}/x", None, {}, 60)
-    # What does not speak TLS is let go without a word in the log.
+    # A client without TLS is disconnected without a line in the log.
     caplog.clear()
     assert b"HTTP" not in sent(server, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert asker_of(environment).ask(f"{server.url}/x", None, {}, 60).status == 200
@@ -212,7 +212,7 @@ def test_what_is_no_certificate_is_said(tmp_path: Path) -> None:
 
 
 def test_dripping_callers_hold_nothing(serve: Serve) -> None:
-    """200 callers that send a byte now and then, half of them of a content: others are answered meanwhile."""
+    """200 clients that send a byte now and then, half of them of a content: others are answered meanwhile."""
     server = serve(connections=100, head_s=600.0, content_s=600.0)
     heads = [b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
              b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"]  # fmt: skip
@@ -225,7 +225,7 @@ def test_dripping_callers_hold_nothing(serve: Serve) -> None:
         def drip() -> None:
             while not over.wait(0.01):
                 for each in dripping:
-                    with suppress(OSError):  # its place went to another
+                    with suppress(OSError):  # its slot went to another connection
                         each.sendall(b"x")
 
         thread = threading.Thread(target=drip)
@@ -360,7 +360,7 @@ def test_closing_lets_what_is_under_way_end(site: Site) -> None:
         connect(server)
 
 
-# Asking
+# The client
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:text/plain,x", "http://", "http://[",
@@ -405,7 +405,7 @@ def test_an_answer_past_its_bound_is_refused(serve: Serve, monkeypatch: pytest.M
         PagesClient().ask(url, None, {}, 60)
 
 
-# Anything
+# Random input
 
 
 PARTS = [
