@@ -78,7 +78,7 @@ def test_what_awaits_a_verdict_stops_answers_and_says_where(log: KafkaLog, broke
         assert [each.offset for each in log.read(where.partition, 0, offset - number)] == [0]
         rebuild(log, Points(log, 0).resolve(f"offset:{where.partition}=1").cut, parallel=False)
         assert [each.id for each in log.entity_records(B, 9)] == [identify(said(B, 0))]
-        # What is repeated behind stands in the same place, so this is a log of one bad record at a time.
+        # A later repeat is at the same place, so this tests one bad record at a time.
         found = log.reading.first(where, offset, offset + 1)
         assert found is not None
         decide(broker, log.topics, where, offset + 1, [verdict_on(where.partition, found, "undecodable", "")])
@@ -128,7 +128,7 @@ def test_offsets_with_verdicts_are_skipped_and_ids_below_are_trusted(log: KafkaL
     check(log)
     with contextlib.closing(KafkaLog(parse_url(log.url), read_only=True)) as reader:
         check(reader)
-        # A worker computed the ids below: they are taken from the headers, and nothing is decoded for them.
+        # A worker has checked the ids below: they come from the headers, without decoding.
         reader.registry.decode = None  # type: ignore[assignment, method-assign]
         records = list(reader.read(where.partition, 0, end))
         assert isinstance(records[0], Record)
@@ -165,7 +165,7 @@ def test_a_record_is_a_verdict_by_its_key_and_both_headers() -> None:
 
 
 def test_while_a_verdicts_transaction_is_open_nothing_is_taken_for_decided(log: KafkaLog, broker: Broker) -> None:
-    """The committed offset may show before the verdicts beside it: until they do, it counts for nothing."""
+    """The committed offset may be visible before its verdicts: until they are, it does not count."""
     put(log, [said(A, 0)])
     log.flush()
     where = place(log)

@@ -15,13 +15,13 @@ from refold_tests.sample_types import THING
 
 @pytest.fixture
 def partitions() -> int:
-    """How many the log has, where a test file does not say otherwise."""
+    """The log's number of partitions, unless a test file overrides it."""
     return 2
 
 
 @pytest.fixture
 def log(kafka: SharedKafka, prefix: str, partitions: int) -> Iterator[KafkaLog]:
-    """A log of this test's own that takes THING, open as a client has it."""
+    """A separate log for this test that accepts THING, opened by a client."""
     with opened(url_of(kafka.bootstrap, prefix, partitions)) as found:
         found.register(THING)
         yield found
@@ -29,6 +29,6 @@ def log(kafka: SharedKafka, prefix: str, partitions: int) -> Iterator[KafkaLog]:
 
 @pytest.fixture(scope="session")
 def rotting() -> Iterator[Kafka]:
-    """A broker whose files tests damage: each test those of its own log."""
+    """A broker whose files tests damage; each test damages only its own log's files."""
     with started() as kafka:
         yield kafka

@@ -1,4 +1,4 @@
-"""A worker whose transactions are refused again and again ends, and says why; an outage is waited out."""
+"""A worker whose transactions are always refused ends with the reason; it waits for the end of an outage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from refold_tests.child import Child
 from refold_tests.folding import REFUSED, append, await_folded, check_whole, drain, fold_all, history, worker
 
 TRANSACTION_ABORTABLE = 120
-"""A code that confluent-kafka has no name for."""
+"""A code without a name in confluent-kafka."""
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
@@ -58,7 +58,7 @@ def test_what_was_before_a_commit_or_an_outage_does_not_count() -> None:
     assert not found.are_over
 
 
-# Whenever its fold begins a transaction, another producer begins under the same id.
+# Whenever its fold begins a transaction, another producer begins one with the same id.
 FENCED = """
 from refold.streams.log.kafka import clients
 from refold.streams.worker import emission
@@ -94,7 +94,7 @@ def test_a_worker_that_another_process_fences_for_good_ends_and_says_so(
     check_whole(log, tmp_path, acknowledged)
 
 
-# A call of its fold's producer meets, some times, an error of which no list says that it passes.
+# Some calls of its fold's producer raise an error that is in no list of transient errors.
 UNHEARD_OF = """
 from confluent_kafka import KafkaError, KafkaException
 from refold.streams.log.kafka import clients
@@ -134,6 +134,6 @@ def test_an_error_that_no_list_knows_is_tried_again_whatever_it_did(
     running = worker(child, log.url, tmp_path, before=refused)
     await_folded(log, running)
     drain(running)
-    # Its tables may be behind a commit of which it heard nothing.
+    # Its tables may lag a commit whose response was lost.
     fold_all(log, tmp_path)
     check_whole(log, tmp_path, acknowledged)

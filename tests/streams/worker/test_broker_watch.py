@@ -1,4 +1,4 @@
-"""The thread that asks the brokers survives whatever it meets, and its answers do not go stale."""
+"""The thread that asks the brokers survives any error, and its answers do not become stale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from refold_tests.waiting import await_true
 
 
 class Broken:
-    """Clients whose one admin client raises what no client should; it knows nothing but topics."""
+    """Clients whose admin client raises an unexpected error, and only knows topics."""
 
     servers = "nowhere:1"
     said = ""
@@ -50,7 +50,7 @@ def watching(clients: Any) -> Iterator[BrokerWatch]:
 
 
 def said_by(watch: BrokerWatch, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What it logged itself: one that an earlier test closed may still be on its way."""
+    """Return its own log lines: a line from an earlier test's closed watch may still arrive."""
     return [each.getMessage() for each in caplog.records if each.thread == watch._thread.ident]
 
 
@@ -69,7 +69,7 @@ def test_it_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> No
         await_true(lambda: watch.now.broker.holds)
     told = said_by(watch, caplog)
     assert sum("asked=brokers " in each for each in told) == 1, told
-    # The fake has neither offsets nor settings: that is no outage.
+    # The fake has neither offsets nor settings, which is not an outage.
     assert sum("asked=group_and_settings " in each for each in told) == 1, told
 
 

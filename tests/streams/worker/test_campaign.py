@@ -1,12 +1,12 @@
-"""A campaign against a whole setup: real workers and a secured broker, while everything that can go wrong does.
+"""A campaign against a complete setup: real workers and a secured broker, while everything that can go wrong does.
 
-A stranger with a producer's rights and nothing more writes junk into every topic that takes it from them, the broker is
+An attacker with only a producer's rights writes junk into every topic that accepts it, the broker is
 killed, stopped and paused, and a worker's disk fills. Meanwhile a client appends. What must hold:
 
-1. The stranger is denied every topic that a producer does not write.
-2. Each outage, each recovery, what the stranger wrote, and a full disk are seen in `/health`, `/metrics` and the log,
-   and in `/ready` where they hold something up. How soon is printed.
-3. A worker ends only where its disk takes no more, with a line that names the disk. With space again, it goes on.
+1. The attacker is denied every topic that a producer does not write.
+2. Each outage, each recovery, the attacker's records, and a full disk show in `/health`, `/metrics` and the log,
+   and in `/ready` if they block something. The test prints how soon.
+3. A worker ends only if its disk is full, with a line that names the disk. With space again, it continues.
 4. Every acknowledged observation is folded once: states, changes and indexes are those of the reference fold.
 """
 
@@ -48,11 +48,11 @@ DEBUG = "REFOLD_KAFKA_DEBUG"
 REDUCER = "refold_tests.histories:folded"
 REDUCERS = {"REFOLD_REDUCERS": REDUCER}
 SETTLED_S = 300.0
-"""Within this any machine shows what happened, has a broker up again and the group joined."""
+"""Within this time any machine reports the event, has restarted a broker and joined the group."""
 
 
 class Stranger:
-    """Writes whatever it likes by a producer's rights. denied: the topics that refused; written: records by topic."""
+    """Writes junk with a producer's rights. denied: the topics that refused; written: records by topic."""
 
     def __init__(self, kafka: Kafka, log: KafkaLog, rng: random.Random) -> None:
         self.denied: set[str] = set()
@@ -62,7 +62,7 @@ class Stranger:
         self._producer = Producer({**kafka.client_config("producer"), "message.max.bytes": 4 << 20})
 
     def write(self, times: int) -> None:
-        """Some records into each topic of the log, each at a partition of its choice."""
+        """Write some records to each topic of the log, each to a random partition."""
         for topic, records in junk(self._log).items():
             partitions = 1 if topic == self._log.topics.schemas else PARTITIONS
             for each in self._rng.choices(records, k=times):
@@ -85,7 +85,7 @@ class Stranger:
 
 
 class Seen(NamedTuple):
-    """What a worker shows at one moment; None where its pages do not answer."""
+    """A worker's pages at one moment; None for pages that do not answer."""
 
     is_ready: bool
     health: dict[str, Any]
@@ -110,14 +110,14 @@ class Seen(NamedTuple):
 
 
 def seen(worker: Worker) -> Seen:
-    """Each page once."""
+    """Request each page once."""
     with urlopen(f"{worker.url}/metrics", timeout=SETTLED_S) as found:
         metrics = found.read().decode()
     return Seen(worker.get("/ready")[0] == 200, worker.get("/health")[1], metrics)
 
 
 def await_seen(worker: Worker, holds: Callable[[Seen], bool], why: str) -> None:
-    """Return when a worker's pages show it, and print how long that took; fails where the worker ends."""
+    """Wait until a worker's pages show it, and print how long that took; fails if the worker ends."""
 
     def shown() -> bool:
         if worker.process.poll() is not None:
@@ -132,7 +132,7 @@ def await_seen(worker: Worker, holds: Callable[[Seen], bool], why: str) -> None:
 
 
 def await_event(worker: Worker, name: str, count: int) -> None:
-    """Return when a worker has logged an event so often."""
+    """Wait until a worker has logged an event this often."""
     await_true(lambda: len(worker.events(name)) >= count, f"{name}: {worker.logged[-10:]}", within_s=SETTLED_S)
 
 
@@ -150,14 +150,14 @@ def running(secured: Secured, name: str, folder: Path) -> Iterator[Worker]:
 
 
 def outages(rng: random.Random, rounds: int) -> list[str]:
-    """What befalls the broker. A start of a secured broker takes as long as all else: two rounds have one of them."""
+    """The broker's faults. Starting a secured broker takes as long as everything else: two rounds share one."""
     found = ["pause", *rng.sample(["kill", "stop"], k=min(rounds - 1, 2))]
     rng.shuffle(found)
     return found
 
 
 def outage(kafka: Kafka, how: str, workers: list[Worker], fed: Feeding) -> None:
-    """The broker goes, which every worker shows, and comes back, which every worker shows, too."""
+    """The broker goes away and comes back; every worker shows both."""
     lost = [len(each.events("broker_lost")) for each in workers]
     back = [len(each.events("broker_back")) for each in workers]
     getattr(kafka, how)(1)
@@ -178,7 +178,7 @@ def outage(kafka: Kafka, how: str, workers: list[Worker], fed: Feeding) -> None:
 
 
 def fill_up(worker: Worker, small: Path, fed: Feeding, log: KafkaLog) -> Path:
-    """A worker's disk is full, which it shows while it has nothing to write; once it has something, it ends."""
+    """A worker's disk is full: the worker shows this while it has nothing to write, and ends at its next write."""
     fed.pause()
     await_true(
         lambda: all(each["lag"] == 0 for each in worker.folding.values()), "it folds no more", within_s=SETTLED_S

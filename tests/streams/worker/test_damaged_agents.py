@@ -1,4 +1,4 @@
-"""Agents over changes at batches that a broker's disk damaged: each is named, and passed over once it is set aside."""
+"""Agents over changes with batches damaged on a broker's disk: each is named, and skipped once it is set aside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from refold_tests.waiting import await_true
 from refold_tests.worker_process import starting
 
 AGENTS_S = 600.0
-"""Agents may have to come into their group several times."""
+"""Agents may have to join their group several times."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def sees(change, log):
 def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """They are given every other change: also those that came in one fetch with the batch, of any partition."""
+    """Agents get every other change, also those fetched together with the batch, of any partition."""
     rng = random.Random(seed)
     module = tmp_path / "seeing.py"
     module.write_text(AGENT, encoding="utf-8")
@@ -92,7 +92,7 @@ def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
             await_true(
                 lambda: seen.exists() and {*seen.read_text(encoding="utf-8").splitlines()} >= left, within_s=AGENTS_S
             )
-            # What is acknowledged is past the batches: they do not come again.
+            # Acknowledged offsets are past the batches, so the batches are not read again.
             with CommittedOffsets(log.clients, group, log.topics.changes, stable=False) as asked:
                 await_true(
                     lambda: all((at.offset or 0) > last_of[p] for p, at in asked.ask(last_of, 60).items()),

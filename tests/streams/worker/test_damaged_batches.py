@@ -1,5 +1,5 @@
-"""Compressed batches that a broker's disk damaged, under real workers: Kafka's client gives none of their records, for
-ever. Who needs one says so, and what is set aside is as if the whole batch had never been recorded."""
+"""Compressed batches damaged on a broker's disk, with real workers: Kafka's client never returns any of their
+records. A reader that needs one reports it; a batch that is set aside counts as never recorded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def url(rotting: Kafka, request: pytest.FixtureRequest) -> str:
 def test_a_batch_is_named_set_aside_whole_and_taken_back(
     rotting: Kafka, url: str, seed: int, monkeypatch: pytest.MonkeyPatch, codec: str, keeps_crc: bool
 ) -> None:
-    """No worker ever ran: what is not decided yet cannot be read either. The checksum is wrong, or right."""
+    """No worker ever ran: undecided batches cannot be read either. The checksum is wrong, or right."""
     rng = random.Random(seed)
     compressing(monkeypatch, codec)
     with opened(url) as log:
@@ -81,7 +81,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
         assert (damaged.topic, damaged.partition, damaged.offset) == ("observations", partition, wound.first)
         command = f"refold quarantine add {log.topics.observations}/{partition}/{wound.first} --log {log.url}"
         assert str(damaged).endswith(command)
-        # Whichever of its offsets is asked for, its bounds are the same; what is around it can be read.
+        # Its bounds are the same for each of its offsets; the records around it can be read.
         for offset in {wound.first, rng.randint(wound.first, wound.last), wound.last}:
             batch = log.reading.unreadable_at(place, offset, end)
             assert batch is not None
@@ -92,7 +92,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
         entry = set_record_aside(log, "observations", partition, offset, NOW_MS, apply=True)
         assert (entry.offset, entry.records, entry.is_aside) == (wound.first, wound.last + 1 - wound.first, True)
         assert root(log, full=True) == expected
-        # The broker cannot unpack it either, to look for a time.
+        # The broker cannot decompress it either when it searches for a time.
         times = {each.offset: each.timestamp for at, each in found if at == partition}
         left = {each: time for each, time in times.items() if not wound.first <= each <= wound.last}
         after = [each for each, time in left.items() if time >= times[wound.first]]
@@ -113,7 +113,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
 def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
-    """One that the worker folded before it was damaged, one that it comes to, and one at the end of the log."""
+    """A batch that the worker folded before the damage, one that it reaches later, and one at the log's end."""
     rng = random.Random(seed)
     tables = tmp_path / "tables"
     with opened(url) as log:
@@ -138,7 +138,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
             await_folded(log, worker)
             checked = client.verify()
             assert (checked.mismatches, checked.root, checked.unchecked) == ([], expected, [])
-        # No worker runs: the next one comes to a batch that it never read.
+        # No worker runs: the next one reaches a batch that it never read.
         behind = log.offsets.ends([place := TopicPlace(log.topics.observations, partition)])[place]
         append_batches(log, rng, 3)
         second = rot_batch(rotting, log.topics.observations, partition, behind)
@@ -154,7 +154,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
             assert refold_command(*shlex.split(command)[1:], log=url).status == 0
             await_folded(log, worker)
             assert not status_of(worker, partition)["damage"]
-            # The last batch of a partition: behind it nothing comes.
+            # The last batch of a partition: nothing follows it.
             append_batches(log, rng, 1)
             await_folded(log, worker)
         before = log.offsets.ends([place])[place]
@@ -169,7 +169,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
             assert client.verify().mismatches == []
             append_batches(log, rng, 1)
             await_folded(log, worker)
-            # Restored and taken back, its records count again.
+            # Restored and with the ruling removed, its records count again.
             last.heal()
             assert refold_command("quarantine", "remove", f"observations/{partition}/{last.last}", log=url).status == 0
             await_folded(log, worker)
@@ -206,7 +206,7 @@ def test_a_worker_without_its_table_waits_at_a_batch(rotting: Kafka, url: str, t
 def test_a_record_whose_length_is_damaged_is_named_and_set_aside_with_what_its_batch_has_after_it(
     rotting: Kafka, url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka's client gives neither a record nor an error there, in a batch that is not compressed."""
+    """In an uncompressed batch Kafka's client returns neither a record nor an error there."""
     rng = random.Random(seed)
     compressing(monkeypatch, "none")
     monkeypatch.setattr(range_reader, "SILENT_S", 2.0)
@@ -227,10 +227,10 @@ def test_a_record_whose_length_is_damaged_is_named_and_set_aside_with_what_its_b
         assert str(refused.value).endswith(f"{command}{wound.first} --log {log.url}")
         shutil.rmtree(tables / str(partition))
         with running(url, tables) as worker:
-            # An epoch may end within the batch: then a worker needs the rest of it, and names where that begins.
+            # An epoch may end within the batch: then a worker needs the rest of it, and names its start.
             needed = int(await_damage(worker, partition).partition(command)[2].split()[0])
             assert wound.first <= needed <= wound.last
-            # The other partition goes on meanwhile.
+            # The other partition continues meanwhile.
             append_batches(log, rng, 1)
             await_true(lambda: status_of(worker, 1 - partition).get("caught_up", False))
             for offset in sorted({needed, wound.first}, reverse=True):
@@ -250,7 +250,7 @@ def test_a_record_whose_length_is_damaged_is_named_and_set_aside_with_what_its_b
 
 
 class _Store:
-    """The states that a feed says, as a sink holds them."""
+    """The states of a feed, as a sink has them."""
 
     def __init__(self) -> None:
         self.states: dict[str, EntityState] = {}
@@ -291,7 +291,7 @@ def verified(url: str) -> None:
 def test_a_batch_of_changes_is_passed_over_once_it_is_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
-    """Nobody knows whose changes they were: verify and sinks do without."""
+    """The entities of the changes are unknown: verify and sinks work without them."""
     rng = random.Random(seed)
     early, late = _Store(), _Store()
     with opened(url) as log:
@@ -307,7 +307,7 @@ def test_a_batch_of_changes_is_passed_over_once_it_is_set_aside(
             await_folded(log, worker)
             fresh = [each for each in records_of(log, log.topics.changes) if each[1].offset >= seen[each[0]]]
             whole = [(each, batch_of(rotting, log.topics.changes, each, raw.offset)) for each, raw in fresh]
-            # Of several changes, as most are: a worker on a slow machine may emit one alone.
+            # A batch of several changes, as most are: a worker on a slow machine may emit a single one.
             partition, batch = rng.choice([each for each in whole if each[1].last > each[1].first])
             append_batches(log, rng, 1)
             await_folded(log, worker)

@@ -1,5 +1,5 @@
-"""A batch of `.keys` that a broker's disk damaged, and that may have destroyed a key: it is named, and set aside only
-by who gives up every key before it. So nothing that was erased can be read again."""
+"""A batch of `.keys` damaged on a broker's disk, which may have destroyed a key: it is named, and set aside only
+together with every key before it. So erased content stays unreadable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 MASTER = {"REFOLD_MASTER_KEY": base64.b64encode(b"7" * 32).decode()}
 REPEATED = 50
-"""So often that the batch is compressed: else the damage shows after a while only."""
+"""Enough repeats for a compressed batch: otherwise the damage is detected only after a while."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def ring_of(log: AgentLog) -> KafkaKeyRing:
 
 
 def destroy_in_one_batch(rotting: Kafka, url: str) -> int:
-    """Destroy the key of run:a, over and over in one batch; its first offset."""
+    """Destroy the key of run:a repeatedly in one batch, and return its first offset."""
     address = parse_url(url)
     with opened(url) as log:
         place = TopicPlace(log.topics.keys, 0)
@@ -87,7 +87,7 @@ def test_a_batch_of_keys_is_set_aside_by_who_gives_up_the_keys_before_it(rotting
             assert (dry.status, dry.json["aside"], dry.json["records"]) == (0, False, REPEATED), dry
             assert asked(url, "runs", "--text", "word").status == 2
             assert asked(url, *shlex.split(command)[1:]).status == 0
-            # Who was running reads on by itself.
+            # A running reader continues without a restart.
             record(running, "c")
             assert running.recording("c").input == {"of": "word-c"}
     with open_log(url) as log:

@@ -56,7 +56,7 @@ def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
 
 
 def damage(kafka: Kafka, log: KafkaLog, partition: int, raw: Any) -> Rot:
-    """Damage an observation so that nobody can read it."""
+    """Damage an observation so that it is unreadable."""
     return rot(kafka, log.topics.observations, partition, raw.value, raw.value[:5] + b"\xff" * (len(raw.value) - 5))
 
 
@@ -73,7 +73,7 @@ def root(log: KafkaLog, *, full: bool = False) -> str:
 
 
 def root_without(url: str, log: KafkaLog, aside: set[tuple[int, int]]) -> str:
-    """The root of a log that was never told what is at some places."""
+    """The root of a log that never had the records at some places."""
     records = [
         (log.registry.decode(raw.value), raw.value)
         for partition, raw in records_of(log, log.topics.observations)
@@ -87,7 +87,7 @@ def root_without(url: str, log: KafkaLog, aside: set[tuple[int, int]]) -> str:
 
 
 def page_of(url: str) -> str:
-    """What a worker's page says."""
+    """Return the content of a worker's page."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read().decode())
 
@@ -108,12 +108,12 @@ def refused_tail(url: str) -> str:
 
 
 def await_folding(worker: Running) -> None:
-    """Return when a worker folds every partition."""
+    """Wait until a worker folds every partition."""
     await_true(lambda: all(status_of(worker, each).get("state") == "folding" for each in range(2)))
 
 
 def await_damage(worker: Running, partition: int) -> str:
-    """What a worker says that a partition waits at."""
+    """Return the position at which a worker reports that a partition waits."""
     await_true(lambda: bool(status_of(worker, partition).get("damage")), "the worker does not say so")
     worker.look()
     return str(status_of(worker, partition)["damage"])
@@ -139,7 +139,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             entity = raw.key.decode()
             wound = damage(rotting, log, partition, raw)
 
-            # Who needs it is told its place and the command.
+            # Every reader that needs it gets its place and the command.
             refused = refold_command("rebuild", "--full", log=url).refused()
             name = f"{log.topics.prefix}.observations"
             assert f"{name} {partition}={raw.offset}: the record of {entity} is damaged" in refused
@@ -161,7 +161,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             assert (done.status, done.json["aside"]) == (0, True), done
             assert "it is set aside" in refold_command(*words).refused()
 
-            # From here on it is as if it had never been recorded, at every point and for everyone.
+            # From here on it is as if it had never been recorded, at every point and for every reader.
             assert root(log) == root(log, full=True) == expected
             await_true(lambda: status_of(worker, partition).get("state") == "folding")
             await_folded(log, worker)
@@ -181,7 +181,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             history_ids = [each.observation for each in client.history(entity)] if raw.offset else []
             assert raw.header("refold-id").hex() not in history_ids
 
-            # Taken back it is needed again: the worker waits at it, and says so; the other partition is folded on.
+            # After restoring, it is needed again: the worker waits at it and says so; the other partition continues.
             assert refold_command("quarantine", "remove", words[2], log=url).status == 0
             with pytest.raises(DamagedRecord):
                 root(log, full=True)
@@ -198,7 +198,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             other = 1 - partition
             await_true(lambda: status_of(worker, other).get("lag") == 0)
 
-            # The brokers' data is restored: everything is as it was.
+            # The brokers' data is restored: everything is as before.
             wound.heal()
             await_folded(log, worker)
             after = root(log, full=True)
@@ -307,7 +307,7 @@ def sees(change, log):
 def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
     rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent's worker ends at a damaged change, and says the command; then it goes on from there."""
+    """An agent's worker ends at a damaged change, and names the command; then it continues from there."""
     module = tmp_path / "seeing.py"
     module.write_text(AGENT, encoding="utf-8")
     said_by_agent = module.with_suffix(".txt")
@@ -390,7 +390,7 @@ def test_random_damage_rulings_and_restarts_leave_what_a_whole_log_would_fold_to
             set_record_aside(log, "observations", *at, NOW_MS, apply=True)
             aside.add(at)
         context.close()
-        # A client that knows no worker of before.
+        # A client without knowledge of earlier workers.
         with asked_worker(url, tables) as (last, _), refold.open(url) as asking:
             await_folded(log, last)
             whole = asking.verify()

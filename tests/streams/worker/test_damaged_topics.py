@@ -1,5 +1,5 @@
-"""Batches of the other topics that a broker's disk damaged: what can be made again, or is named by whoever lacks it, is
-passed over; what answers depend on is named, and set aside by an administrator."""
+"""Batches of the other topics damaged on a broker's disk: data that can be rebuilt, or whose loss is named, is
+skipped; data on which answers depend is named, and set aside by an administrator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from refold_tests.waiting import await_true
 pytestmark = pytest.mark.timeout(600)
 
 MARKERS = ("first" * 40, "second" * 40)
-"""So long that their records are compressed: else the damage shows after a while only."""
+"""Long enough for compressed records: otherwise the damage is detected only after a while."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def offsets_of(log: KafkaLog, topic: str) -> list[tuple[int, int]]:
 
 
 def refused(url: str, *arguments: str) -> str:
-    """What a command says that ends with exit status 2."""
+    """Return the output of a command that ends with exit status 2."""
     done = refold_command(*arguments, log=url)
     assert done.status == 2, done
     return done.err
@@ -56,7 +56,7 @@ def refused(url: str, *arguments: str) -> str:
 def test_a_batch_of_definitions_is_named_set_aside_and_taken_back(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
-    """The ruling comes after the batch in the topic that cannot be read: who meets the batch reads ahead for it."""
+    """The ruling is after the batch in the unreadable topic: a reader that reaches the batch reads ahead for it."""
     rng = random.Random(seed)
     topic = f"{parse_url(url).prefix}.schemas"
     with opened(url) as log:
@@ -82,7 +82,7 @@ def test_a_batch_of_definitions_is_named_set_aside_and_taken_back(
     assert (dry.status, dry.json["topic"], dry.json["aside"], dry.json["records"]) == (0, "schemas", False, 1), dry
     assert command in refused(url, "verify")
     assert refold_command(*shlex.split(command)[1:]).status == 0
-    # The definition is unknown now, which whoever needs it says; registered again, it serves as before.
+    # The definition is unknown now, and every reader that needs it reports that; registered again, it works as before.
     assert "no schema with id" in refused(url, "state", entity)
     with opened(url) as log:
         assert [(each.topic, each.records) for each in log.set_aside()] == [("schemas", 1)]
@@ -127,7 +127,7 @@ def test_a_batch_of_markers_and_rulings_is_named_and_set_aside(
 
 
 def test_a_batch_of_verdicts_is_named_and_set_aside(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
-    """Then each record that a lost verdict was on is named, for nobody knows any more that it counts for nothing."""
+    """Then each record with a lost verdict is named, because nobody knows any more that it does not count."""
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -179,7 +179,7 @@ def test_batches_of_epochs_are_passed_over_and_counted(rotting: Kafka, url: str,
             }
             doctor = refold_command("doctor", log=url)
             assert "in batches that cannot be read" in doctor.out
-            # Epochs go on being made.
+            # Epochs continue to be sealed.
             append_batches(log, rng, 1)
             await_folded(log, worker)
             client.snapshot()
@@ -206,7 +206,7 @@ def test_a_content_in_a_damaged_batch_is_missed_by_whoever_needs_it_alone(rottin
             CorruptionError, match=rf"{topic}/{log.partitions + index}, offset 0: chunk 0 of the content"
         ):
             log.blobs.get(digest(lost))
-        # Another put of it serves in its place.
+        # Another put of the content replaces it.
         log.blobs.put(digest(lost), lost)
         assert log.blobs.get(digest(lost)) == lost
         place = TopicPlace(topic, partition_of_content(digest(unknown), log.partitions))

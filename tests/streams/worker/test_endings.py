@@ -1,4 +1,4 @@
-"""What ends a worker is said truly: a folder that was removed, a disk that is full, a table that cannot be closed, a
+"""A worker reports the true cause of its end: a removed folder, a full disk, a table that cannot be closed, a
 library that aborts the process."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_folder_that_is_removed_ends_the_worker_and_the_next_one_makes_it_agai
 
 
 def documented(folder: Path) -> re.Pattern[str]:
-    """The line that docs/OPERATIONS.md says a worker on a full disk ends with, for a partition of this folder."""
+    """The last line of a worker on a full disk, as in docs/OPERATIONS.md, for a partition of this folder."""
     pages = (ROOT / "docs" / "OPERATIONS.md").read_text()
     (line,) = re.findall(r"`(refold: /var/lib/refold/3: no space left [^`]*)`", " ".join(pages.split()))
     pattern = re.escape(line).replace(re.escape("/var/lib/refold/3"), rf"{re.escape(str(folder))}/\d+")
@@ -109,7 +109,7 @@ def test_a_full_disk_shows_before_it_ends_the_worker_as_documented(url: str, tmp
 
 
 def test_a_process_that_aborts_is_named_and_the_next_start_goes_on(log: KafkaLog, tmp_path: Path, seed: int) -> None:
-    """As an assertion of Kafka's client ends it: by SIGABRT, in the midst of transactions."""
+    """SIGABRT in the middle of transactions, as from an assertion of Kafka's client."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     feeding = Feeding(log.url, history(rng, 150), rng)
@@ -167,7 +167,7 @@ def test_everything_is_closed_whatever_fails_and_the_first_failure_is_told(
             found.drain()
     assert len(tried) == log.partitions > 1
     for path in tried[1:]:
-        Database.open(path, kind="table").close()  # LockedError where it was not closed
+        Database.open(path, kind="table").close()  # LockedError if it was not closed
 
 
 def test_close_all_makes_every_call_and_raises_the_first_failure() -> None:

@@ -1,4 +1,4 @@
-"""What a client has workers do and tell: verify over all that a log can hold, damage found, epochs kept, look-ups."""
+"""A client's requests to workers: verify of any log content, found damage, pinned epochs, look-ups."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def url(kafka: SharedKafka, prefix: str) -> str:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers in this process seal whenever something was folded."""
+    """Make workers in this process seal after each fold."""
     monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
     monkeypatch.setattr(snapshots, "EVERY_MS", 0)
     monkeypatch.setattr(chunk, "CHUNK_BYTES", 500)
@@ -52,8 +52,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("always")
 def test_verify_finds_nothing_wrong_in_a_log_that_had_everything(url: str, tmp_path: Path, seed: int) -> None:
-    """Repeats, retractions, late ones, verdicts, definitions taken up midway, epochs; also without workers, and where
-    these are behind."""
+    """Repeats, retractions, late records, verdicts, new definitions midway, epochs; also without workers, and if
+    these lag."""
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -116,7 +116,7 @@ def test_epochs_are_kept_by_workers_and_without_any(url: str, tmp_path: Path) ->
                 client.pin([*epochs, Epoch(0, 1 << 40, 1)])
             assert [each.epoch for each in client.snapshots() if each.pinned_at is not None] == epochs[:1]
             assert [each.partition for each in client.collect(dry_run=True)] == [0, 1]
-            # One that folds nothing takes the partitions, and the worker takes them back with the next records.
+            # A process that does not fold takes the partitions, and the worker takes them back with the next records.
             with refold.open(url, worker="http://127.0.0.1:9") as alone:
                 alone.pin(epochs[1:])
                 alone.unpin(epochs[:1])
@@ -180,7 +180,7 @@ def test_look_ups_are_what_the_log_holds(url: str, tmp_path: Path, seed: int) ->
 
 
 class Behind(TableClient):
-    """Tables that hold the records below an offset of each partition, at most so many of an answer."""
+    """Tables with the records below an offset of each partition, which limit the size of each answer."""
 
     def __init__(self, log: KafkaLog, through: int) -> None:
         self._log = log
@@ -210,7 +210,7 @@ class Behind(TableClient):
 
 
 def test_what_tables_do_not_hold_yet_is_read_behind_them(url: str, seed: int) -> None:
-    """Wherever they end, also past what the reader has seen, every answer is the log's."""
+    """Wherever the tables end, also past what the reader has read, every answer matches the log."""
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)

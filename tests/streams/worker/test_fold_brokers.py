@@ -1,4 +1,4 @@
-"""Brokers that are restarted, killed and paused under a folding worker while clients append without a pause."""
+"""Brokers that are restarted, killed and paused while a worker folds and clients append continuously."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from refold_tests.sample_types import THING
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
-# Longer than any broker is away here.
+# Longer than any broker is away in these tests.
 PATIENT = {"session_ms": 40_000, "transaction_ms": 60_000}
 # Longer than a client's request waits for its broker.
 AWAY_S = 22.0
@@ -32,7 +32,7 @@ def test_a_broker_that_is_restarted_or_killed(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int,
     settings: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Clients that were there before go on behind it, and so does a worker, or it ends by name and is started again."""
+    """Existing clients continue afterwards, and so does a worker, or it ends with a named error and is restarted."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     kafka = kafka_cluster()
@@ -56,7 +56,7 @@ def test_a_broker_that_is_restarted_or_killed(
         kept.drain()
         check_whole(log, tmp_path, acknowledged)
     print(f"ended {len(kept.said)} times: {kept.said}")
-    # What fails before the commit is emitted again, while a transaction may still take so long.
+    # A transaction that fails before the commit is emitted again, within its time limit.
     undecided = [each for each in kept.said if re.search("transaction .* could not (emit|send its offsets)", each)]
     assert not undecided or settings is not PATIENT
 
@@ -64,7 +64,7 @@ def test_a_broker_that_is_restarted_or_killed(
 def test_three_brokers_of_which_leaders_and_coordinators_die_under_load(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """One at a time: what leads a partition that is folded, or coordinates the worker's transactions or its group."""
+    """One broker at a time: the leader of a folded partition, or the coordinator of the transactions or the group."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     kafka = kafka_cluster(nodes=3)
@@ -80,7 +80,7 @@ def test_three_brokers_of_which_leaders_and_coordinators_die_under_load(
                 fed.await_more()
                 what, (topic, partition) = places[(first + number) % len(places)]
                 victim = kafka.leader_of(topic, partition)
-                # A paused one is looked for as long as its connections stand, which takes a minute.
+                # A paused broker is tried for as long as its connections are open, which takes a minute.
                 how = rng.choice([kafka.kill, kafka.stop, kafka.pause]) if number else kafka.kill
                 print(f"{how.__name__} node {victim}, which {what}")
                 how(victim)
@@ -100,7 +100,7 @@ def test_three_brokers_of_which_leaders_and_coordinators_die_under_load(
 
 
 def victims(log: KafkaLog) -> list[tuple[str, tuple[str, int]]]:
-    """What a broker does for a worker named w, and the partition whose leader does it."""
+    """The role of a broker for a worker named w, and the partition whose leader has this role."""
     leads = [(f"leads {topic}/{each}", (topic, each)) for topic in (log.topics.observations, log.topics.changes)
              for each in range(log.partitions)]  # fmt: skip
     transactions = coordinator_of("__transaction_state", f"{log.topics.group}.fold.w")
@@ -109,7 +109,7 @@ def victims(log: KafkaLog) -> list[tuple[str, tuple[str, int]]]:
 
 
 def coordinator_of(topic: str, name: str) -> tuple[str, int]:
-    """The partition of Kafka's own topic that a name belongs to: Java's hash of it, of 4 partitions (settings.py)."""
+    """The partition of Kafka's own topic for a name: Java's hash of it, for 4 partitions (settings.py)."""
     value = 0
     for letter in name:
         value = (31 * value + ord(letter)) % 2**32

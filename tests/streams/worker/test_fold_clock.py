@@ -1,4 +1,4 @@
-"""A broker whose clock steps back under a folding worker that is killed: recorded_at never falls."""
+"""A broker whose clock steps back while a folding worker is killed: recorded_at never decreases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEPS_MS = (0, 1, 7, 1_000, -1, -900, -50_000)
 def test_a_clock_that_steps_back_under_a_worker(
     log: KafkaLog, kafka: SharedKafka, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """It stands here as one that lets producers make times up while a worker runs; each kill comes among its steps."""
+    """The broker is simulated by producers that set timestamps while a worker runs; each kill is between its steps."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     broker = Broker(kafka.bootstrap, log.topics.prefix)

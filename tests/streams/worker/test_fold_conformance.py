@@ -1,4 +1,4 @@
-"""A log on Kafka open together with its worker, which is asked over its pages: the whole conformance suite."""
+"""A log on Kafka with a worker that answers over its pages: the whole conformance suite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class AwaitingLog(KafkaLog):
-    """One that returns when what it wrote is folded and its changes can be read, as an embedded log does."""
+    """A log whose writes return once they are folded and their changes can be read, as for an embedded log."""
 
     is_awaited = True
 
@@ -43,7 +43,7 @@ class AwaitingLog(KafkaLog):
 
 
 class BesideWorker(Opened):
-    """Written and read by one client, with a worker beside it."""
+    """Written and read by one client, with a running worker."""
 
     has_workers = True
 

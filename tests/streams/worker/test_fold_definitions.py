@@ -1,4 +1,4 @@
-"""Definitions taken up while records are folded: each change `redefined` once, also when the worker is killed at it."""
+"""New definitions while records are folded: each change is `redefined` once, also if the worker is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_definitions_registered_midway_fold_every_entity_again(
 def test_types_that_appear_while_a_worker_runs_are_taken_up_before_their_first_record(
     kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record may be there before the worker has looked at `.schemas`: here it never looks there by itself."""
+    """A record may arrive before the worker has read `.schemas`: here it never reads it without a reason."""
     monkeypatch.setattr(FoldService, "_follow_definitions", lambda _: None)
     url = url_of(kafka.bootstrap, prefix)
     types: dict[str, dict[str, object]] = {

@@ -1,4 +1,4 @@
-"""Workers killed, paused and robbed on a real broker: each observation folded once, each change emitted once."""
+"""Workers killed, paused and fenced on a real broker: each observation is folded once, each change emitted once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 def test_kills_at_any_moment(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """Among them those between the steps of the protocol; records come meanwhile."""
+    """Kills also between the steps of the protocol, while records arrive."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     url = url_of(kafka.bootstrap, prefix)
@@ -37,7 +37,7 @@ def test_kills_at_any_moment(
             running = worker(child, url, tmp_path, moment=moment, count=rng.randrange(1, 4))
             ends_at = time.monotonic() + rng.random() * 2
             while running.process.poll() is None and (moment or time.monotonic() < ends_at):
-                # Repeats keep it busy until it comes to its moment.
+                # Repeats keep the worker busy until it reaches the kill's moment.
                 some = [*islice(observations, 8)] or rng.choices(known, k=3)
                 known += some
                 acknowledged |= append(log, some)

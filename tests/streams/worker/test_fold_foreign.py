@@ -1,4 +1,4 @@
-"""Records that refold did not write, in every topic of a log: every reader, command and worker goes on past them."""
+"""Records that refold did not write, in every topic of a log: every reader, command and worker skips them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def url(kafka: SharedKafka, prefix: str) -> str:
 def test_junk_in_every_topic_ends_no_reader_and_no_worker_and_is_counted(
     url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before and after the valid records of each topic, with a worker at work, and for those who begin anew."""
+    """Before and after the valid records of each topic, with a running worker, and for new readers."""
     monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
     monkeypatch.setattr(snapshots, "EVERY_MS", 0)
     rng = random.Random(seed)
@@ -87,7 +87,7 @@ def test_junk_in_every_topic_ends_no_reader_and_no_worker_and_is_counted(
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_junk_in_schemas_gives_every_reader_the_same_registry(kafka: SharedKafka, prefix: str, is_first: bool) -> None:
-    """Also where it comes before the first definition: it cannot choose the log's id space."""
+    """Also before the first definition: it cannot choose the log's id space."""
     broker = Broker(kafka.bootstrap, prefix)
     with opened(url_of(kafka.bootstrap, prefix)) as log:
         place = Position(0, 0)

@@ -1,4 +1,4 @@
-"""Workers with and without the native kernel fold one log in turns, each where the other left off."""
+"""Workers with and without the native kernel fold one log alternately, each from where the other stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_workers_with_and_without_the_kernel_take_turns(
 
     monkeypatch.setattr(NativeFolder, "fold", counted)
     for turn in range(TURNS):
-        # What the kernel folds, and of every kind what it does not.
+        # Observations that the kernel folds, and every kind that it does not.
         plain = [said(f"{A}-{number % 20}", turn * 200 + number) for number in range(200)]
         acknowledged |= append(log, [*plain, *disturbed[turn::TURNS]])
         monkeypatch.setenv(SWITCH, str(turn % 2))

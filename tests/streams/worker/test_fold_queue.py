@@ -57,7 +57,7 @@ class Queue:
             self.paused.set()
 
     def await_full(self, more: int) -> None:
-        """Return when it was found full so many times more."""
+        """Wait until it was found full this many more times."""
         wanted, deadline = self.full + more, time.monotonic() + PATIENCE_S
         while self.full < wanted:
             assert time.monotonic() < deadline
@@ -65,7 +65,7 @@ class Queue:
 
 
 class Counting:
-    """A producer that says when its queue is full."""
+    """A producer that reports when its queue is full."""
 
     def __init__(self, queue: Queue, producer: Any) -> None:
         self._queue = queue

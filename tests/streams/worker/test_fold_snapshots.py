@@ -1,4 +1,4 @@
-"""Workers seal epochs while they fold: killed in the middle, robbed of partitions, and what others make of it."""
+"""Workers that seal epochs while they fold: killed midway, fenced, and read by others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ sealer.ENTITIES_MIN, runtime.cores = 0, lambda: 2
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers in this process seal whenever something was folded."""
+    """Make workers in this process seal after each fold."""
     monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 1)
     monkeypatch.setattr(snapshotter, "SHARE_MAX", math.inf)
     monkeypatch.setattr(snapshots, "EVERY_MS", 0)
@@ -62,7 +62,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_epochs(log: KafkaLog) -> int:
-    """Every epoch that shows is whole; every record that shows is of one. Returns how many epochs there are."""
+    """Check that each visible epoch is complete, and each visible record is of one. Returns the number of epochs."""
     log.refresh()
     count = 0
     for partition in range(log.partitions):
@@ -82,7 +82,7 @@ def check_epochs(log: KafkaLog) -> int:
 
 
 def check_rebuilt(log: KafkaLog) -> None:
-    """A client begins from epochs in every partition, and finds what a full replay does, byte for byte."""
+    """A client starts from epochs in every partition, and gets the result of a full replay, byte for byte."""
     log.refresh()
     cut = Cut(log.log_id, log.ends(), len(log.registry), log.registry.digest())
     assert len(epochs_used(assert_full_replay(log, cut))) == log.partitions
@@ -204,7 +204,7 @@ def test_partitions_move_while_they_are_sealed(
 def test_who_slept_while_sealing_writes_nothing_of_it(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, moment: str
 ) -> None:
-    """It wakes up when another has taken its partitions over, and sealed on."""
+    """It resumes after another worker has taken its partitions and sealed further epochs."""
     print(f"seed {seed}")
     observations = history(random.Random(seed), 300, ENTITIES)
     rest = iter(observations)

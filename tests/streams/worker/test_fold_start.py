@@ -1,4 +1,4 @@
-"""What a worker finds at its start: its table, or another; its offsets, or none; its transactions, or what is left."""
+"""What a worker finds at its start: its table or another one, its offsets or none, open transactions or none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def forget_offsets(log: KafkaLog) -> None:
 
 
 def put_stored(folder: Path, partition: int, **changed: object) -> None:
-    """Change what a table says of itself."""
+    """Change a table's metadata."""
     with Database.open(folder / str(partition), kind="table") as database:
         stored = read_stored(database)
         assert stored is not None
@@ -81,7 +81,7 @@ def test_a_lost_folder_is_made_again_and_emits_nothing_again(log: KafkaLog, tmp_
 
 
 def test_a_table_that_is_behind_follows_without_emitting(log: KafkaLog, tmp_path: Path, seed: int) -> None:
-    """As after a power cut, or with the copy of a disk."""
+    """As after a power cut, or with a copied disk."""
     observations = history(random.Random(seed), 300)
     acknowledged = append(log, observations[:100])
     fold_all(log, tmp_path / "now")
@@ -137,7 +137,7 @@ def test_another_logs_table_and_one_past_the_logs_end_are_refused_by_name(log: K
 
 
 def test_offsets_past_the_logs_end_are_refused(log: KafkaLog, tmp_path: Path) -> None:
-    """As of a log that lost its records with its brokers' disks."""
+    """As for a log that lost its records with its brokers' disks."""
     at = Reached(9, 1)
     consumer = log.clients.reader(**{"group.id": log.topics.group})
     consumer.commit(offsets=[TopicPartition(log.topics.observations, 0, at.offset, at.metadata)], asynchronous=False)

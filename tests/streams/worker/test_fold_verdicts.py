@@ -1,4 +1,4 @@
-"""Records that are no observations: each gets its verdict, with its bytes, and the fold goes on behind it."""
+"""Records that are not observations: each gets its verdict, with its bytes, and the fold continues after it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_bad_record_gets_its_verdict_once_and_the_rest_is_folded(
 def test_each_partitions_poison_and_misplaced_records_get_one_verdict_whenever_the_worker_is_killed(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """At any moment, among them those between the steps of the protocol; good records come between the bad ones."""
+    """Kills at any moment, also between the steps of the protocol; good records are between the bad ones."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     with opened(url_of(kafka.bootstrap, prefix, 4)) as log:
@@ -160,7 +160,7 @@ def test_ids_that_a_bound_log_does_not_hold_are_asked_of_the_registry_and_an_out
     kafka: SharedKafka, prefix: str, own_registry: SchemaRegistry, tmp_path: Path, seed: int,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """It asks again and again, and says once that it waits, and that it goes on."""
+    """The worker asks repeatedly, and logs once that it waits, and once that it continues."""
     for name in ("ASKED_S", "RETRY_S"):
         monkeypatch.setattr(service, name, 0.1)
     url, settings = url_of(kafka.bootstrap, prefix), RegistrySettings((own_registry.url,))

@@ -1,4 +1,4 @@
-"""Definitions that a stranger registers and that name code: a worker imports none of it, and folds the others on."""
+"""Untrusted definitions that name code: a worker does not import it, and keeps folding other types."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAME = "refold_trap:folded"
 
 
 def strange(log: KafkaLog, definition: TypeDefinition, number: int) -> bytes:
-    """Write an observation of such a type; its id."""
+    """Write an observation of such a type, and return its id."""
     observation = said(f"{definition.name}/{number}", number, last="x")
     data = TypeVersion(definition, 0, 0).codec.encode_observation(observation)
     produce(log, log.partition_of(observation.entity), (observation.entity.encode(), data, [], ""))
@@ -73,7 +73,7 @@ def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_reg
     assert run(["deadletters", "retry", "--reason", "held", "--log", log.url]) == 1
     assert not imported.exists()
 
-    # The operator takes the code as theirs: its definition comes, the worker is given it, and the records are retried.
+    # The operator accepts the code: its definition is registered, the worker gets it, and the records are retried.
     monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{NAME}")
     monkeypatch.setattr("refold_trap.folded.refold_version", 3, raising=False)
     code = code_of(NAME)
@@ -135,7 +135,7 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
     with refold.open(log.url, read_only=True) as reader:
         before = reader.rebuild()
     acknowledged |= append(log, history(rng, 40))
-    # What a stranger writes by it is held; by a version whose observations have the same bytes, it is an observation.
+    # A record written with it is held; with a version whose observations have the same bytes, it is an observation.
     observation = said(f"{THING.name}/{rng.randrange(12)}", 1_000, extra=1)
     data = TypeVersion(pending, 0, 0).codec.encode_observation(observation)
     produce(log, log.partition_of(observation.entity), (observation.entity.encode(), data, [], ""))
@@ -149,7 +149,7 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
     assert log.registry.versions(THING.name)[-1].definition == THING
     assert run(["verify", "--log", log.url]) == 0
 
-    # The operator takes it as theirs: a worker that has the code activates it, and the record is retried.
+    # The operator accepts it: a worker with the code activates it, and the record is retried.
     monkeypatch.setattr("refold_tests.histories.folded.refold_version", 3, raising=False)
     mine = other_code(str(code_of("refold_tests.histories:folded")["source"]), 3, extra=extra)
     put_definition(log, mine)
@@ -166,7 +166,7 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
 
 
 def test_an_activation_takes_both_of_its_records(log: KafkaLog, tmp_path: Path) -> None:
-    """Who is killed between the two has activated nothing, and a place that nobody with the right wrote is a hole."""
+    """A process killed between the two has activated nothing, and a position without an authorisation is a hole."""
     append(log, [said(f"{THING.name}/a", 1)])
     fold_all(log, tmp_path)
     more = {"name": "more", "type": ["null", "long"], "refold.reducer": "latest"}

@@ -1,4 +1,4 @@
-"""A log that lost records, or is another one than the tables are of: said by name, with what to do."""
+"""A log that lost records, or is not the tables' log: the error names the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def refusal(url: str, folder: Path, *, is_standby: bool = False) -> RefoldError:
-    """What a worker ends with at its start."""
+    """Return the error with which a worker ends at its start."""
     with running(url, folder, is_standby=is_standby) as found:
         problem = found.failed()
     assert isinstance(problem, RefoldError)
@@ -46,7 +46,7 @@ def refusal(url: str, folder: Path, *, is_standby: bool = False) -> RefoldError:
 
 
 def delete_records(log: KafkaLog, below: dict[int, int]) -> None:
-    """As retention would, or an operator."""
+    """Delete records, as retention or an operator would."""
     admin = log.clients.admin()
     places = [TopicPartition(log.topics.observations, number, offset) for number, offset in below.items()]
     for done in admin.delete_records(places).values():
@@ -114,7 +114,7 @@ def test_another_partitions_table_is_refused(log: KafkaLog, tmp_path: Path) -> N
 
 
 def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog, tmp_path: Path, seed: int) -> None:
-    """As of a log that lost its end, and is longer by now: here the table is what is changed."""
+    """As for a log that lost its end and has grown since: here the table is changed instead."""
     append(log, history(random.Random(seed), 100))
     fold_all(log, tmp_path)
     with Database.open(tmp_path / "0", kind="table") as database:
@@ -132,7 +132,7 @@ def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog
 
 @pytest.mark.kafka
 def test_a_broker_that_lost_the_end_of_its_disk(tmp_path: Path, seed: int) -> None:
-    """Its file is cut while it is down. What is left moves to a new log, as the messages say."""
+    """Its file is truncated while it is down. The remaining records move to a new log, as the messages say."""
     observations = history(random.Random(seed), 200)
     with started(data=tmp_path / "kafka") as kafka:
         url = url_of(kafka.bootstrap, "cut", 1)
@@ -169,7 +169,7 @@ def move(origin: str, to: str, folder: Path) -> None:
 
 
 def cut_end(kafka: Kafka, data: Path, partition: str) -> None:
-    """Kill the broker, take the last third of a partition's file away, and start it again."""
+    """Kill the broker, remove the last third of a partition's file, and start it again."""
     kafka.kill(1)
     (folder,) = data.rglob(partition)
     (file,) = folder.glob("*.log")

@@ -1,4 +1,4 @@
-"""Standbys: tables that follow what others fold, and are taken over with little left to read."""
+"""Standbys: tables that follow other workers' folds, and are taken over with little left to read."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def await_true(holds: Callable[[], bool], *workers: Child | Running) -> None:
 
 
 def is_level(log: KafkaLog, standbys: Standbys) -> bool:
-    """Whether every table stands at its partition's end; where all is decided."""
+    """Return whether every table is at its partition's end, if everything is decided."""
     standbys.check()
     return {number: each["offset"] for number, each in standbys.status().items()} == log.ends()
 
@@ -88,7 +88,7 @@ def is_level(log: KafkaLog, standbys: Standbys) -> bool:
 def contents(
     folder: Path, partitions: int
 ) -> dict[int, tuple[StoredPosition | None, dict[Family, list[tuple[bytes, bytes]]]]]:
-    """Where each table of a folder stands and what it holds."""
+    """Return the position and the content of each table of a folder."""
     found = {}
     for number, database in tables(folder, partitions).items():
         with database:
@@ -97,7 +97,7 @@ def contents(
 
 
 def all_ends(log: KafkaLog) -> dict[TopicPlace, int]:
-    """The ends of every partition of every topic, with what is not decided."""
+    """The ends of every partition of every topic, including undecided records."""
     admin = log.clients.admin()
     topics = admin.list_topics(timeout=30).topics
     mine = [name for name in topics if name.startswith(f"{log.topics.prefix}.")]
@@ -115,12 +115,12 @@ def spoil(log: KafkaLog) -> None:
 
 
 def states(each: Running) -> list[object]:
-    """What a worker says it is with each partition."""
+    """Return the role that a worker reports for each partition."""
     return [found["state"] for _, found in sorted(each.service.status().items())]
 
 
 def is_warm(log: KafkaLog, each: Running, owned: int) -> bool:
-    """Whether it folds so many partitions, has the others as standbys, and all that there is in its tables."""
+    """Return whether it folds this many partitions, has the others as standbys, and its tables are complete."""
     status = each.service.status()
     return (
         states(each).count("folding") == owned
@@ -130,7 +130,7 @@ def is_warm(log: KafkaLog, each: Running, owned: int) -> bool:
 
 
 def test_a_standby_holds_what_the_owner_does_and_writes_nothing(log: KafkaLog, tmp_path: Path, seed: int) -> None:
-    """Records come, definitions are registered, records with verdicts are among them; then all is quiet."""
+    """Append records, some with verdicts, and register definitions; then nothing more happens."""
     observations = history(random.Random(seed), 300)
     acknowledged = append(log, observations[:100])
     definitions = list(versions(3))[1:]
@@ -285,7 +285,7 @@ def test_a_folder_with_standbys_is_one_workers(log: KafkaLog, tmp_path: Path) ->
 
 
 def test_a_standby_of_another_log_is_refused_by_name(log: KafkaLog, kafka: SharedKafka, tmp_path: Path) -> None:
-    """The folder of a log of the same cluster, by another prefix."""
+    """The folder of a log on the same cluster, with another prefix."""
     append(log, history(random.Random(0), 50))
     fold_all(log, tmp_path)
     with opened(url_of(kafka.bootstrap, f"{log.topics.prefix}-other", PARTITIONS)) as other:
@@ -299,6 +299,6 @@ def test_a_standby_of_another_log_is_refused_by_name(log: KafkaLog, kafka: Share
 
 
 def check_chain(log: KafkaLog) -> None:
-    """The changes so far are an unbroken chain without a repeat."""
+    """Check that the changes so far are a chain without gaps or repeats."""
     log.refresh()
     last_changes(log)

@@ -1,4 +1,4 @@
-"""What a worker is told and asked by strangers has the form in the docs, or is refused before anything is done."""
+"""Requests from untrusted clients have the documented form, or are refused before anything is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from refold.streams.worker.operations import Operations
 
 
 class Log:
-    """A log of four partitions; whatever else is asked of the service would fail the test."""
+    """A log of four partitions; any other request to the service would fail the test."""
 
     partitions = 4
 

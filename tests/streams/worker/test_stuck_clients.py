@@ -1,4 +1,4 @@
-"""Clients that would stand still for ever: after their broker lost its partitions for a while, and in one call."""
+"""Clients that would hang for ever: after their broker lost its partitions for a while, and in one call."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from refold_tests.waiting import await_true
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-# Longer than the broker's session with its controller, which fences it then.
+# Longer than the broker's session with its controller, which then fences it.
 FENCED_S = 14.0
 
 MEMBERS = 40
 JOINED_S = 60.0
 
-# The third time that offsets are sent, the call never comes back.
+# The third call that sends offsets never returns.
 HANGING = """
 import threading
 from refold.streams.log.kafka import clients
@@ -55,9 +55,9 @@ clients.Producer = Hanging
 def test_a_broker_that_was_fenced(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, after_s: float
 ) -> None:
-    """Of a worker that began just now, clients may hear of no broker at all: the one that answers is fenced itself.
+    """Clients of a worker that has just started may know no broker at all: the one that answers is fenced itself.
 
-    Its transactions may end it (streams/log/kafka/clients.py); then it is started again.
+    Failed transactions may end the worker (streams/log/kafka/clients.py); then it is started again.
     """
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -80,7 +80,7 @@ def test_a_broker_that_was_fenced(
 
 
 def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
-    """Of so many, some ask for the topic where nobody answers any more, and are not told."""
+    """Of several clients, some request the topic from a broker that no longer answers, and get nothing."""
     kafka = kafka_cluster()
     with opened(url_of(kafka.bootstrap, "b")) as log:
         kafka.pause(1)
@@ -103,7 +103,7 @@ def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., K
 
 
 def test_a_member_that_has_nobody_to_ask(log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its first moment on, as one that forgot its only broker: who joins in its place is told."""
+    """A member is silent from the beginning, as if it lost its only broker: the one that replaces it gets answers."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         dead = "{}:{}".format(*nobody.getsockname())
@@ -121,7 +121,7 @@ def test_a_member_that_has_nobody_to_ask(log: KafkaLog, tmp_path: Path, monkeypa
 def test_a_member_that_has_nobody_to_ask_any_more(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_all: bool
 ) -> None:
-    """What it had is given to who joins in its place; where nobody else has an answer either, it keeps it."""
+    """Its partitions go to the member that replaces it; if no other member gets an answer either, it keeps them."""
     asked: list[Consumer] = []
 
     class Deafened(Consumer):
@@ -135,7 +135,7 @@ def test_a_member_that_has_nobody_to_ask_any_more(
     monkeypatch.setattr(clients, "Consumer", Deafened)
     every = [*range(log.partitions)]
     if are_all:
-        # Twice the member was compared with another one.
+        # The member was compared with another one twice.
         given, taken = _serve(log, tmp_path, lambda *_: len({*asked}) == 3)
         assert (sorted(given), taken) == (every, [])
     else:
@@ -147,7 +147,7 @@ def test_a_member_that_has_nobody_to_ask_any_more(
 def test_a_client_that_is_never_told_of_the_end(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_told_records: bool
 ) -> None:
-    """Of a partition that is not behind: another client is told, and the worker is caught up."""
+    """A partition without a lag: another client gets the end, and the worker catches up."""
     print(f"seed {seed}")
     made: list[Consumer] = []
 
@@ -178,7 +178,7 @@ def test_a_client_that_is_never_told_of_the_end(
 
 
 def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]], bool]) -> tuple[list[int], list[int]]:
-    """What a member was given, and what was taken from it before it left."""
+    """The partitions that a member got, and those that were revoked before it left."""
     given: list[int] = []
     taken: list[int] = []
     config = FoldConfig(log.url, folder, "w", session_ms=40_000)
@@ -193,7 +193,7 @@ def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]]
 
 
 def test_a_call_that_never_comes_back(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
-    """The batch is emitted by another producer, and the worker can end."""
+    """Another producer emits the batch, and the worker can end."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     found = worker(child, log.url, tmp_path, before=HANGING, transaction_ms=30_000)

@@ -1,4 +1,4 @@
-"""Users' agents see committed changes only, each until it is done."""
+"""Users' agents get only committed changes, each until it is done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Followed:
 
     def __init__(self, kafka: SharedKafka, prefix: str, child: Start, folder: Path, partitions: int = 1) -> None:
         self.broker = Broker(kafka.bootstrap, prefix)
-        # Compressed as what the fold writes.
+        # Compressed like the fold's own writes.
         topic = self.broker.topic("changes", partitions, compression_type="lz4")
         self.place = TopicPlace(topic, 0)
         self.group = f"{prefix}.agents"
@@ -49,7 +49,7 @@ class Followed:
         return list(self._described().members)
 
     def shares(self) -> list[int]:
-        """How many partitions each member has, once the group is stable; empty before."""
+        """Return how many partitions each member has once the group is stable; empty before."""
         described = self._described()
         if described.state != ConsumerGroupState.STABLE:
             return []
@@ -76,7 +76,7 @@ def followed(kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path) -> F
 
 
 def ended(process: Child) -> tuple[list[str], int]:
-    """What else it says, and its exit status."""
+    """Return its remaining output, and its exit status."""
     lines = []
     while line := process.line():
         lines.append(line)
@@ -150,7 +150,7 @@ def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
 def test_a_change_is_acknowledged_only_once_the_agents_are_done_with_it(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A kill while an agent works has that change come again; SIGTERM waits for the agent."""
+    """After a kill while an agent works, the change is delivered again; SIGTERM waits for the agent."""
     gate = tmp_path / "gate"
     monkeypatch.setenv("REFOLD_TEST_GATE", f"document/a v2={gate}")
     followed.commit(1, 2, 3)
@@ -192,7 +192,7 @@ def test_a_partition_is_given_up_once_its_change_is_done_and_none_comes_twice(
 
 
 def stopped_after(process: Child, count: int) -> list[str]:
-    """Stop a worker once it has said so many lines; everything it said."""
+    """Stop a worker once it has printed this many lines, and return its whole output."""
     lines = [process.line() for _ in range(count)]
     rest, status = stopped(process)
     assert status == 0
@@ -233,7 +233,7 @@ def test_a_member_that_shares_out_in_another_way_ends_the_worker(
 def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
     followed: Followed, child: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a member is silent the group lets no other one in, until its session is over."""
+    """While a member is silent, the group admits no other member until its session has expired."""
     monkeypatch.setenv("REFOLD_TEST_OUT_OF_GROUP_S", "5")
     stranger(followed, child, "cooperative-sticky").signal(signal.SIGSTOP)
     lines, status = ended(followed.start(monkeypatch))
@@ -243,7 +243,7 @@ def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
 
 
 def test_records_that_were_deleted_are_passed_over(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group's offset is below the first record that is left; agents go on there."""
+    """The group's offset is below the first remaining record; agents continue there."""
     followed.commit(1)
     process = followed.start(monkeypatch)
     assert process.line() == "saw document/a v1"
@@ -261,7 +261,7 @@ def test_records_that_were_deleted_are_passed_over(followed: Followed, monkeypat
 
 @pytest.mark.timeout(900)
 def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers share one partition, and nothing is written for longer than one may be out of the group."""
+    """Two workers share one partition, and nothing is written for longer than a worker may be out of the group."""
     followed.commit(1)
     processes = [followed.start(monkeypatch), followed.start(monkeypatch, instance="two")]
 
@@ -270,7 +270,7 @@ def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch:
             process.look()
         return followed.shares() == [0, 1]
 
-    # However long joining takes; from then on neither has a reason to be out.
+    # Joining may take any time; after that neither has a reason to leave.
     await_true(have_joined, within_s=300)
     for process in processes:
         process.say(f"{OUT_S}")

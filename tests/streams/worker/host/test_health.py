@@ -1,4 +1,4 @@
-"""What health, readiness and metrics say of brokers, group and folder: pure, by a clock of the test's own."""
+"""Health, readiness and metrics of brokers, group and folder: pure functions, with the test's clock."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> Non
     changed = {name.partition("[")[0] for name in before if before[name] != during[name]}
     assert changed.isdisjoint(gauges)
     assert {"refold_broker_connected", "refold_group_member", "refold_partition_owned"} <= changed
-    # A member again, which gets the partition back, or does not: what was folded is told for a while.
+    # A member again, with or without the partition: the folded offset is still reported for a while.
     around = well()._replace(group=Condition(True, SINCE_MS))
     lag = {name for name in before if name.startswith("refold_group_lag_records")}
     assert before.keys() - series().keys() == lag

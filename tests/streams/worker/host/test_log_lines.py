@@ -1,4 +1,4 @@
-"""What a worker writes to standard error: in JSON every line has the fixed keys, and the manual has every event."""
+"""A worker's lines on standard error: in JSON every line has the fixed keys, and the manual has every event."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from refold_tests.worker_process import COMMAND
 
 ROW = re.compile(r"^\| `(\w+)` \| (info|warning|error) \|(.*?)\| ", re.MULTILINE)
 PAGE = ROOT / "docs" / "OPERATIONS.md"
-# In the order of a worker that starts, meets a bad record, and is told to stop.
+# The order for a worker that starts, reads a bad record, and is stopped.
 RUN = ["serving", "started", "partitions_taken", "partition_rebuilt", "dead_letter", "draining", "drained"]
 Line = dict[str, Any]
 
@@ -89,7 +89,7 @@ class Lines:
 
 @pytest.fixture
 def run() -> Any:
-    """Starts workers that are gone after the test."""
+    """Starts workers that end with the test."""
     started: list[Lines] = []
 
     def start(*words: object) -> Lines:
@@ -147,7 +147,7 @@ def test_libraries_warnings_and_threads_that_fail_write_no_lines_of_their_own(
     level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()
-    others, root.handlers = root.handlers, []  # as in a process of its own: pytest's handlers take every record
+    others, root.handlers = root.handlers, []  # as in a separate process: pytest's handlers take every record
     try:
         with warnings.catch_warnings(), logged_to_stderr(level, "json"):
             warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""A worker's log lines: one a record, read back as text and as JSON; dead letters are rate limited."""
+"""A worker's log lines: one per record, read back as text and as JSON; dead letters are rate limited."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_dead_letters_are_counted_past_a_bound_and_told_of_again_later(log: logg
 def test_logging_is_as_it_was_after_a_worker(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that runs a worker and goes on, such as a test, loses nothing of its own log."""
+    """A process that runs a worker and continues, such as a test, keeps its own log."""
     log = logging.getLogger("refold.tests.after")
     with caplog.at_level(logging.INFO):
         with logged_to_stderr("warning", "text"):

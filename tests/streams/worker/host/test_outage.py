@@ -1,4 +1,4 @@
-"""The only broker is killed, or stands still, under a worker: pages, metrics and log say so, and when it is back.
+"""The only broker of a worker is killed, or hangs: pages, metrics and log report that, and its return.
 
 Nothing is lost, and the worker does not end.
 """
@@ -44,7 +44,7 @@ def observe(url: str, number: int) -> None:
 
 
 def test_a_topic_that_is_deleted_shows(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
-    """Of `.changes` nothing is read while nothing is recorded: only who asks for the topics sees that it is gone."""
+    """Nothing reads `.changes` while nothing is recorded: only a request for the topics shows that it is gone."""
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"
     observe(f"{url}?partitions=2", 1)
@@ -70,7 +70,7 @@ def test_a_topic_that_is_deleted_shows(kafka_cluster: Callable[..., Kafka], tmp_
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], tmp_path: Path, how: str) -> None:
-    """A broker that is paused stands still for over a minute, with all its connections."""
+    """A paused broker hangs for over a minute, with all its connections open."""
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"
     observe(f"{url}?partitions=2", 1)
@@ -92,7 +92,7 @@ def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], 
         assert said["broker"]["since"] in said["why"]
         assert worker.get("/health")[1]["broker"] == said["broker"]
         assert (value(worker, "refold_broker_connected"), value(worker, "refold_brokers")) == (0, 0)
-        # Its session is over, and what it had may be another's.
+        # Its session has expired, and another worker may own its partitions.
         await_true(lambda: value(worker, "refold_group_member") == 0)
         status, said = worker.get("/health")
         assert not said["group"]["member"]

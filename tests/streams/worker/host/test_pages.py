@@ -1,4 +1,4 @@
-"""The worker's pages over HTTP: what they say, and how a question finds the worker that can answer it."""
+"""The worker's pages over HTTP: their content, and how a request reaches the worker that can answer it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Serve = Callable[..., str]
 
 
 PARTITIONS = {"a": 0, "b": 1, "c": 2}
-"""What the workers of these names have."""
+"""The partitions of the workers with these names."""
 
 
 def partition_of(entity: str) -> int:
-    """By the first letter of the entity's id."""
+    """Return the partition by the first letter of the entity's id."""
     return PARTITIONS.get(entity.partition("/")[2][:1], 7)
 
 
 class Noting:
-    """Notes what a worker is told to do, and does it for its own partition; "refuse" is refused."""
+    """Notes a worker's commands, and runs them for its own partition; "refuse" is refused."""
 
     names = ("seal", "refuse")
 
@@ -74,7 +74,7 @@ def said_by(name: str) -> Callable[[str, Mapping[str, str]], object]:
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Serves a worker that owns the entities which begin with its name; returns its URL."""
+    """Serves a worker that owns the entities whose ids begin with its name; returns its URL."""
     with ExitStack() as ending:
 
         def start(name: str, owner: str | None = None, access: Access | None = None, **given: Any) -> str:
@@ -101,7 +101,7 @@ def serve() -> Iterator[Serve]:
 
 
 def get(url: str) -> tuple[int, Any]:
-    """Status and what the page says."""
+    """Return status and content of the page."""
     try:
         with urlopen(url, timeout=20) as found:
             content, status = found.read(), found.status
@@ -136,9 +136,9 @@ def test_who_does_not_commit_what_there_is_is_not_healthy(serve: Serve) -> None:
     assert (status, said["healthy"], said["partitions"]["5"]["lag"]) == (503, False, 8)
     assert "partition 5 has had 8" in said["why"]
     assert "partition 3" not in said["why"]
-    # Nothing that starting it again would mend.
+    # Nothing that a restart would fix.
     assert health(uncommitted_s=STALLED_S + 1, waits_for="the registry")[0] == 200
-    # Long after the last commit, when there was nothing to commit, is no matter.
+    # A long time since the last commit does not matter if there was nothing to commit.
     assert health(uncommitted_s=0.5, last_commit_s=9_000.0)[0] == 200
 
 
@@ -191,7 +191,7 @@ def test_a_question_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:
         {"by": "b", "entity": "document/bé", "since": "@m"},
     )
     assert get(f"{url}/state/document/b-unknown") == (404, {"error": "document/b-unknown: nothing"})
-    # b would know c, but has been asked by another worker already.
+    # b knows c, but the request is already forwarded by another worker.
     status, said = get(f"{url}/state/document/c1")
     assert (status, "ask again" in said["error"]) == (503, True)
 
@@ -255,10 +255,10 @@ def test_what_is_to_be_done_is_done_by_every_worker_for_its_own(serve: Serve) ->
     status, said = told(f"{with_own}/seal", partitions=[0, 1, 2])
     assert (status, "partition 2" in said["error"], "ask again" in said["error"]) == (503, True, True)
     assert told(f"{with_own}/refuse", partitions=[]) == (400, {"error": "a will not"})
-    # One that has partitions and is gone: nobody says that it did its part.
+    # A worker that owned partitions is gone: nobody reports that it did its part.
     status, said = told(f"{url}/seal", partitions=[0, 1])
     assert (status, "127.0.0.1:9" in said["error"]) == (503, True)
-    # Asked by another worker it asks nobody.
+    # A request forwarded by another worker is not forwarded again.
     status, content = post(f"{url}/seal", b'{"partitions": [0, 1]}', **{FORWARDED: "1"})
     assert (status, [each["by"] for each in json.loads(content)["partitions"]]) == (200, ["a"])
 
@@ -284,7 +284,7 @@ def test_what_cannot_be_taken_is_refused(serve: Serve) -> None:
 
 
 def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
-    """Who was told of a URL on loopback may be on another machine than its worker."""
+    """A client with a loopback URL may be on another machine than the worker."""
     url = serve("a")
     for log, expected in ((b"log", 200), (b"other", 409)):
         assert post(f"{url}/lookup/1?partition=0", b"?", **{LOG: log.hex()})[0] == expected
@@ -293,11 +293,11 @@ def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
     assert get(f"{forwarding}/state/document/a1")[0] == 409
 
 
-# Strangers
+# Untrusted clients
 
 
 def test_what_another_worker_is_asked_is_made_of_checked_parts(serve: Serve) -> None:
-    """A target that names a server is refused; one with odd letters reaches the owner as the same entity."""
+    """A target that names a server is refused; one with unusual characters reaches the owner as the same entity."""
     heard: list[str] = []
 
     def said(entity: str, given: Mapping[str, str]) -> object:
