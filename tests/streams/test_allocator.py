@@ -1,4 +1,4 @@
-"""What a process keeps of memory that was freed: as it really is with glibc, in processes of their own."""
+"""Freed memory that a process keeps: measured with glibc, in separate processes."""
 
 from __future__ import annotations
 

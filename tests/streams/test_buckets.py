@@ -1,4 +1,4 @@
-"""Bucket digests kept from epoch to epoch, whole and changed in part, within bounds and past them."""
+"""Bucket digests kept between epochs, complete and partly changed, within bounds and above them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pieces(view: View) -> list[Piece]:
 
 @pytest.mark.parametrize("number", range(2))
 def test_changed_in_part_they_are_what_they_are_when_set(seed: int, number: int) -> None:
-    """Of entities that share buckets, and of a table that is set whole now and then."""
+    """Entities that share buckets, and a table that is replaced as a whole now and then."""
     rng = random.Random(seed + number)
     table = Table(rng, 300, partitions=512)
     buckets, before = Buckets(1 << 30), dict[str, bytes]()

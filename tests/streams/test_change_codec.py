@@ -1,4 +1,4 @@
-"""Changes as bytes: what is written at once is what the schema's own writer writes, and is read back as it was."""
+"""Changes as bytes: the direct encoder writes the same as the schema's writer, and its bytes are read back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def steps_of(seed: int, length: int = 60) -> list[ChangeStep]:
 
 
 def by_field(step: ChangeStep) -> ChangeStep:
-    """A step as a change holds it: field by field, in each in order."""
+    """A step as in a change: field by field, in order within each."""
     shown = [each._replace(old=as_written(each.old), new=as_written(each.new)) for each in step.mutations]
     return step._replace(mutations=sorted(shown, key=lambda mutation: mutation.field))
 
@@ -70,7 +70,7 @@ def test_a_change_is_read_back_as_it_was(seed: int) -> None:
             found = codec.decode(data)
             assert found._replace(steps=[]) == change._replace(steps=[])
             assert [by_field(step) for step in found.steps] == [by_field(step) for step in change.steps]
-            # Nobody reads a part of it other than by the published schema.
+            # No part of it reads differently with the published schema.
             body = io.BytesIO(data[FRAME_BYTES:])
             fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(VERSION.changes.text)), None)
             assert body.read() == b""
@@ -88,7 +88,7 @@ def test_what_is_no_change_is_refused_wherever_it_ends() -> None:
 
 
 def test_another_writers_blocks_are_read_by_the_schema() -> None:
-    """A block may say its size in bytes, which no change that is written here does."""
+    """A block may contain its size in bytes; no change written by refold does."""
     codec = ChangeCodec(VERSION)
     for steps in (steps_of(2), steps_of(3)):
         change = Change("t/1", bytes(32), 0, len(steps), None, HASHES[1], 9, False, steps)

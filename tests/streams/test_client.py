@@ -1,4 +1,4 @@
-"""The log as its users hold it: what is recorded when, by which definition, and by whom."""
+"""The log's public interface: what is recorded when, with which definition, and by whom."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_some_entities_are_read_together_as_each_by_itself(tmp_path: Path) -> No
 
 
 def test_a_process_that_is_behind_does_not_bring_an_older_definition_back(tmp_path: Path) -> None:
-    """Another process took up a newer version of a type since this one opened the log with the older file."""
+    """Another process registered a newer version of a type after this one opened the log with the older file."""
     with open_log(tmp_path) as first, open_log(tmp_path, types=(THING,)) as second:
         take(first, [said(A, 0, more=7)], NEWER)
         second.observe(A, {"last": 3})
@@ -134,7 +134,7 @@ def test_a_reader_answers_and_does_not_write(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_an_owner_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a flush of ours, so much may be kept until it is durable, in number and in bytes, and no more."""
+    """Without an explicit flush, pending observations are bounded in number and in bytes until they are durable."""
     monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_RECORDS", 2_000)
     monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_BYTES", 5_000_000)
     monkeypatch.setattr("refold.streams.log.file.outbox.BATCH_BYTES", 1_000_000)

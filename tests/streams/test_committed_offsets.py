@@ -1,4 +1,4 @@
-"""A group's committed offsets as a real broker keeps them, and that nothing else in the package asks for them."""
+"""A group's committed offsets on a real broker; nothing else in the package requests them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fold tells of its latest records: all that is asked for, or nothing."""
+"""The fold's data on its latest records: everything requested, or nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTITIONS = 3
 
 
 def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each entity as the last of its records left it, or without its state, once."""
+    """Each entity once, with the state after its last record, or without a state."""
     monkeypatch.setattr(dirty_entities, "NAMES_MAX", 150)
     rng = random.Random(seed)
     told = DirtyEntities(60 * STATE_BYTES)
@@ -110,7 +110,7 @@ def test_what_an_epoch_was_sealed_past_is_let_go() -> None:
 
 
 def test_who_has_most_pays_for_what_is_too_much() -> None:
-    """A partition of which nobody asks does not take the room of those that are folded."""
+    """A partition that is never queried does not use the memory of those that are folded."""
     told = DirtyEntities(100)
     told.tell(0, 0, 1, [(b"t/a", bytes(50))])
     told.tell(0, 1, 2, [(b"t/b", bytes(40))])

@@ -1,4 +1,4 @@
-"""What is exported and imported again is the same set: ids, states and root, by JSON lines and by Avro containers."""
+"""Export and import preserve the set: ids, states and root, with JSON lines and with Avro containers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIG = "tool_config/acme"
 
 
 def written(log: Log, path: Path, at: str | None = None) -> int:
-    """Export to a file, by its ending; how many observations that were."""
+    """Export to a file, in the format of its ending; returns the number of observations."""
     outgoing = RunningExport(log.port, log.point(at).cut)
     with path.open("wb") as file:
         if path.suffix == ".avro":
@@ -201,7 +201,7 @@ def test_any_history_in_any_order_is_the_same_state(
         assert rooted(one) == rooted(other) == (root, len(distinct), len(states))
 
 
-# Definitions that travel
+# Exported definitions
 
 
 def v2() -> dict[str, Any]:
@@ -229,7 +229,7 @@ def test_an_export_carries_the_types_it_needs(evolved: str, tmp_path: Path, name
     if name == "x.jsonl":
         lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
         assert [list(json.loads(line)) for line in lines[:2]] == [["definition", "offset"]] * 2
-        # The definitions come last, doubled, the newer one first.
+        # The definitions are last, twice, the newer one first.
         (tmp_path / name).write_bytes(b"".join([*lines[2:], *reversed(lines[:2]), *lines[:2]]))
     other = f"file:{tmp_path / 'other'}"
     taken(other, tmp_path / name)

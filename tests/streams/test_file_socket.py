@@ -1,4 +1,4 @@
-"""Talking to a log's owner: errors that travel, bounds, and owners that are killed or stopped for real."""
+"""Requests to a log's owner: transmitted errors, bounds, and owners that are really killed or stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from refold.streams.log.file.server import serve
 from refold.streams.rocks.database import Database
 from refold_tests.child import Child
 
-# Long for what is answered at once; only tests of silence wait for less.
+# Long for requests that are answered at once; only tests of silence wait for less.
 PATIENCE_S = 60.0
 
 OWNER = """
@@ -62,7 +62,7 @@ log.close()
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """An empty log that nobody owns."""
+    """An empty log without an owner."""
     Database.create(tmp_path / "log").close()
     return tmp_path / "log"
 
@@ -339,7 +339,7 @@ def test_stop_does_not_wait_for_idle_or_greedy_clients(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as idle, socket.socket(socket.AF_UNIX) as greedy:
         idle.connect(str(path / "owner.sock"))
         greedy.connect(str(path / "owner.sock"))
-        # It asks for much and reads none of it, and has sent half of its next question.
+        # It requests much and reads none of it, and has sent half of its next request.
         greedy.sendall(framing.encode(["x", None]) + b"\x00\x00")
         assert greedy.recv(1) == b"\x01"
         served.stop(grace_s=0.01)
@@ -420,7 +420,7 @@ def test_a_stopped_owner_is_silent(path: Path, child: Callable[..., Child]) -> N
         with pytest.raises(LockedError):
             Database.open(path)
         owner.signal(signal.SIGCONT)
-        # The late answers to what was asked before are not taken for this one's.
+        # Late answers to earlier requests are not taken for the answer to this one.
         patient = Client(path, PATIENCE_S)
         with pytest.raises(ValidationError, match="'mine'"):
             patient.call("check", "mine")
@@ -431,7 +431,7 @@ def test_a_stopped_owner_is_silent(path: Path, child: Callable[..., Child]) -> N
 
 @pytest.mark.parametrize("sent", [struct.pack(">I", 2**32 - 1), struct.pack(">I", 3) + b"\xff\xff\xff"])
 def test_an_answer_that_is_no_message_is_no_refusal_of_the_question(path: Path, sent: bytes) -> None:
-    """An InputError would say that what was asked is at fault, and let go of it."""
+    """An InputError would blame the request, and drop it."""
     with socket.socket(socket.AF_UNIX) as listener, Client(path, PATIENCE_S) as client:
         listener.bind(str(path / "owner.sock"))
         listener.listen()

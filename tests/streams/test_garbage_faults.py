@@ -22,7 +22,7 @@ from refold_tests.opening import PARTITIONS, open_log
 from refold_tests.past import cuts_below
 from refold_tests.world import offsets
 
-# Its snapshot records are many and slow, so that kills come between them.
+# Its snapshot records are many and slow, so that kills happen between them.
 AGER = """
 import random, sys, time
 from pathlib import Path

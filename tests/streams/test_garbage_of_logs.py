@@ -1,4 +1,4 @@
-"""Garbage of a whole log's snapshots: who collects it, and what readers of any process find meanwhile."""
+"""Garbage of a whole log's snapshots: which process collects it, and what readers see meanwhile."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_another_process_pins_and_collects_through_the_owner(tmp_path: Path) -> 
 
 
 class Behind(SnapshotReader):
-    """Who read every manifest before, and reads the records now."""
+    """A reader that read every manifest before, and reads the records now."""
 
     def __init__(self, there: SnapshotReader, partitions: int) -> None:
         self._there = there

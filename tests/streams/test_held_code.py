@@ -1,6 +1,6 @@
-"""Files and logs that name code which the operator did not register: nothing of it is imported, others' entities go on.
+"""Files and logs that name code which the operator did not register: it is not imported, and other entities work.
 
-The code is there to be imported: a module that leaves a file behind when it is.
+The code can be imported: the module creates a file when it is.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Trapped:
         self.types.write_text(json.dumps(document))
 
     def file(self, form: str) -> Path:
-        """What of the log stands in a file."""
+        """Return the part of the log that is in a file."""
         return self.folder / ("log.archive.avro" if form == "archive" else f"log.{form}")
 
     def ask(self, *arguments: object, log: str = "log", more: str = "") -> Done:
-        """A command in a process that could import the module; it has not, unless it was told to."""
+        """Run a command in a process that could import the module; check that it does so only if allowed."""
         self.imported.unlink(missing_ok=True)
         path = f"{SOURCE}:{self.folder}"
         reducers = {"REFOLD_REDUCERS": more}
         return refold_command(*arguments, log=f"file:{self.folder / log}", more={"PYTHONPATH": path, **reducers})
 
     def refused(self, *arguments: object, log: str = "log") -> str:
-        """Why a command refuses; nothing was imported."""
+        """Return why a command refuses; check that nothing was imported."""
         said = self.ask(*arguments, log=log).refused()
         assert not self.imported.exists()
         return said

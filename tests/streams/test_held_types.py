@@ -1,4 +1,4 @@
-"""Which types are held: by their versions that are in effect, and by no others."""
+"""Which types are held: only versions in effect decide."""
 
 from __future__ import annotations
 

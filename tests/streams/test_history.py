@@ -1,4 +1,4 @@
-"""History, differences and changes between any two points, against the naive reference."""
+"""History, differences and changes between any two points, compared with the naive reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def as_mutation(row: Row) -> dict[str, Any]:
 
 
 def in_order(mutations: Iterable[dict[str, Any]]) -> list[bytes]:
-    """Within one version the order is not promised."""
+    """The order within one version is not guaranteed."""
     return sorted(encode(each) for each in mutations)
 
 
@@ -119,7 +119,7 @@ def test_a_difference_of_observed_times(tmp_path: Path, seed: int) -> None:
                 changed = {field for field in sides[0].keys() | sides[1].keys()
                            if encode(sides[0].get(field)) != encode(sides[1].get(field))}  # fmt: skip
                 found = {row.field for row in rows if row.entity == name} - {"links"}
-                # An element of append that is held by another observation differs, though the value does not.
+                # An element of append with another holder differs, although its value does not.
                 assert changed <= found
                 assert found - changed <= {"log"}
 

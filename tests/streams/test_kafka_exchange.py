@@ -1,4 +1,4 @@
-"""Export, import and archives between Kafka and folders: the same ids and roots, and every cut as it was."""
+"""Export, import and archives between Kafka and folders: the same ids and roots, and unchanged cuts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHANGED = defined(document(last={"type": "long", "refold.reducer": "max"}))
 
 @pytest.fixture
 def url(broker: Broker) -> Callable[[str], str]:
-    """The URL of a log of the test's own, by a name."""
+    """Return the URL of a separate log for this test, by a name."""
     return lambda name: f"kafka://{broker.bootstrap}/{broker.prefix}.{name}?partitions={PARTITIONS}"
 
 
@@ -81,7 +81,7 @@ def test_exports_give_the_same_ids_and_roots(
 def test_what_a_log_has_is_read_once_for_an_import(
     url: Callable[[str], str], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much is imported, and though no worker has an index of it."""
+    """For any number of imported observations, even without a worker's index."""
     read = refreshed = 0
     own_records, own_refresh = KafkaLog.read, KafkaLog.refresh
 
@@ -146,7 +146,7 @@ def unsettled(broker: Broker, log: Log, rng: random.Random) -> Iterator[str]:
 
 
 def answers(log: Log, whens: list[str]) -> list[Any]:
-    """What a log says at every point: its cut and root, or that there is no answer."""
+    """Return a log's answer at every point: its cut and root, or that there is none."""
     found: list[Any] = []
     for when in whens:
         try:

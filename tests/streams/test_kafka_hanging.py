@@ -1,4 +1,4 @@
-"""Calls of a client that may never come back."""
+"""Calls of a client that may never return."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_an_unwanted_definition_is_set_aside_and_taken_back(
             assert (whole.mismatches, whole.foreign) == ([], [])
             assert client.state(A).fields["last"] == 3
 
-            # What was set aside is not registered again by a producer, nor is anything decided by one.
+            # A producer cannot register a set-aside definition again, nor decide anything.
             with pytest.raises(SchemaError, match="was set aside by an administrator"):
                 log.register(UNWANTED)
             token = next(each for each in log.schemas._tokens if log.manifests.decided(each))
@@ -129,7 +129,7 @@ def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, p
 
 
 def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: Path) -> None:
-    """By the commands, as docs/OPERATIONS.md has them."""
+    """With the commands in docs/OPERATIONS.md."""
 
     with opened(url) as log:
         log.register(KNOWN)

@@ -38,7 +38,7 @@ LENGTH = 300
 
 @contextmanager
 def opened(kafka: SharedKafka, prefix: str, *, read_only: bool = False) -> Iterator[Log]:
-    """The log as a client has it."""
+    """The log, opened by a client."""
     port = KafkaLog(parse_url(f"kafka://{kafka.bootstrap}/{prefix}?partitions={PARTITIONS}"), read_only=read_only)
     with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_surroundings()) as log:
         yield log
@@ -79,7 +79,7 @@ def past(
 
 
 def assert_same(log: Log, cut: Cut, *, parallel: bool = False) -> dict[str, object]:
-    """A rebuild is the full replay, byte for byte; returns how it came about."""
+    """Check that a rebuild equals the full replay, byte for byte; returns its sources."""
     return assert_full_replay(log.port, cut, parallel=parallel, may_fall_back=True).source()
 
 
@@ -116,7 +116,7 @@ def test_several_processes_rebuild_the_same(kafka: SharedKafka, prefix: str, pas
 def test_other_processes_connect_as_this_one_does(
     kafka_cluster: Callable[..., Kafka], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By settings that were given in Python, and stand in no URL and no environment."""
+    """With settings given in Python that are in no URL and no environment."""
     small_epochs(monkeypatch)
     secured = kafka_cluster(secure=True)
     address = parse_url(f"kafka://{secured.bootstrap}/agents?partitions={PARTITIONS}")
@@ -204,7 +204,7 @@ def test_manifests_that_were_written_over_or_removed_are_done_without(
 def test_garbage_that_a_reader_has_not_heard_of_does_not_mislead_it(
     kafka: SharedKafka, prefix: str, past: KafkaPast
 ) -> None:
-    """What was removed stays readable until compaction comes, and a reader that looks again begins elsewhere."""
+    """Removed records stay readable until compaction, and a reader that refreshes starts elsewhere."""
     with opened(kafka, prefix, read_only=True) as reader:
         cut = reader.point().cut
         before = assert_same(reader, cut)

@@ -1,4 +1,4 @@
-"""A log's topics on a real broker: made once by whoever comes first, checked by everyone."""
+"""A log's topics on a real broker: created once by the first process, checked by every process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from refold.streams.log.kafka.url import Address, parse_url
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 
-# A broker silent for longer than its session with the controller, which it has to begin anew.
+# A broker is silent for longer than its session with the controller, so it must start a new one.
 FENCED_S = 14.0
 
 

@@ -1,4 +1,4 @@
-"""Layers of chunks against a dict: the same entities, hashes and root, however much was spilled, merged and filed."""
+"""Layers of chunks compared with a dict: the same entities, hashes and root after any spills, merges and filing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refold_tests.reference_root import reference_root, reference_slot
 
 
 class Model:
-    """What the layers should hold, with the state hashes they were given."""
+    """The expected content of the layers, with the given state hashes."""
 
     def __init__(self, rng: random.Random, names: int) -> None:
         self.rng = rng
@@ -29,7 +29,7 @@ class Model:
         self.hashes: dict[str, bytes] = {}
 
     def changed(self) -> str:
-        """One more entity, or another value of one."""
+        """Add an entity, or change the value of one."""
         name = self.rng.choice(self.names)
         self.hashes[name] = self.rng.randbytes(32)
         size = self.rng.choice((0, 30, 30, 2_000))
@@ -37,7 +37,7 @@ class Model:
         return name
 
     def chunks(self, names: set[str]) -> list[bytes]:
-        """A layer of these as a snapshot has it."""
+        """Return a layer of these as in a snapshot."""
         writer = ChunkWriter()
         groups = grouped((name, self.packed[name]) for name in names)
         full = [data for each, members in groups if (data := writer.add(each, members)) is not None]
@@ -47,7 +47,7 @@ class Model:
         return sorted((name.encode(), found) for name, found in given.items() if place(name) == where)
 
     def assert_held(self, layers: Layers) -> None:
-        """Everything that can be asked, against the dicts."""
+        """Compare the result of every query with the dicts."""
         rows = list(layers.rows())
         assert len(rows) == len(self.packed)
         assert dict(rows) == self.packed
@@ -96,7 +96,7 @@ def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.Mon
 
 
 def test_much_that_is_put_is_merged_and_filed(seed: int) -> None:
-    """The paths above are gone through at all: levels of merged layers, and a file."""
+    """Check that the paths above are covered: levels of merged layers, and a file."""
     model = Model(random.Random(seed), 50)
     store = ChunkStore(memory_bytes=0)
     layers = Layers(store, put_bytes=1)
@@ -182,7 +182,7 @@ def test_a_damaged_chunk_is_refused(seed: int) -> None:
 
 
 def test_a_chunk_whose_file_was_damaged_is_an_error(seed: int) -> None:
-    """What is filed away is checked when it comes back."""
+    """Filed data is checked when it is read back."""
     model = Model(random.Random(seed), 400)
     store = ChunkStore(memory_bytes=0)
     layers = Layers(store)
@@ -234,7 +234,7 @@ def test_a_root_is_that_of_the_reference(seed: int, count: int) -> None:
 
 
 def test_digests_set_one_by_one_and_read_between(seed: int) -> None:
-    """A slot that was asked for is hashed again after its next change."""
+    """A slot whose hash was read is hashed again after its next change."""
     rng = random.Random(seed)
     table: dict[str, bytes] = {}
     digests = Digests()

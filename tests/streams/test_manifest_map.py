@@ -1,4 +1,4 @@
-"""What was seen of `.manifests` can be asked for while a refresh waits for a broker that does not answer."""
+"""The map of `.manifests` can be read while a refresh waits for a broker that does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way of saying WHEN, resolved to a cut; and cuts as text."""
+"""Every form of WHEN, resolved to a cut; and cuts as text."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_a_damaged_text_is_refused(cut: Cut, rng: random.Random) -> None:
     at = rng.randrange(len("cut:1."), len(text))
     letter = rng.choice("ABab01-_=+/ \n")
     for damaged in (text[:at] + letter + text[at + 1 :], text[:at] + text[at + 1 :], text[:at] + letter + text[at:]):
-        # What is still a whole cut is another one, and says so.
+        # If it is still a complete cut, it is another one, and its text shows that.
         try:
             found = parse_cut(damaged)
         except InputError:

@@ -1,4 +1,4 @@
-"""A container's share of the processors: what its control group and the groups around it say."""
+"""A container's processor quota: from its control group and the enclosing groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebuilding at any cut, against the naive reference: states, roots, and what takes no part in them."""
+"""Rebuilding at any cut, compared with the naive reference: states, roots, and what does not affect them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refold_tests.sample_types import NAMES, A, defined, document, said
 
 
 def assert_is(view: StateView, expected: dict[str, dict[str, Any]]) -> None:
-    """The view holds exactly these states."""
+    """Check that the view has exactly these states."""
     hashes = {name: reference_hash(state) for name, state in expected.items()}
     assert view.entity_hashes() == hashes
     assert view.root == reference_root(hashes).hex()

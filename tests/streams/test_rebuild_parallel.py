@@ -1,4 +1,4 @@
-"""Partitions rebuilt by several processes: the same bytes as by one, whatever becomes of the processes."""
+"""Partitions rebuilt by several processes: the same bytes as by one, whatever happens to the processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def everything(view: StateView) -> tuple[object, ...]:
-    """All that a view holds, byte for byte, and how it came about, but for who folded it."""
+    """Return a view's whole content, byte for byte, and its sources, without the processes that folded it."""
     source = {key: value for key, value in view.source.items() if key != "apart"}
     return dict(view._rebuilt.rows()), view.root, len(view), view.observations, source
 
@@ -73,7 +73,7 @@ def some_cuts(log: Log, rng: random.Random, count: int) -> Iterator[Cut]:
 
 
 def children() -> set[int]:
-    """This process' children, ended ones that nobody waited for among them."""
+    """Return this process's children, including ended ones that were not waited for."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -84,7 +84,7 @@ def children() -> set[int]:
 
 @pytest.fixture
 def new_children() -> Callable[[], set[int]]:
-    """Those that were begun in this test: servers of other tests may run."""
+    """Return the children started in this test: servers of other tests may be running."""
     before = children()
     return lambda: children() - before
 
@@ -214,7 +214,7 @@ def _written(folder: Path, text: str) -> Path:
     return path
 
 
-# What goes wrong
+# Faults
 
 
 @pytest.mark.faults
@@ -242,7 +242,7 @@ def test_a_killed_process_is_made_up_for(
             assert problems
             assert all("was folded here: the process for it was ended by signal 9" in each for each in problems)
             assert apart.source["replayed"] == alone.source["replayed"] == 400
-            # What a process read in vain is to be read again.
+            # Records that a failed process has read must be read again.
             assert sum(more for more, _ in progress) == progress[-1][1] >= 400
             assert list(temporary.iterdir()) == []
         assert progress[-1][1] > 400
@@ -321,7 +321,7 @@ print("rebuilt", flush=True)
 
 
 def held(folder: Path) -> Sequence[int]:
-    """The processes that wait in the midst of folding, once there are two."""
+    """Return the processes that wait in the middle of folding, once there are two."""
     deadline = time.monotonic() + PATIENCE_S
     while len(found := [int(each.name) for each in folder.iterdir()]) < 2:
         assert time.monotonic() < deadline
@@ -357,7 +357,7 @@ def test_no_process_and_no_file_outlives_the_rebuild(
         time.sleep(0.01)
 
 
-# What is handed over
+# Handed over data
 
 
 def test_entities_that_are_not_whole_are_not_taken_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tables thrown away, lost or left half made: the same states and answers again, whatever goes on meanwhile."""
+"""Tables that are discarded, lost or incomplete: the same states and answers again, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def indexes(log: Log) -> dict[str, list[tuple[bytes, bytes]]]:
 
 
 def lose(log: Log, key: bytes = TABLE, value: bytes | None = None) -> None:
-    """Remove the record of the table, or put another."""
+    """Remove the table's metadata record, or replace it."""
     write = port_of(log).database.batch()
     if value is None:
         write.delete("meta", key)
@@ -66,7 +66,7 @@ def lose(log: Log, key: bytes = TABLE, value: bytes | None = None) -> None:
 
 
 def answers(log: Log, names: list[str]) -> list[object]:
-    """What a reader can ask of some entities, by every index."""
+    """Every query about some entities, through every index."""
     found: list[object] = []
     for name in names:
         versions = log.state(name).version
@@ -166,7 +166,7 @@ def test_progress_of_an_older_release_is_counted_again(tmp_path: Path) -> None:
 
 
 def test_a_definition_half_taken_up_is_taken_up_after_a_recovery(tmp_path: Path) -> None:
-    """Its changes are not lost: the table is first made by the definition before."""
+    """Its changes are not lost: the table is first rebuilt with the previous definition."""
     newer = defined(document(last={"type": "long", "refold.reducer": "min"}))
     with open_log(tmp_path) as log:
         take(log, [said(A, number, last=value) for number, value in enumerate((3, 1, 2))])

@@ -1,4 +1,4 @@
-"""Whoever knows the registry reads what refold writes: confluent-kafka's AvroDeserializer, and Avro in Java."""
+"""Any client of the registry reads what refold writes: confluent-kafka's AvroDeserializer, and Avro in Java."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from refold_tests.shipped import samples
 
 
 class Message(NamedTuple):
-    """Framed bytes, the topic they would stand in, and the codec that wrote them."""
+    """Framed bytes, the topic to which they belong, and the codec that wrote them."""
 
     data: bytes
     topic: str
@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 @pytest.fixture(scope="module")
 def messages(schema_registry: str, tmp_path_factory: pytest.TempPathFactory) -> list[Message]:
-    """Of every shipped type, under the registry's ids."""
+    """Messages of every shipped type, with the registry's ids."""
     prefix = f"t{uuid.uuid4().hex[:12]}"
     found = []
     with SchemaIds(RegistrySettings((schema_registry,))) as ids:

@@ -1,4 +1,4 @@
-"""Which epochs are kept, held to the rules one by one."""
+"""Which epochs are kept, checked by each rule separately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS_MS = (0, 1, HOUR_MS // 7, HOUR_MS - 1, HOUR_MS, HOUR_MS + 1, DAY_MS // 5, 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[EpochAge], set[Epoch]]:
-    """Epochs as time went on, and which of them are pinned."""
+    """Epochs over time, and which of them are pinned."""
     rungs: list[EpochAge] = []
     recorded_at, offset, schemas = BEGIN_MS, 0, 1
     for _ in range(draw(st.integers(0, 30))):

@@ -1,4 +1,4 @@
-"""Sealing and reading epochs of random tables: each epoch, for ever, gives the table it was sealed of."""
+"""Sealing and reading epochs of random tables: each epoch always returns the table from which it was sealed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Sealed = tuple[Manifest, View, dict[str, bytes]]
 
 
 def assert_reads(store: MemoryStore, sealed: Sealed, partitions: int, names: list[str]) -> None:
-    """The epoch is its view, whole and entity by entity."""
+    """Check that the epoch equals its view, as a whole and for each entity."""
     manifest, view, hashes = sealed
     layers = read_epoch(store, manifest, partitions, ChunkStore())
     for name in names:
@@ -84,7 +84,7 @@ def test_every_epoch_is_its_table(seed: int, number: int, monkeypatch: pytest.Mo
 
 
 def test_deltas_bases_cold_spans_and_merged_indexes_all_come_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That random tables go these ways at all."""
+    """Check that random tables reach these paths at all."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 5)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 200)
     rng = random.Random(1)
@@ -143,7 +143,7 @@ def test_two_owners_write_the_same_bytes(seed: int, monkeypatch: pytest.MonkeyPa
 
 
 def spoil(rng: random.Random, store: MemoryStore, span: OffsetSpan) -> None:
-    """A record of the span is gone, or a bit of it is turned."""
+    """Remove a record of the span, or flip a bit in it."""
     offset = rng.randrange(span.start, span.end)
     if rng.random() < 0.3:
         del store.held[offset]
@@ -269,7 +269,7 @@ def test_an_index_that_is_damaged_where_nothing_changed_is_left_for_another(
 
 
 def test_whatever_byte_of_a_chunk_is_flipped_it_is_called_damaged(seed: int) -> None:
-    """Chunks are taken up before their span's digest is known."""
+    """Chunks are used before their span's digest is known."""
     rng = random.Random(seed)
     store, table = MemoryStore(), Table(rng, 30)
     sealer = Sealer(store, LOG_ID, 1)

@@ -1,4 +1,4 @@
-"""Sealing in a process of its own: the same bytes as without one, whatever becomes of the process or of its owner."""
+"""Sealing in a separate process: the same bytes as without one, whatever happens to the process or its owner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SAID = "beside the fold from now on"
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small the table, and with one core too."""
+    """Use the process for tables of any size, and with one core too."""
     monkeypatch.setattr(module, "ENTITIES_MIN", 0)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
 
@@ -93,7 +93,7 @@ def test_it_writes_what_would_be_written_here(
     apart: ProcessSealer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bases, deltas, cold spans and what grows together of them, in parts small and large."""
+    """Bases, deltas, cold spans and their merges, in small and large parts."""
     monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
     rng = random.Random(seed)
     table, beside = Table(rng, names), MemoryStore()
@@ -117,7 +117,7 @@ def test_it_writes_what_would_be_written_here(
 def test_a_process_that_is_killed_is_done_without(
     seed: int, store: MemoryStore, apart: ProcessSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At any moment of an epoch: it is sealed all the same, and said once."""
+    """At any moment of an epoch: it is still sealed, and the failure is logged once."""
     rng = random.Random(seed)
     table = Table(rng, 2_000)
     apart.seal(changed(table, 4_000))
@@ -166,7 +166,7 @@ class Failing(Counting):
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CorruptionError("a bit"), ValueError("a defect")])
 def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exception) -> None:
-    """The very same, and the process goes on with the next epoch."""
+    """The same error, and the process continues with the next epoch."""
     store, table = Failing(), Table(random.Random(seed), 100)
     sealer = over(store)
     sealer.seal(changed(table, 200))
@@ -183,7 +183,7 @@ def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exce
 
 
 def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(seed: int, over: Over) -> None:
-    """What was appended of it before stays where it is, and is nobody's."""
+    """Its earlier records stay where they are, and belong to no epoch."""
     store, table = Failing(), Table(random.Random(seed), 25_000)
     sealer = over(store)
     assert [sealer.seal(changed(table, 50_000, 0.0)).is_base for _ in range(2)] == [True, False]
@@ -195,7 +195,7 @@ def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(
 
 
 class Interrupting(Counting):
-    """Ctrl-C comes while it is asked for its latest epoch."""
+    """Ctrl-C arrives while its latest epoch is requested."""
 
     is_interrupted = False
 
@@ -293,7 +293,7 @@ def test_types_that_cannot_go_to_another_process_are_sealed_here(
 
 
 class Unreadable(Count):
-    """A reducer that another process cannot be told of: it is made of what raises there."""
+    """A reducer that cannot be sent to another process: unpickling it raises there."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return int, ("no number",)
@@ -314,7 +314,7 @@ def test_types_that_another_process_cannot_read_are_sealed_here(
 
 
 def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
-    """An entity that cannot be read, so nobody knows whether it is closed."""
+    """An unreadable entity, so it is unknown whether it is closed."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))
     pid = pid_of(apart)
@@ -427,7 +427,7 @@ class Stoppable(MemoryStore):
 
 
 def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> None:
-    """The process is let go when he has heard of it, and not under his hands."""
+    """The process ends after its user has noticed, and not during use."""
     store = Stoppable()
     sealer = over(store)
     view = Stuck(changed(Table(random.Random(seed), 50), 100))
@@ -461,7 +461,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
 
 @pytest.mark.outside
 def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
-    """Who presses Ctrl-C, or ends a service, sends them to the processes of both."""
+    """Ctrl-C, or the end of a service, sends the signals to both processes."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))
     pid = pid_of(apart)

@@ -1,4 +1,4 @@
-"""What a process and the one that seals for it say, short and long, reaches the other whole and in order."""
+"""Messages between a process and its sealing process, short and long, arrive complete and in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pair = tuple[Channel, Channel]
 
 
 def file_of_memory() -> IO[bytes]:
-    """What systems without memory of a name take."""
+    """The path for systems without named shared memory."""
     found = tempfile.TemporaryFile()  # noqa: SIM115 - as shared_memory
     found.truncate(MEMORY_BYTES)
     return found
@@ -58,7 +58,7 @@ def test_all_that_is_said_comes_back(seed: int, pair: Pair) -> None:
 
 
 def test_what_is_heard_stays_as_it_was(seed: int, pair: Pair) -> None:
-    """Whatever is put into the memory next."""
+    """Any later content of the memory."""
     own, their = pair
     first, second = random.Random(seed).randbytes(1 << 20), b"x" * (1 << 20)
     own.tell([first])

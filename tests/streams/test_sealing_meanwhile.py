@@ -1,4 +1,4 @@
-"""Sealing apart: epochs of other partitions while one takes long, in the same process."""
+"""Sealing in a separate process: epochs of other partitions while one takes long, in the same process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def tables(seed: int) -> Tables:
 
 @pytest.fixture
 def apart(store: Stores, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessSealer]:
-    """However small the tables; all that is read or written goes in many parts."""
+    """For tables of any size; everything is read and written in many parts."""
     monkeypatch.setattr(module, "ENTITIES_MIN", 0)
     monkeypatch.setattr(runtime, "cores", lambda: 2)
     monkeypatch.setattr(request_handler, "PART_BYTES", 10_000)
@@ -150,7 +150,7 @@ def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
 
 
 def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
-    """Its error is raised to who asked for it, and the process goes on."""
+    """Its error is raised in its caller, and the process continues."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     store.failing = {1}
 
@@ -173,7 +173,7 @@ def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tabl
 def test_a_kill_meanwhile_is_done_without(
     store: Stores, tables: Tables, apart: ProcessSealer, caplog: pytest.LogCaptureFixture, is_before: bool
 ) -> None:
-    """Both epochs are sealed here; it is said once."""
+    """Both epochs are sealed in this process; the failure is logged once."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
 
     def kill() -> None:
@@ -190,7 +190,7 @@ def test_a_kill_meanwhile_is_done_without(
 
 
 def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
-    """Ctrl-C comes while the second is under way; the next one is sealed apart again."""
+    """Ctrl-C arrives during the second one; the next one is sealed in the separate process again."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     pids = []
 

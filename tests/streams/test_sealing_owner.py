@@ -1,4 +1,4 @@
-"""The process that seals apart ends with its owner, however that one ends."""
+"""The sealing process ends with its owner, however the owner ends."""
 
 from __future__ import annotations
 

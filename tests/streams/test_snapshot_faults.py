@@ -1,7 +1,7 @@
-"""Snapshots under kills at any moment, and read by others while they are sealed.
+"""Snapshots with kills at any moment, and read by others while they are sealed.
 
-Every process is a real one and every kill is SIGKILL. A seed repeats what is written and how long is waited, not what
-the operating system makes of it.
+Every process is real and every kill is SIGKILL. A seed repeats the writes and the waiting times, but not what
+the operating system does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.faults
 LENGTH = 400
 CHANGED_MIN = 4
 BY_THREAD, BY_PROCESS = 1 << 60, 0
-"""From how many entities on a process of its own seals."""
+"""The number of entities from which a separate process seals."""
 
 # Goes on where the log ends with what the seed gives, epochs sealed in the background at every few records and at times
 # when asked for; says how many observations are durable, and after `sealed` which epochs are.
@@ -74,7 +74,7 @@ print("closed", flush=True)
 
 
 class Heard:
-    """What a writer said before it ended: whole lines alone count."""
+    """Return a writer's output before it ended: only complete lines count."""
 
     def __init__(self) -> None:
         self.durable = 0
@@ -92,7 +92,7 @@ class Heard:
 
 
 def assert_epochs_are_right(log: Log) -> int:
-    """Every sealed epoch can be read and is the full replay to it; returns how many there are."""
+    """Check that every sealed epoch is readable and equals the full replay to it; returns their number."""
     count = 0
     for partition in range(log.port.partitions):
         for epoch in log.port.snapshots.epochs(partition):
@@ -108,7 +108,7 @@ def assert_epochs_are_right(log: Log) -> int:
 
 
 def assert_rebuilds(log: Log, rng: random.Random, cuts: int) -> None:
-    """At random cuts and at the end, a rebuild is the full replay, the table and the naive fold."""
+    """Check at random cuts and at the end that a rebuild equals the full replay, the table and the naive fold."""
     every = records_of(log)
     for _ in range(cuts):
         assert_full_replay(log.port, random_cut(log, rng, every))
@@ -202,7 +202,7 @@ def test_a_reader_rebuilds_exactly_while_the_owner_seals(
 def test_a_log_that_is_closed_while_it_seals_closes(
     tmp_path: Path, seed: int, entities_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any moment of the background thread; what it left is in nobody's way."""
+    """At any moment of the background thread; its leftovers disturb nothing."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     monkeypatch.setattr(sealer, "ENTITIES_MIN", entities_min)

@@ -1,4 +1,4 @@
-"""The embedded log's snapshot store under the one suite for such stores."""
+"""The embedded log's snapshot store with the suite for all snapshot stores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FileOpenedStore(OpenedStore):
-    """In a database of its own."""
+    """A store in a separate database."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ def sealed_for_certain(store: SnapshotStore, epoch: Epoch) -> None:
 
 
 def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
-    """A kill alone would not lose what was written and not synced; the note of what was synced tells."""
+    """A kill alone does not lose unsynced writes; the record of synced writes detects the loss."""
     path, epoch = tmp_path / "log", Epoch(1, 9, 2)
     with Database.create(path) as database:
         store = FileSnapshotStore(database, PARTITIONS)

@@ -45,7 +45,7 @@ def assert_same(log: Log, cut: Cut) -> Rebuilt:
 
 
 def assert_is_table(log: Log) -> None:
-    """At the end of the log it is the table the owner keeps, byte for byte."""
+    """At the end of the log it equals the owner's table, byte for byte."""
     assert dict(rebuild(log.port, log.point().cut).rows()) == dict(log.port.stored_entities())
 
 
@@ -91,7 +91,7 @@ def test_a_rebuild_is_the_full_replay_at_any_cut(tmp_path: Path, seed: int, numb
 
 
 def test_deltas_bases_and_cold_spans_are_rebuilt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That such a past goes these ways at all: by one seed, and definitions that stay."""
+    """Check that such a history reaches these paths at all: with one seed, and constant definitions."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 4)
     rng = random.Random(1)
     with open_log(tmp_path) as log:
@@ -117,7 +117,7 @@ def test_deltas_bases_and_cold_spans_are_rebuilt_from(tmp_path: Path, monkeypatc
 def test_epochs_sealed_in_the_background(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the thread comes to it while the fold goes on."""
+    """At any time at which the thread runs, while the fold continues."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
     rng = random.Random(seed + number)
@@ -136,7 +136,7 @@ def test_epochs_sealed_in_the_background(
 
 
 def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that rests for ever after its first round: who asks has his snapshot, and closing ends it."""
+    """A thread that rests for ever after its first round: a request gets its snapshot, and closing ends it."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
     with open_log(tmp_path) as log:
@@ -199,7 +199,7 @@ def _true_at(time: int, definition: Any, name: str, log: Any) -> Any:
 
 
 def test_a_damaged_table_row_is_named_and_keeps_nothing_from_being_sealed_later(tmp_path: Path, seed: int) -> None:
-    """Bytes that begin as no entity does; then the row is right again."""
+    """Bytes that do not begin like an entity; then the row is restored."""
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=1) as log:
         damage = Damaged(log)
@@ -223,7 +223,7 @@ def test_a_damaged_table_row_is_named_and_keeps_nothing_from_being_sealed_later(
 def test_the_same_log_in_other_batches_has_the_same_snapshots(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sealed at the same points, records and manifests are byte for byte the same; one owner is another each time."""
+    """Sealed at the same points, records and manifests are equal byte for byte; one of the owners changes each time."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 4)
     rng = random.Random(seed)
     history = mixed_history(seed, 300, 40)

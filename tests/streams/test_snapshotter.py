@@ -1,4 +1,4 @@
-"""Which partition is sealed next, while the fold goes on."""
+"""Which partition is sealed next, while the fold continues."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Sealing:
         pass
 
     def next_begun(self) -> list[int]:
-        """What was begun by now, when the next one is."""
+        """Wait for the next seal to start, and return the started ones."""
         assert self.begun.acquire(timeout=WAIT_S), "no epoch was begun"
         return self.partitions
 
@@ -113,7 +113,7 @@ def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Sna
 
 
 def test_the_partition_that_is_behind_most_is_next(sealing: Sealing) -> None:
-    """Whatever was due first: the others are sealed between two that take long."""
+    """Whichever was due first: the others are sealed between two long ones."""
     with sealed_by(sealing, Clock()) as snapshotter:
         snapshotter.folded(8, 0)
         sealing.next_begun()
@@ -207,9 +207,9 @@ def test_what_is_kept_for_an_epoch_is_let_go_when_it_is_sealed(sealing: Sealing)
 
 
 def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:
-    """One after another, those behind most first, and not the one that is under way; a base among them lets nobody in.
+    """One after another, those that lag most first, without the running one; a base among them is not interrupted.
 
-    What is not sealed yet would be garbage, so it is collected when all are.
+    Records that are not sealed yet would be garbage, so collection runs after all are sealed.
     """
     sealing.bases = {0, 2}
     with sealed_by(sealing, Clock()) as snapshotter:

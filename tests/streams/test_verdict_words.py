@@ -1,4 +1,4 @@
-"""What a verdict says of a record: plain words that stay the same, whoever decides it and however often."""
+"""The text of a verdict: plain words that are the same in every process and every time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def message(registry: Registry, observation: Observation) -> bytes:
 
 
 def detail(registry: Registry, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> str:
-    """The words of the verdict on a record in the only partition."""
+    """Return the text of the verdict on a record in the only partition."""
     raw = Raw(0, 0, key, value, list(headers or []))
     with pytest.raises(NoObservation) as refused:
         observed(registry, 0, 1, raw)

@@ -1,4 +1,4 @@
-"""Any changed row of what rebuilds begin from is found by verify, and no answer is another for it."""
+"""verify finds any changed row from which rebuilds start, and no answer changes because of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
 
 
 def named(log: Log) -> set[bytes]:
-    """The keys of the snapshot records that a manifest names: others are no part of anything."""
+    """Return the keys of the snapshot records that a manifest names: others are unused."""
     return {
         keys.position_key(each.epoch.partition, offset)
         for each in manifests(log)
@@ -121,7 +121,7 @@ def kinds(log: Log) -> dict[str, tuple[Manifest, OffsetSpan]]:
 @pytest.mark.parametrize("kind", ["base", "delta", "cold", "late", "index", "buckets"])
 @pytest.mark.parametrize("lost", [False, True])
 def test_an_answer_begun_from_a_damaged_span_says_so(whole: Damaged, kind: str, lost: bool) -> None:
-    """Every record of a span, so that whatever is asked for meets it; closed entities are looked up late."""
+    """Every record of a span, so that any query reads it; closed entities are looked up late."""
     log = whole.log
     manifest, span = kinds(log)[kind]
     cut = log.point().cut
@@ -149,7 +149,7 @@ def test_an_answer_begun_from_a_damaged_span_says_so(whole: Damaged, kind: str, 
 
 
 def test_epochs_are_sealed_again_after_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """What is sealed onto damage is damaged no more, but for closed entities that nothing reads again."""
+    """An epoch sealed on top of damage is not damaged, except for closed entities that are not read again."""
     rng = random.Random(seed)
     print(f"seed {seed}")
     small_epochs(monkeypatch)

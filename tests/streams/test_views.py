@@ -1,4 +1,4 @@
-"""What a view answers of an entity: its fields, who holds them and why, its conflicts, and what is not there."""
+"""A view's answers about an entity: its fields, their holders and causes, its conflicts, and absent items."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def closure(ids: Iterable[bytes], known: dict[bytes, Observation]) -> set[bytes]
 
 
 def holders_of(log: Offsets, name: str, field: str) -> set[bytes]:
-    """Who holds a field by the reference; of sum, count and custom every live assertion."""
+    """The reference's holders of a field; for sum, count and custom every live assertion."""
     by = reference_state(DEFINITION, name, log)["by"][field]
     if DEFINITION[field].reducer in {"sum", "count", "custom"}:
         retracted = {each for _, one in log if one.entity == name for each in one.retracts}
@@ -85,7 +85,7 @@ def test_why_ends_where_causes_go_round_or_stand_outside_the_log(tmp_path: Path)
         chain = log.rebuild()[A].why("last")
         assert [link.depth for link in chain] == [0, 1, 1, 2]
         assert (chain[-1].observation, chain[-1].position) == (outside.hex(), None)
-        # At a point before it, a cause that came later is known by name alone.
+        # At an earlier point, a later cause is known only by its id.
         alone = log.state(f"{A}b", log.point(f"offset:{log.port.partition_of(f'{A}b')}=1").cut)
         if log.port.partition_of(A) != log.port.partition_of(f"{A}b"):
             assert [link.position is None for link in alone.why("last")] == [False, True]

@@ -1,4 +1,4 @@
-"""An archive answers every question as the origin did: random logs, asked for all there is."""
+"""An archive answers every query like its origin: random logs, with all queries."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def outcome(ask: Callable[[], Any]) -> Any:
 
 
 def answers(log: Log, when: str, entity: str, clock: str) -> list[Any]:
-    """All that can be asked of an entity, and of the whole log, at a point."""
+    """Every query about an entity, and about the whole log, at a point."""
 
     def point() -> Any:
         found = log.point(when, entity, clock)

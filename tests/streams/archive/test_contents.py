@@ -1,4 +1,4 @@
-"""What an archive carries over: definitions in their places, times, dead letters, contents."""
+"""What an archive preserves: definitions at their positions, times, dead letters, contents."""
 
 from __future__ import annotations
 

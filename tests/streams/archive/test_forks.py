@@ -1,4 +1,4 @@
-"""An archive takes no appends; a fork of it does, as a log of its own."""
+"""An archive refuses appends; a fork of it accepts them, as a separate log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An import killed at any moment leaves no log, or the whole."""
+"""An import killed at any moment leaves no log, or the complete one."""
 
 from __future__ import annotations
 

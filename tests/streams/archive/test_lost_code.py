@@ -1,4 +1,4 @@
-"""Versions of custom reducers whose code is gone."""
+"""Versions of custom reducers whose code is missing."""
 
 from __future__ import annotations
 

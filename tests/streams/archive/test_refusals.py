@@ -1,4 +1,4 @@
-"""Files that are no archive, or no longer, are refused by what they are, and nothing is there then."""
+"""Files that are not valid archives are refused with the reason, and nothing is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of contents: what is removed of it, beside those who put, and by a process that is killed."""
+"""The folder of contents: removal during concurrent puts, and by a killed process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def named(content: bytes) -> bytes:
 
 
 def test_what_was_put_again_just_now_stays(tmp_path: Path) -> None:
-    """A recorder that meets a content there already relies on it, before its observation stands in the log."""
+    """A recorder that finds an existing content relies on it before its observation is in the log."""
     blobs = BlobFolder(tmp_path / "blobs")
     content = b"the same answer"
     blobs.put(named(content), content)

@@ -1,4 +1,4 @@
-"""Contents that nothing names: what is found and removed, and what stays, also when processes are killed."""
+"""Unreferenced contents: what is found and removed, and what stays, also if processes are killed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def collected(log: Log, *, dry_run: bool = False, grace_s: float = 0, at_once: int = 1_000_000) -> Garbage:
-    """As a minute later: a store's times are in whole seconds."""
+    """As if a minute later: a store's times are in whole seconds."""
     now_ms = time.time_ns() // 1_000_000 + 60_000
     return collect(log.port, now_ms, grace_s=grace_s, dry_run=dry_run, candidates_max=at_once)
 

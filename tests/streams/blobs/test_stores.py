@@ -1,4 +1,4 @@
-"""What every store of contents promises (streams/blobs/store.py): on a folder, on S3, in memory and in a topic."""
+"""The promises of every store of contents (streams/blobs/store.py): for a folder, S3, memory and a topic."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class _Slow(RemoteObjects):
 
 @pytest.mark.parametrize("url", ["memory", "s3"], indirect=True)
 def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened: Opened) -> None:
-    """The remover looked before the put, and deletes after it."""
+    """The remover checked before the put, and deletes after it."""
     opened(url).put(named(b"a"), b"a")
     slow = _Slow(url)
     remover = threading.Thread(target=lambda: BlobObjects(slow).remove([named(b"a")], LATER_MS))

@@ -1,4 +1,4 @@
-"""Contents in a topic (streams/log/kafka/contents.py) beside strangers' records, killed processes and each other."""
+"""Contents in a topic (streams/log/kafka/contents.py) with foreign records, killed processes and concurrency."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes
 
 
 def _chunks_kept(broker: Broker) -> set[bytes]:
-    """The keys of the chunks that nobody removed."""
+    """Return the keys of the chunks that were not removed."""
     kept = set[bytes]()
     with broker.reading() as reading:
         for place in (TopicPlace(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
@@ -325,7 +325,7 @@ def test_contents_move_to_a_folder_and_back_and_a_killed_copy_goes_on(
 
 
 def _doctor(url: str) -> tuple[bool, str]:
-    """What the doctor finds of a log's contents."""
+    """Return the doctor's findings on a log's contents."""
     findings = refold_command("doctor", "--json", log=url).json["findings"]
     ((is_ok, said),) = [(each["ok"], each["finding"]) for each in findings if each["subject"] == "contents"]
     return is_ok, said

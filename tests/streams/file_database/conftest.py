@@ -1,4 +1,4 @@
-"""Processes of their own for tests of the embedded database."""
+"""Separate processes for tests of the embedded database."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_missing_file_refuses(closed: Path, pattern: str, make: Callable[[Path
         make(closed)
 
 
-# A device that takes no more
+# A full device
 
 
 def test_a_failed_write_is_said_and_nothing_more_is_taken(tmp_path: Path, child: Callable[..., Child]) -> None:

@@ -1,4 +1,4 @@
-"""What stands at a path: a log, none, one of a newer format, one that was being made."""
+"""What is at a path: a log, none, one with a newer format, one under construction."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_kill_while_creating_leaves_a_log_or_nothing(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     draw = random.Random(seed)
-    # The child dies at its n-th system call of note; past the last one it finishes.
+    # The child dies at its n-th relevant system call; after the last one it finishes.
     code = """
 import random, threading
 log = None

@@ -1,4 +1,4 @@
-"""Reading takes the right to read and nothing else: on a read-only mount, and for another user."""
+"""Reading needs only the right to read: on a read-only mount, and for another user."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["a read-only mount", "another user"])
 def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Reader:
-    """Runs `refold` where the log can be read and nothing of it written."""
+    """Runs `refold` where the log is readable but not writable."""
     path = tmp_path / "held" / "log"
     shutil.copytree(killed, path)
     shutil.copy(killed.parent / "agent.py", tmp_path)

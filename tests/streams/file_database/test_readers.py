@@ -1,4 +1,4 @@
-"""Readers beside an owner that writes and compacts."""
+"""Readers next to an owner that writes and compacts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ while True:
 
 
 def test_a_reader_never_answers_with_an_overwritten_value(tmp_path: Path) -> None:
-    """RocksDB's secondary instances do: what they read from the write-ahead log hides later tables."""
+    """RocksDB's secondary instances do this: rows that they read from the write-ahead log hide later tables."""
     with Database.create(tmp_path / "log") as log, Database.read(tmp_path / "log") as reader:
         for number in range(20):
             put(log, {b"k": b"%d" % number})
@@ -106,7 +106,7 @@ while True:
 
 
 def whole(reader: Database) -> int:
-    """Checks that the reader's view is one moment of the owner's log; the number of its rows."""
+    """Check that the reader's view is one moment of the owner's log, and return the number of its rows."""
     count = int(reader.get("meta", b"count") or b"0")
     assert [int(key) for key, _ in reader.scan("observations")] == list(range(count))
     assert None not in reader.multi_get("observations", [b"%09d" % number for number in range(count)])

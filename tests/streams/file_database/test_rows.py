@@ -68,7 +68,7 @@ def test_a_scan_is_a_view_of_its_moment(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_many_prefixes(tmp_path: Path) -> None:
-    """Near ones and far ones, with many rows and with none, up to the family's end."""
+    """Near and far ranges, with many rows and with none, up to the family's end."""
     numbers = itertools.count()
 
     @given(st.sets(st.binary(min_size=1, max_size=4), max_size=80), st.sets(st.binary(min_size=2, max_size=2)))

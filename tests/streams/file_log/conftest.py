@@ -1,4 +1,4 @@
-"""The embedded log, opened as these tests want it."""
+"""The embedded log, opened in the ways that these tests need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def owned(tmp_path: Path, child: Callable[..., Child]) -> FileOpened:
 
 @pytest.fixture(params=[Owned, Remote])
 def opened(request: pytest.FixtureRequest, tmp_path: Path, child: Callable[..., Child]) -> FileOpened:
-    """One log, opened by its owner; and once more, beside its owner."""
+    """One log, opened by its owner; and a second time, next to its owner."""
     found = request.param(tmp_path, child)
     assert isinstance(found, FileOpened)
     return found

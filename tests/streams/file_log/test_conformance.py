@@ -1,4 +1,4 @@
-"""The conformance suite over each way of having the embedded log open."""
+"""The conformance suite for each way to open the embedded log."""
 
 from __future__ import annotations
 

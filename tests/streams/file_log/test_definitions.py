@@ -1,4 +1,4 @@
-"""A definition is taken up whole, whatever ends in between and whoever registers beside."""
+"""A definition takes effect completely, after a kill at any moment and with concurrent registrations."""
 
 from __future__ import annotations
 

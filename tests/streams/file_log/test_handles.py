@@ -61,7 +61,7 @@ log.close()
 def test_an_interrupted_writer_goes_on_without_loss(
     tmp_path: Path, child: Callable[..., Child], kind: type[FileOpened], seed: int
 ) -> None:
-    """As in a notebook: Ctrl-C in the middle of anything, and the same again."""
+    """As in a notebook: Ctrl-C in the middle of anything, and then the same call again."""
     opened = kind(tmp_path, child)
     with opened():
         pass
@@ -116,7 +116,7 @@ def test_two_handles_in_one_process(owned: FileOpened) -> None:
 def test_any_number_of_handles_in_any_order_hold_one_log(
     tmp_path: Path, child: Callable[..., Child], seed: int, number: int
 ) -> None:
-    """A random walk: handles come and go, owners among them; each writes, registers, marks, and sees it all."""
+    """A random walk: handles open and close, also owners; each writes, registers, marks, and sees everything."""
     print(f"seed {seed}")
     rng = random.Random(seed + number)
     owned = Owned(tmp_path, child)

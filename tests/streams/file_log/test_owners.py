@@ -1,4 +1,4 @@
-"""Owners that are silent, end or close: what was appended arrives, with the next one if need be."""
+"""Owners that are silent, end or close: appended records arrive, through the next owner if necessary."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_silent_owner_is_named_in_time_and_what_was_appended_arrives_when_it_w
 
 
 def until_answered(use: Callable[[], object]) -> None:
-    """The owner first has to get through what it was asked while it slept."""
+    """The owner first has to answer the requests that arrived while it slept."""
     while True:
         try:
             use()
@@ -162,7 +162,7 @@ def test_a_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child:
 
 
 def test_a_writer_goes_on_with_the_next_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
-    """What was sent to the first owner and not flushed is sent to the second one, before it is acknowledged."""
+    """Records sent to the first owner but not flushed are sent to the second one, before they are acknowledged."""
     opened = Remote(tmp_path, child)
     observations = [said(A, number) for number in range(BATCH_RECORDS + 10)]
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What is refused is not there, and all else is; damage and a wrong number of partitions are named."""
+"""Refused records are absent, and all others present; damage and a wrong number of partitions are named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from refold_tests.sample_types import NAMES, OTHER, PICKY, THING, A, said
 
 
 def test_what_cannot_be_folded_is_refused_alone(opened: FileOpened) -> None:
-    """One observation that a custom reducer fails on takes none of its neighbours along, and blocks nothing."""
+    """An observation on which a custom reducer fails does not affect its neighbours, and blocks nothing."""
     good = [said(name, number, start="a") for number, name in enumerate(NAMES[:6])]
     with opened() as handles:
         put(handles.write, [*good[:3], said(f"{A}bad", 99, start="bad"), *good[3:]], PICKY)
@@ -73,7 +73,7 @@ def test_a_refusal_is_said_also_when_the_owner_ends_meanwhile(tmp_path: Path, ch
 def test_an_owner_without_the_code_of_a_custom_reducer_loses_nothing(
     tmp_path: Path, child: Callable[..., Child]
 ) -> None:
-    """What it cannot fold it does not take; the writer keeps it, until a process that can is the owner."""
+    """An owner does not accept what it cannot fold; the writer keeps it until a process that can is the owner."""
     opened = Remote(tmp_path, child)
     without = OWNER.replace("log = FileLog", "sys.modules['refold_tests.histories'] = None\nlog = FileLog")
     with Owned(tmp_path, child)() as (log, _):

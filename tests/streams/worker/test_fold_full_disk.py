@@ -1,4 +1,4 @@
-"""A disk that takes no more under a worker's tables: it says so and ends, and goes on when there is space."""
+"""A worker with a full disk: it reports that and ends, and continues once there is space."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fed_to_its_end(found: Child, log: KafkaLog, observations: Sequence[Observation]) -> str:
-    """What a worker says at its end, with more to fold until then; repeats are folded, and lengthen the log."""
+    """Return a worker's last line, while it has more to fold; repeats are folded, and lengthen the log."""
     deadline = time.monotonic() + PATIENCE_S
     while found.process.poll() is None:
         assert time.monotonic() < deadline, "it goes on, though its disk takes no more"
@@ -94,7 +94,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, resource.RLIM_INFINITY))
 def test_files_that_cannot_grow_end_the_worker_by_name_wherever_that_happens(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
-    """In the middle of any of its writes, of opening and of closing; each start goes on from what there is."""
+    """In the middle of any write, of opening and of closing; each start continues from what is there."""
     print(f"seed {seed}")
     rng = random.Random(seed)
     rounds = max(3, fault_rounds // 5)

@@ -86,7 +86,7 @@ def test_workers_join_leave_and_die(
 def test_a_worker_that_was_away_too_long_writes_nothing(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, moment: str
 ) -> None:
-    """It is stopped past its session, in the middle of a batch, and goes on when another has folded on."""
+    """A worker is paused past its session, in the middle of a batch, and resumes after another has folded on."""
     observations = history(random.Random(seed), 300)
     stopped = worker(child, log.url, tmp_path / "a", "a", static=False, moment=moment, count=2, sent=signal.SIGSTOP)
     acknowledged = append(log, observations[:50])
@@ -115,7 +115,7 @@ def append_until_stopped(log: KafkaLog, observations: Sequence[Observation], sto
 
 
 def check_chain(log: KafkaLog, stopped: Child, other: Child, acknowledged: set[bytes], folder: Path) -> None:
-    """Whether the one that was away ends or is a member again, nothing shows twice."""
+    """Whether the paused worker ends or becomes a member again, nothing is visible twice."""
     for each in (stopped, other):
         each.signal(signal.SIGTERM)
     assert other.end() == 0
@@ -152,7 +152,7 @@ def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explai
             member.serve(0.05)
 
     def fenced() -> None:
-        """As by a broker that registered it anew, of which it was not told: it joins anew, and has all again."""
+        """As if a broker had registered it again without its knowledge: it rejoins, and gets all partitions again."""
         outside = log.clients.reader(**{
             "group.id": log.topics.group, "group.instance.id": config.instance, "enable.partition.eof": False,
             "partition.assignment.strategy": "cooperative-sticky",
@@ -178,7 +178,7 @@ def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explai
 
 
 def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path: Path) -> None:
-    """The broker would take them: a client that lost its membership looks like one that never needed any."""
+    """The broker would accept them: a client that lost its membership looks like one that never needed any."""
     config = FoldConfig(log.url, tmp_path, "w")
     outside = log.clients.reader(**{"group.id": log.topics.group, "enable.partition.eof": False})
     nobody = outside.consumer_group_metadata()

@@ -1,4 +1,4 @@
-"""What a worker says of itself: counted against what is in the log, timed by a clock of the test's own."""
+"""A worker's reported status: counts compared with the log, times with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_what_is_fetched_says_how_far_its_partition_reaches(log: KafkaLog) -> No
 
 
 class Settable:
-    """A clock that stands still until it is set, in seconds."""
+    """A clock in seconds that only advances when it is set."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -154,7 +154,7 @@ class Settable:
 
 
 class Outage:
-    """A registry that cannot be asked while `is_out`."""
+    """A registry that does not answer while `is_out`."""
 
     is_out = True
 
@@ -193,7 +193,7 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
     clock, registry = Settable(), Registry()
     with a_partition(tmp_path, registry, clock, Outage()) as partition:
         assert partition.status()["last_commit_s"] is None
-        clock.now_s += 10_000  # nothing to commit, however long
+        clock.now_s += 10_000  # nothing to commit, for any time
         assert health_of({0: partition.status()}, well())["healthy"]
         for raw in raws(registry, 0, 3):
             partition.take(raw)

@@ -1,4 +1,4 @@
-"""Dead letters that are retried: judged by what is known now, appended once, folded as if they had come so at first."""
+"""Retried dead letters: judged by current definitions, appended once, folded as if they had been valid at first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def ready_of(log: KafkaLog) -> list[Ready]:
-    """Those of the log's dead letters that would be observations now."""
+    """Return the log's dead letters that would be observations now."""
     judged = [judge(log.registry, log.partitions, each) for each in verdicts(log)]
     return [each for each in judged if isinstance(each, Ready)]
 
@@ -45,10 +45,10 @@ def test_each_is_judged_by_the_workers_rules_and_todays_definitions() -> None:
     there = Ready(verdict, partition_of(A, 4), A)
     assert judged() == there
     assert there.of == Position(0, 7)
-    # Whatever its key and partition were: the bytes say where it belongs.
+    # With any key and partition: the bytes say where it belongs.
     for key in (None, b"\xff", b"document/other"):
         assert judged(key=key, partition=3) == there._replace(verdict=verdict._replace(key=key, partition=3))
-    # What its id says against its bytes, nobody can mend.
+    # An id that contradicts the bytes cannot be fixed.
     for value, given, reason in (
         (data, [(ID, bytes(32))], "misidentified"), (data[:-1], [], "undecodable"), (None, [], "undecodable"),
         (b"\0\0\0\0\7" + data[5:], [], "no_such_id"),
@@ -112,7 +112,7 @@ def test_a_retry_keeps_bytes_and_headers_names_what_it_repeats_and_may_be_retrie
     fold_all(log, tmp_path)
     (first,) = verdicts(log)
     assert letter_of(log.registry, 0, first).retry_of is None, "what stands in that header is no position"
-    # Appended before its definition is there, as by a client that knows more than the log: it gets a verdict again.
+    # Appended before its definition exists, as by a client with a newer definition: it gets a verdict again.
     unknown = retry(log, [Ready(first, partition, observation.entity)])
     fold_all(log, tmp_path)
     _, second = verdicts(log)
@@ -153,7 +153,7 @@ def test_letters_tell_what_their_records_tell(log: KafkaLog, tmp_path: Path) -> 
 
 
 def test_who_is_killed_between_appending_and_telling_has_retried(log: KafkaLog, tmp_path: Path) -> None:
-    """A process ends behind the flush: the next one finds what it appended, and repeats none of it."""
+    """A process ends after the flush: the next one finds what it appended, and repeats none of it."""
     for sent in bad_records(log, 1):
         produce(log, 1, sent)
     fold_all(log, tmp_path)

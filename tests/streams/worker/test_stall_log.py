@@ -1,4 +1,4 @@
-"""What a partition waits for is said once."""
+"""The cause for which a partition waits is logged once."""
 
 from __future__ import annotations
 
