@@ -70,7 +70,7 @@ def test_a_change_is_read_back_as_it_was(seed: int) -> None:
             found = codec.decode(data)
             assert found._replace(steps=[]) == change._replace(steps=[])
             assert [by_field(step) for step in found.steps] == [by_field(step) for step in change.steps]
-            # No part of it reads differently with the published schema.
+            # A reader with the published schema consumes exactly these bytes.
             body = io.BytesIO(data[FRAME_BYTES:])
             fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(VERSION.changes.text)), None)
             assert body.read() == b""

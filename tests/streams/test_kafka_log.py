@@ -244,7 +244,7 @@ def test_a_log_is_one_of_its_id_space(opened: KafkaOpened) -> None:
 
 
 def test_what_needs_tables_says_where_they_are(opened: KafkaOpened) -> None:
-    """Return whether it would ask workers although there are none."""
+    """Both if it would ask workers but there are none, and if it would not ask any."""
     for make in (opened.log, partial(open_kafka, opened.url), partial(open_kafka, opened.url, worker=NOBODY)):
         with contextlib.closing(make()) as log:
             put(log, [said(A, 0)])

@@ -133,7 +133,7 @@ def test_by_the_observed_clock_and_over_a_new_definition(
 
 
 def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
-    """Return a list that gets the position of each snapshot record read from now on."""
+    """Return a set that gets the position of each snapshot record read from now on."""
     found: set[tuple[int, int]] = set()
     records = FileSnapshotReader.records
 

@@ -427,7 +427,7 @@ class Stoppable(MemoryStore):
 
 
 def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> None:
-    """The process ends after its user has noticed, and not during use."""
+    """The process is ended once the sealing thread has noticed the close, and not while the thread uses it."""
     store = Stoppable()
     sealer = over(store)
     view = Stuck(changed(Table(random.Random(seed), 50), 100))

@@ -105,7 +105,7 @@ def assert_sealed(store: Stores, view: View) -> None:
 
 
 def once(call: Callable[[], object]) -> Callable[[], None]:
-    """The first time that it is called, `call`."""
+    """Return a function that runs `call` the first time it is called."""
     left = [call]
 
     def made() -> None:
