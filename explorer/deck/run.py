@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
@@ -13,7 +12,6 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable, Static
 
 from refold.agents.journal.record import Recording
-from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.avro.errors import NotAnswerable
 from refold.explorer.deck.frame import Chooser, DeckColumn, DeckScreen, Pane, Rows
@@ -22,8 +20,9 @@ from refold.explorer.deck.texts import failure_text, lines, outcome_text, value_
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
+from refold.explorer.queries.run_shapes import failure_json
 from refold.explorer.views.recorded_text import duration
-from refold.explorer.views.step_view import opening_step, step_rows, step_shown
+from refold.explorer.views.step_view import failed_steps, opening_step, step_at, step_rows
 from refold.streams.cut import Cut
 
 AROUND = 500
@@ -143,28 +142,22 @@ class RunScreen(DeckScreen):
             return
         recording, number, cut = answer.recording, self._step, answer.cut
 
-        def asked(log: AgentLog) -> tuple[dict[str, Any], Query]:
-            step = recording.steps[number - 1]
-            before = begun_with(recording, number, next(islice(states(recording), number - 1, None)))
-            after = next(islice(states(recording), number, None))
-            return step_shown(log, recording, step, before, after, cut)
-
         def show(found: tuple[dict[str, Any], Query]) -> None:
             self._shown, knew = found
             self.queries = [RunQuery(answer.run, str(cut)), knew, StepsQuery(answer.run, str(cut), number)]
             self._show_pane()
 
-        self.answer_then(asked, show)
+        self.answer_then(lambda log: step_at(log, recording, number, cut), show)
 
     def _show_pane(self) -> None:
         if self._shown is None or self._answer is None or self._answer.recording is None:
             return
         text = pane_text(self._pane, self._shown, is_raw=self._is_raw)
         recording = self._answer.recording
-        if self._pane == 0 and recording.failure is not None and self._step == len(recording.steps):
+        failure = failure_json(recording.failure)
+        if self._pane == 0 and failure is not None and self._step == len(recording.steps):
             text.append("\n\n").append_text(Text("the run ended with", "dim")).append("\n")
-            text.append_text(failure_text({"exception": recording.failure.exception,
-                                           "message": recording.failure.message}))  # fmt: skip
+            text.append_text(failure_text(failure))
         self._show_text(text)
 
     def _show_text(self, text: Text) -> None:
@@ -191,10 +184,7 @@ class RunScreen(DeckScreen):
     def action_failure(self) -> None:
         """Go to the next failed step. After the last, start again at the first."""
         recording = None if self._answer is None else self._answer.recording
-        failed = [] if recording is None else [
-            step.number for step in recording.steps
-            if step.failure is not None or step.outcome in ("failed", "timed_out")
-        ]  # fmt: skip
+        failed = [] if recording is None else failed_steps(recording)
         if not failed:
             self.say_problem("no step failed")
             return
@@ -265,9 +255,9 @@ def _head(answer: RunAnswer) -> Iterator[Text]:
         yield value_text({name: value for name, value in answer.clear.items() if name != "content"})
         return
     yield Text("no step is recorded at this cut")
-    if answer.recording.failure is not None:
-        failure = answer.recording.failure
-        yield failure_text({"exception": failure.exception, "message": failure.message})
+    failure = failure_json(answer.recording.failure)
+    if failure is not None:
+        yield failure_text(failure)
 
 
 def _entities(shown: dict[str, Any]) -> Iterator[tuple[str, str]]:

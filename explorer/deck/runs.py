@@ -11,10 +11,10 @@ from textual.widgets import DataTable
 
 from refold.agents.recordings.find import RunList
 from refold.avro.errors import InputError
-from refold.avro.times import time_text
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
 from refold.explorer.deck.texts import outcome_text, utc
 from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.queries.shapes import time_json
 from refold.explorer.views.recorded_text import took
 
 LISTED = 200
@@ -70,9 +70,10 @@ class RunsScreen(DeckScreen):
             (row.run, [
                 outcome_text(row.outcome).append("*" if row.run == self.deck.marked else " "),
                 "└ " * min(depth, 3) + row.run, ("! " if row.flagged else "") + (row.title or ""), row.agent,
-                utc(_time(row.started_at))[:19], took(_time(row.started_at), _time(row.ended_at)), f"{row.steps:,}",
+                utc(started)[:19], took(started, time_json(row.ended_at)), f"{row.steps:,}",
             ])
             for row, depth in as_tree(found.rows, with_forks=True)
+            for started in [time_json(row.started_at)]
         ])  # fmt: skip
         if found.rows:
             return ""
@@ -135,7 +136,3 @@ def wanted_runs(text: str) -> dict[str, Any]:
             words.append(word)
     RunsQuery(**wanted)
     return {**wanted, "text": " ".join(words)}
-
-
-def _time(micros: int | None) -> str | None:
-    return time_text(micros) if micros else None

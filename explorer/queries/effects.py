@@ -11,8 +11,8 @@ from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.listing import Effect
 from refold.agents.log import AgentLog
 from refold.avro.errors import NotAnswerable
-from refold.avro.times import time_text
 from refold.explorer.queries.query import options_of
+from refold.explorer.queries.shapes import time_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
     arguments, why = opened(lambda: ledger.arguments(effect))
     result, no_result = opened(lambda: ledger.result(effect)) if effect.status == "done" else (None, None)
     message, _ = opened(lambda: ledger.message(effect))
-    error = {"exception": effect.error.get("exception"), "message": message, "at": _time(effect.error.get("at"))}
+    error = {"exception": effect.error.get("exception"), "message": message, "at": time_json(effect.error.get("at"))}
     return {
         "key": effect.key,
         "status": effect.status,
@@ -65,9 +65,9 @@ def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:
         "agent": effect.agent or None,
         "step": effect.step or None,
         "attempts": effect.attempts,
-        "intended_at": _time(effect.intended_at),
-        "settled_at": _time(effect.settled_at),
-        "lease_until": _time(effect.until),
+        "intended_at": time_json(effect.intended_at),
+        "settled_at": time_json(effect.settled_at),
+        "lease_until": time_json(effect.until),
         "arguments": arguments,
         "result": result,
         "error": error if effect.error else None,
@@ -86,7 +86,3 @@ def opened(read: Any) -> tuple[Any, str | None]:
         return read(), None
     except (NotAnswerable, ResultNotKept) as error:
         return None, str(error)
-
-
-def _time(micros: int | None) -> str | None:
-    return time_text(micros) if micros else None

@@ -16,7 +16,7 @@ from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run, usage_of_step
-from refold.avro.times import time_text
+from refold.explorer.queries.shapes import time_json
 
 
 def usage_text(usage: UsageSum) -> str:
@@ -45,8 +45,8 @@ def row_json(row: RunRow) -> dict[str, Any]:
         "run": row.run,
         "agent": row.agent,
         "version": row.version or None,
-        "started": _time(row.started_at),
-        "ended": _time(row.ended_at),
+        "started": time_json(row.started_at),
+        "ended": time_json(row.ended_at),
         "outcome": None if row.outcome == RUNNING else row.outcome,
         "steps": row.steps,
         "parent": row.parent or None,
@@ -66,8 +66,8 @@ def run_json(run: Recording) -> dict[str, Any]:
         "run": run.run,
         "agent": run.agent,
         "version": run.version or None,
-        "started": _time(run.started_at),
-        "ended": _time(run.ended_at),
+        "started": time_json(run.started_at),
+        "ended": time_json(run.ended_at),
         "outcome": run.outcome or None,
         "steps": len(run.steps),
         "parent": run.parent or None,
@@ -190,7 +190,7 @@ def call_json(call: Call, *, has_code: bool = True) -> dict[str, Any]:
         "key": call.key or None,
         "source": call.source,
         "branch": call.branch or None,
-        "started": _time(call.started_at),
+        "started": time_json(call.started_at),
         "duration_ms": call.duration_ms,
     }
 
@@ -203,7 +203,7 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
         "exception": failure.exception,
         "message": failure.message,
         "tool": failure.tool or None,
-        "at": _time(failure.at),
+        "at": time_json(failure.at),
         "input": failure.input,
         "output": failure.output,
         "retryable": failure.retryable,
@@ -222,6 +222,11 @@ def decision_of(step: Step) -> dict[str, Any] | None:
     return decided[-1] if decided else None
 
 
+def has_failed(step: Step) -> bool:
+    """Return whether a step failed or timed out."""
+    return step.failure is not None or step.outcome in ("failed", "timed_out")
+
+
 def title_of(step: Step) -> str:
     """Return a step's name, or else its decision, or else an empty text."""
     decided = decision_of(step)
@@ -231,13 +236,9 @@ def title_of(step: Step) -> str:
 def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     return {
         "attempt": attempt.number,
-        "started": _time(attempt.started_at),
-        "ended": _time(attempt.ended_at),
+        "started": time_json(attempt.started_at),
+        "ended": time_json(attempt.ended_at),
         "calls": len(attempt.calls),
         "failure": failure_json(attempt.failure),
         "backoff_ms": attempt.backoff_ms,
     }
-
-
-def _time(micros: int | None) -> str | None:
-    return time_text(micros) if micros else None

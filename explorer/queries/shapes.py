@@ -46,6 +46,11 @@ def position_json(position: Position) -> dict[str, int]:
     return {"partition": position.partition, "offset": position.offset}
 
 
+def time_json(micros: int | None) -> str | None:
+    """Return a time as RFC 3339 in UTC; None if there is none."""
+    return time_text(micros) if micros else None
+
+
 def row_json(row: Row) -> dict[str, Any]:
     """Return one mutation in JSON."""
     is_link = row.field == LINKS

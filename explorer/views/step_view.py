@@ -6,11 +6,12 @@ The explorer's pages and the deck share this view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple, cast
 
 from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Plain, Recording, Step
+from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
 from refold.agents.redaction.redactor import Redact
@@ -19,7 +20,7 @@ from refold.agents.usage.prices import prices
 from refold.avro.errors import RefoldError
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import KnewQuery
-from refold.explorer.queries.run_shapes import call_json, dollars, step_json, title_of
+from refold.explorer.queries.run_shapes import call_json, dollars, has_failed, step_json, title_of
 from refold.explorer.views.messages import ModelMessage, ModelRequest, answered, asked, message_of, messages_of
 from refold.streams.cut import Cut
 
@@ -43,13 +44,18 @@ class StateDifference(NamedTuple):
     message: ModelMessage | None = None
 
 
+def failed_steps(run: Recording) -> list[int]:
+    """Return the numbers of the steps that failed or timed out."""
+    return [step.number for step in run.steps if has_failed(step)]
+
+
 def opening_step(run: Recording) -> int:
     """Return the number of the step at which a run is opened.
 
     This is the failure that the run ended with. For a run that has not ended it is the last step; otherwise the first
     failure, or else step 1.
     """
-    failed = [step.number for step in run.steps if step.failure is not None or step.outcome in ("failed", "timed_out")]
+    failed = failed_steps(run)
     if not run.outcome:
         return len(run.steps)
     if run.outcome in ("failed", "timed_out", "cancelled"):
@@ -70,11 +76,17 @@ def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut)
             "number": step.number,
             "name": title_of(step) or str(observed.get(step.number, {}).get("decision") or ""),
             "outcome": step.outcome or ("pending" if not step.is_committed else ""),
-            "failed": step.failure is not None or step.outcome in ("failed", "timed_out"),
+            "failed": has_failed(step),
             "milliseconds": (max(ended) - min(begun)) / 1000 if begun and ended else None,
             "calls": calls,
             "retries": sum(len(call.retries) for call in step.calls) + max(len(step.attempts) - 1, 0),
         }
+
+
+def step_at(log: AgentLog, run: Recording, number: int, cut: Cut) -> tuple[dict[str, Any], Query]:
+    """Return the view of the step with a number, and the question for what the agent knew at its end."""
+    before, after = next(islice(pairwise(states(run)), number - 1, None))
+    return step_shown(log, run, run.steps[number - 1], begun_with(run, number, before), after, cut)
 
 
 def step_shown(

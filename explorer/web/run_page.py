@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
-from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import cost_text, run_json
-from refold.explorer.views.step_view import opening_step, step_rows, step_shown
+from refold.explorer.views.step_view import opening_step, step_at, step_rows
 from refold.explorer.web.timeline import timeline
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
@@ -45,10 +43,7 @@ def run_page(view: PageView) -> bytes:
         if not 1 <= number <= len(run.steps):
             raise InputError(f"run {run_id} has no step {number} at this cut: it has {len(run.steps)}")
         shown.append((f"step {number}", StepsQuery(run_id, str(cut), number)))
-        step = run.steps[number - 1]
-        before = begun_with(run, number, next(islice(states(run), number - 1, None)))
-        after = next(islice(states(run), number, None))
-        shown_step, knew = step_shown(view.log, run, step, before, after, cut)
+        shown_step, knew = step_at(view.log, run, number, cut)
         shown.append((f"what it knew by step {number}", knew))
     usage = summed(usage_of_run(run))
     drawn = timeline(run, view.get("scale"))

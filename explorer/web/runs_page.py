@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from refold.agents.recordings.find import OUTCOMES
-from refold.avro.times import time_text
 from refold.explorer.queries.run import RunQuery
 from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.queries.shapes import time_json
 from refold.explorer.web.view import PageView
 
 LISTED = 50
@@ -23,7 +23,7 @@ def runs_page(view: PageView) -> bytes:
     )  # fmt: skip
     found = query.find(view.log)
     rows = [
-        {"row": row, "depth": depth, "started": _time(row.started_at), "ended": _time(row.ended_at)}
+        {"row": row, "depth": depth, "started": time_json(row.started_at), "ended": time_json(row.ended_at)}
         for row, depth in as_tree(found.rows, with_forks=True)
     ]
     return view.render(
@@ -32,7 +32,3 @@ def runs_page(view: PageView) -> bytes:
         names=TEXTS, more=view.address(limit=limit + found.older) if found.older else "",
         show=lambda run: view.renderer.command(RunQuery(run, str(cut))),
     )  # fmt: skip
-
-
-def _time(micros: int | None) -> str | None:
-    return time_text(micros) if micros else None

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Recording, Step
-from refold.explorer.queries.run_shapes import title_of
+from refold.explorer.queries.run_shapes import has_failed, title_of
 
 SCALES = ("busy", "time", "step")
 BARS_MAX = 400
@@ -176,8 +176,7 @@ def _drawn(step: Step) -> list[Call]:
 
 def _step_bar(step: Step, begin: float, end: float) -> TimelineBar:
     name = f"step {step.number}" + (f" {step.name}" if step.name else "")
-    failed = step.failure is not None or step.outcome in ("failed", "timed_out")
-    return TimelineBar("steps", "step", *_room(begin, end), step.number, step.number, name, failed,
+    return TimelineBar("steps", "step", *_room(begin, end), step.number, step.number, name, has_failed(step),
                        max(len(step.attempts) - 1, 0), title_of(step) or str(step.number))  # fmt: skip
 
 
