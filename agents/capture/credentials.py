@@ -44,6 +44,11 @@ def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, 
     return tuple(each.encode("utf-8", "surrogateescape") for each in sorted(forms, key=len, reverse=True))
 
 
+def url_without_credentials(url: str, known: Iterable[bytes] = ()) -> str:
+    """Return a URL in the form in which it may be written. known: as for without_credentials."""
+    return without_credentials(url.encode("utf-8", "replace"), known).decode()
+
+
 def without_credentials(data: bytes, known: Iterable[bytes] = (), content_type: str = "") -> bytes:
     """Return a body, or a piece of one, in the form in which it may be written.
 

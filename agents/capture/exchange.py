@@ -111,6 +111,11 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
 
+def sent_headers(headers: Headers) -> list[list[str]]:
+    """Return the headers of a request that are recorded."""
+    return [[name, value] for name, value in headers if name.lower() in SENT]
+
+
 def kept_headers(headers: Headers) -> list[list[str]]:
     """Return the headers of a response that are recorded."""
     return [[name, value] for name, value in headers
@@ -151,7 +156,7 @@ class Response:
             headers: The response's headers.
             head_ms: When the head arrived, milliseconds on the clock of the chunks.
         """
-        self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
+        self._sent = sent_headers(sent)
         self._http = http
         self._status = status
         self.headers = kept_headers(headers)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from refold.agents.capture.exchange import SENT, bytes_of, kept, kept_headers, shown_url
+from refold.agents.capture.exchange import bytes_of, kept, kept_headers, sent_headers, shown_url
 from refold.agents.journal.record import Plain
 
 Body = Callable[[object], Plain]
@@ -56,7 +56,7 @@ def message_made(name: str, form: Plain) -> Any:
 
 
 def _httpx_request(value: Any, body: Body) -> Plain:
-    sent = [[name, each] for name, each in value.headers.multi_items() if name.lower() in SENT]
+    sent = sent_headers(value.headers.multi_items())
     return {"method": value.method, "url": shown_url(str(value.url)), "headers": sent, "body": body(_read(value))}
 
 
@@ -94,7 +94,7 @@ def _httpx_response_made(module: Any, form: Mapping[str, Plain]) -> Any:
 
 
 def _requests_request(value: Any, body: Body) -> Plain:
-    sent = [[name, each] for name, each in (value.headers or {}).items() if name.lower() in SENT]
+    sent = sent_headers((value.headers or {}).items())
     return {"method": value.method, "url": shown_url(str(value.url)), "headers": sent, "body": body(value.body)}
 
 

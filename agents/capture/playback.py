@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from refold.agents.capture.credentials import known_secrets, without_credentials
+from refold.agents.capture.credentials import known_secrets, url_without_credentials, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import WEBSOCKET, WEBSOCKET_TYPE, bytes_of, is_exchange, request_of
 from refold.agents.capture.program import PROVIDERS
@@ -208,7 +208,7 @@ class RecordedUpstream:
     def _as_recorded(self, request: web.BaseRequest, method: str, content_type: str, body: bytes) -> Plain:
         known = known_secrets(request.headers.items(), request.raw_path)
         body = without_credentials(body, known, content_type)
-        target = without_credentials(request.raw_path.encode("utf-8", "replace"), known).decode()
+        target = url_without_credentials(request.raw_path, known)
         first, slash, rest = target[1:].partition("/")
         if slash and first in PROVIDERS:
             target = f"/{rest}"

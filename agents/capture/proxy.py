@@ -29,11 +29,11 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import web
 
-from refold.agents.capture.credentials import known_secrets, without_credentials
+from refold.agents.capture.credentials import known_secrets, url_without_credentials, without_credentials
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
-from refold.agents.capture.exchange import SENT, Broken, LastEvent, kept_headers, name_of, request_of
+from refold.agents.capture.exchange import Broken, LastEvent, kept_headers, name_of, request_of, sent_headers
 from refold.agents.capture.spool import Spool, Spooling
 from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
 from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason_of, refusal, said, text_of
@@ -263,7 +263,7 @@ class _Exchange:
         headers = self._request.headers
         content_type = headers.get("Content-Type", "")
         body = self._readable(headers.get("Content-Encoding"), content_type)
-        url = without_credentials(self.url.encode("utf-8", "replace"), self.known).decode()
+        url = url_without_credentials(self.url, self.known)
         asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
         self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
@@ -293,8 +293,7 @@ class _Exchange:
         http = "HTTP/1.1" if found.version is None else f"HTTP/{found.version.major}.{found.version.minor}"
         self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self.known)
         if self._spooling is not None:
-            sent = [[name, value] for name, value in self.sent if name.lower() in SENT]
-            self._spooling.head(sent, http, found.status, kept_headers(headers), self._ms())
+            self._spooling.head(sent_headers(self.sent), http, found.status, kept_headers(headers), self._ms())
 
     def add(self, data: bytes) -> None:
         """Add a piece of its body. The part that can be decoded is written to the spool."""

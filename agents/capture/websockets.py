@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
 
-from refold.agents.capture.credentials import without_credentials
+from refold.agents.capture.credentials import url_without_credentials, without_credentials
 from refold.agents.capture.exchange import (
-    SENT,
     WEBSOCKET,
     WEBSOCKET_HTTP,
     WEBSOCKET_TYPE,
@@ -34,6 +33,7 @@ from refold.agents.capture.exchange import (
     kept_headers,
     name_of,
     request_of,
+    sent_headers,
 )
 from refold.agents.capture.spool import Spool, Spooling
 from refold.agents.capture.wire import as_given, passed_on, text_of
@@ -90,12 +90,16 @@ async def connected(
         aiohttp.ClientError: It cannot be reached.
     """
     headers = passed_on(request.raw_headers)
-    for name in [each for each in headers if each.lower().startswith(_HANDSHAKE)]:
+    for name in filter(_is_of_handshake, list(headers)):
         headers.popall(name, None)
     offered = [each.strip() for each in request.headers.get(_PROTOCOLS, "").split(",") if each.strip()]
     return await session.ws_connect(
         as_given(url), headers=headers, protocols=offered, autoclose=False, autoping=False, max_msg_size=0
     )
+
+
+def _is_of_handshake(name: str) -> bool:
+    return name.lower().startswith(_HANDSHAKE)
 
 
 class _Open(NamedTuple):
@@ -130,10 +134,10 @@ class SocketCopy:
         self._spool = spool
         self._known = known
         self._now_micros = now_micros
-        self._url = without_credentials(url.encode("utf-8", "replace"), known).decode()
-        self._sent = [[name, value] for name, value in sent if name.lower() in SENT]
+        self._url = url_without_credentials(url, known)
+        self._sent = sent_headers(sent)
         headers = [(text_of(name), text_of(value)) for name, value in _response_of(provider).raw_headers]
-        self._headers = [each for each in kept_headers(headers) if not each[0].lower().startswith(_HANDSHAKE)]
+        self._headers = [each for each in kept_headers(headers) if not _is_of_handshake(each[0])]
         self._open: dict[str, _Open] = {}
         self._kept = 0
 
@@ -194,7 +198,7 @@ async def passed(
     protocols = (provider.protocol,) if provider.protocol else ()
     agent = web.WebSocketResponse(autoclose=False, autoping=False, compress=False, max_msg_size=0, protocols=protocols)
     for name, value in passed_on(_response_of(provider).raw_headers).items():
-        if not name.lower().startswith(_HANDSHAKE):
+        if not _is_of_handshake(name):
             agent.headers.add(name, value)
     tasks: list[asyncio.Task[aiohttp.WSMessage]] = []
     try:
@@ -255,10 +259,9 @@ def _ended(task: asyncio.Task[aiohttp.WSMessage]) -> aiohttp.WSMessage | None:
     return task.result()
 
 
-async def _stopped(tasks: Sequence[Awaitable[Any]]) -> None:
+async def _stopped(tasks: Sequence[asyncio.Task[aiohttp.WSMessage]]) -> None:
     for each in tasks:
-        if isinstance(each, asyncio.Task):
-            each.cancel()
+        each.cancel()
     with suppress(asyncio.CancelledError):
         await asyncio.gather(*tasks, return_exceptions=True)
 
