@@ -1,4 +1,4 @@
-"""This process's use of processors and memory.
+"""This process: its use of processors and memory, and how it waits for signals.
 
 The number of processors that a container or a service may use: the quota of its control group (Linux, v2).
 
@@ -25,6 +25,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 # The values in malloc.h.
@@ -32,6 +33,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _HEAPS = 2
 _LARGE_BYTES = 256 << 10
 _TOP_BYTES = 4 << 20
+LOOK_S = 0.25
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -110,3 +112,13 @@ def cores() -> int:
     """Return how many cores this process may use: its CPU affinity, or fewer if a container has a quota."""
     known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(known, quota_cores() or known)
+
+
+def wait_for(event: Event) -> None:
+    """Wait in the main thread until an event is set, and handle signals meanwhile.
+
+    Python runs the handlers of signals in its main thread. If the kernel gives a signal to another thread, it does not
+    wake a main thread that waits without a timeout. So this one looks every LOOK_S seconds.
+    """
+    while not event.wait(LOOK_S):
+        pass

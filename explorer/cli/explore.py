@@ -76,6 +76,7 @@ def explore(
 def _serve(listener: Listener, place: LogTarget, *, is_secure: bool, can_write: bool) -> None:
     """Serve requests until Ctrl-C."""
     from refold.explorer.web.site import explorer, import_pages
+    from refold.streams.runtime import wait_for
     from refold.streams.web.server import WebServer
 
     site = explorer(place, listener.token, is_secure=is_secure, can_write=can_write)
@@ -83,7 +84,7 @@ def _serve(listener: Listener, place: LogTarget, *, is_secure: bool, can_write: 
     try:
         server.serve(site)
         import_pages()
-        Event().wait()
+        wait_for(Event())
     finally:
         server.close()
         site.handles.close()

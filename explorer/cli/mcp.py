@@ -76,6 +76,7 @@ def _serve_http(
     history: HistoryServer, host: str, port: int, tls_cert: str | None, tls_key: str | None, names: tuple[str, ...]
 ) -> None:
     from refold.explorer.mcp.http import PATH, McpSite
+    from refold.streams.runtime import wait_for
     from refold.streams.web.guard import token_in
     from refold.streams.web.listening import Access
     from refold.streams.web.server import WebServer
@@ -86,7 +87,7 @@ def _serve_http(
     try:
         server.serve(site)
         print(f"mcp {server.url}{PATH}", flush=True)
-        Event().wait()
+        wait_for(Event())
     finally:
         server.close()
         site.close()

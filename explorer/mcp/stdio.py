@@ -8,6 +8,7 @@ import threading
 from mcp.server.stdio import stdio_server
 
 from refold.explorer.mcp.server import HistoryServer
+from refold.streams.runtime import wait_for
 
 
 def serve(history: HistoryServer) -> None:
@@ -24,7 +25,7 @@ def serve(history: HistoryServer) -> None:
             ended.set()
 
     threading.Thread(target=run, name="refold-mcp", daemon=True).start()
-    ended.wait()
+    wait_for(ended)
     for each in failures:
         raise each
 

@@ -17,6 +17,7 @@ from refold.explorer.cli.output.screen import counted
 from refold.explorer.cli.runs.code import redact_option, redactor_for
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run_names import known_run
+from refold.streams.runtime import wait_for
 
 if TYPE_CHECKING:
     from refold.agents.capture.capture import CaptureSettings
@@ -108,7 +109,7 @@ def proxy(
     capture = capture_module.Capture(given, {"": upstream})
     answering = "" if run_id is None else f"answers from run {run_id}, then "
     click.echo(f"refold proxy: {capture.url} {answering}passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
-    stop.wait()
+    wait_for(stop)
     tell_stored(capture.close(CLOSING_S), given.log_url)
     return 0
 
@@ -118,7 +119,7 @@ def _replay(
 ) -> int:
     serving, replaying, run_id = serve_recording(place, run_id, redact, host, port, is_paced=is_paced)
     click.echo(f"refold proxy: {serving.url} answers from run {run_id}; Ctrl-C ends it")
-    stop.wait()
+    wait_for(stop)
     serving.close()
     return 1 if replaying.unrecorded else 0
 

@@ -35,6 +35,7 @@ from typing import NamedTuple
 from refold_tests.absent import without
 
 Server = tuple[str, int]
+END_S = 120
 
 # Numbers from the kernel's headers: seccomp, pidfd_getfd, socket, connect, bind, sendto, and the architecture.
 _CALLS = {
@@ -44,7 +45,7 @@ _CALLS = {
 _IO_URING_SETUP = 425
 _NO_NEW_PRIVS, _SET_FILTER, _NEW_LISTENER = 38, 1, 1 << 3
 _ALLOW, _NOTIFY, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
-_RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
+_RECEIVE, _SEND, _IS_VALID, _CONTINUE = 0xC0502100, 0xC0182101, 0x40082102, 1
 _NOTE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _STEP = struct.Struct("=HBBI")
@@ -75,11 +76,24 @@ class Confined:
         self._thread.start()
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for the command; return its exit status and its output."""
-        out, err = self.process.communicate(timeout=120)
+        """Wait for the command; return its exit status and its output. If it hangs, its stacks are in the error."""
+        try:
+            out, err = self.process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            out, err = self.process.communicate(timeout=END_S)
+            raise AssertionError(f"it had not ended after {END_S} s:\n{out}\n{err}") from None
         self._thread.join(60)
         assert not self._thread.is_alive(), "something that it started still runs"
         return self.process.returncode, out, err
+
+    def _is_waiting(self, identity: int) -> bool:
+        """Whether the caller still waits for the answer."""
+        try:
+            ioctl(self._listener, _IS_VALID, struct.pack("=Q", identity))
+        except OSError:
+            return False
+        return True
 
     def _supervise(self) -> None:
         poll = select.poll()
@@ -95,7 +109,13 @@ class Confined:
             except OSError:
                 continue  # the caller was killed in the meantime
             identity, pid, _, number, _, _, *arguments = note
-            found = _judged(pid, calls.index(number), arguments, self._allowed)
+            try:
+                found = _judged(pid, calls.index(number), arguments, self._allowed)
+            except (OSError, struct.error) as error:
+                # A signal may have ended the call, and with it the thread whose memory was to be read.
+                if not self._is_waiting(identity):
+                    continue
+                found = Tried(_name(pid), "unreadable", str(error))
             if found is not None:
                 self.denied.append(found)
             answer = (0, _CONTINUE) if found is None else (-errno.EACCES, 0)
@@ -117,8 +137,9 @@ def confined(
     support = os.pathsep.join(each for each in sys.path if each)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _CHILD, str(says[1]), str(hears[0]), *map(str, command)],
-        env={**env, "PYTHONPATH": support}, cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, pass_fds=[says[1], hears[0]], start_new_session=True,
+        env={**env, "PYTHONPATH": support, "PYTHONFAULTHANDLER": "1"}, cwd=folder, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[says[1], hears[0]],
+        start_new_session=True,
     )  # fmt: skip
     try:
         os.close(says[1])
