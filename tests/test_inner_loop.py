@@ -71,6 +71,7 @@ LONG = {
     "tests/streams/test_verify.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_damage.py": "folds whole logs again for each kind of damage",
     "tests/streams/test_verify_snapshots.py": "folds whole logs again for each kind of damage",
+    "tests/test_order.py": "runs pytest on two workers, one of which dies",
     "tests/test_wheel.py": "builds and installs a wheel",
 }
 KILLS = re.compile(r"\bSIGKILL\b|\.kill\(")

@@ -1,6 +1,13 @@
-"""The order in which xdist's workers get tests (refold_tests/order.py), and the sums at a run's end (costs.py)."""
+"""The order in which xdist's workers get tests (refold_tests/order.py, schedule.py), and the sums at a run's end
+(costs.py).
+"""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -51,6 +58,38 @@ def test_each_scope_is_given_out_once(tests: list[tuple[str, str]], workers: lis
     order = Order(scopes.items())
     assert sorted(order.next_for(worker) for worker, _ in zip(workers, scopes, strict=False)) == sorted(scopes)
     assert not order
+
+
+CONFTEST = """
+from refold_tests.schedule import OrderedScheduling
+
+def pytest_xdist_make_scheduler(config, log):
+    return OrderedScheduling(config, log)
+"""
+DYING = """
+import os, pytest
+
+@pytest.mark.parametrize("number", range(40))
+def test_one(number):
+    if number in ({dies}):
+        os._exit(1)
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("dies", ["5,", "38, 39", "3, 11, 19"])
+def test_a_worker_that_dies_fails_one_test(tmp_path: Path, dies: str) -> None:
+    """All other tests run once, and the run ends."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_dying.py").write_text(DYING.format(dies=dies))
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "."],
+        cwd=tmp_path, env={**own, "PYTHONPATH": str(ROOT / "tests" / "support")}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    died = len([each for each in dies.split(",") if each.strip()])
+    assert f"{died} failed, {40 - died} passed" in done.stdout, done.stdout
 
 
 def test_what_is_said_to_wait_is_there() -> None:

@@ -19,12 +19,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from refold.avro.errors import InputError
+from refold.streams.runtime import LOOK_S
 
 OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK = "openai", "anthropic", "gemini", "ollama", "bedrock"
 PROVIDERS = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK)
@@ -177,7 +179,10 @@ def run_program(arguments: Sequence[str], environment: Mapping[str, str], passin
             started[0].send_signal(number)
         if passing is not None:
             passing(started[0])()
-        return started[0].wait()
+        while True:
+            # Not without a timeout, so that signals are handled; see streams/runtime.py, wait_for.
+            with suppress(subprocess.TimeoutExpired):
+                return started[0].wait(LOOK_S)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
