@@ -235,7 +235,7 @@ def test_what_is_not_http_is_refused_and_counted(
     assert captured.stored.missed > CASES / 10, "many are not HTTP"
     assert captured.stored.waiting == 0
     assert caplog.records == []
-    assert "refold/agents" not in capfd.readouterr().err, "the provider itself may say that it was left"
+    assert "refold/agents/capture" not in capfd.readouterr().err, "the provider itself may say that it was left"
     for each in tmp_path.rglob("*"):
         assert not each.is_file() or SECRET.encode() not in each.read_bytes(), each
 
@@ -286,4 +286,4 @@ def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
         steps = [step for row in log.runs() for step in log.recording(row.run).steps]
     assert sorted(seed_of(urlsplit(step.calls[0].asked.request["url"]).path) for step in steps) == list(range(CASES))
     assert caplog.records == []
-    assert "refold/agents" not in capfd.readouterr().err, "the provider itself may say that it was left"
+    assert "refold/agents/capture" not in capfd.readouterr().err, "the provider itself may say that it was left"
