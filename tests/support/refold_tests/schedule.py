@@ -6,9 +6,14 @@ A worker that dies must fail one test and not the run. xdist's own scheduler han
    scope has nothing to run, reports nothing, and is never given more. Only tests that have not run are returned here.
 2. It gives the worker that replaces the dead one a single scope. A worker begins a test when it knows the next one, or
    that there is none. So one that has a single test is given another here, or is told that it was the last.
+
+The worker's exit status is printed at once. A memory fault in a thread of Kafka's client prints nothing itself
+(docs/decisions/060).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
@@ -16,6 +21,9 @@ from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
 from refold_tests.order import Order
+
+# Its pipe is closed: it has ended, or is about to.
+DEATH_S = 30.0
 
 
 class OrderedScheduling(LoadGroupScheduling):
@@ -35,7 +43,11 @@ class OrderedScheduling(LoadGroupScheduling):
             self.workqueue.setdefault(scope, {})[test] = False
         for each in self.assigned_work:
             self._reschedule(each)
-        return left[0][1]
+        crashed = left[0][1]
+        if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
+            pipe: Any = node.gateway._io
+            reporter.write_line(f"\n{node.gateway.id} ended with status {pipe.popen.wait(DEATH_S)} in {crashed}")
+        return crashed
 
     def _reschedule(self, node: WorkerController) -> None:
         if node not in self.registered_collections:  # it still collects
