@@ -13,6 +13,8 @@ The worker's exit status is printed at once. A memory fault in a thread of Kafka
 
 from __future__ import annotations
 
+import subprocess
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,7 +48,9 @@ class OrderedScheduling(LoadGroupScheduling):
         crashed = left[0][1]
         if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
             pipe: Any = node.gateway._io
-            reporter.write_line(f"\n{node.gateway.id} ended with status {pipe.popen.wait(DEATH_S)} in {crashed}")
+            with suppress(subprocess.TimeoutExpired):
+                pipe.popen.wait(DEATH_S)
+            reporter.write_line(f"\n{node.gateway.id} ended with status {pipe.popen.returncode} in {crashed}")
         return crashed
 
     def _reschedule(self, node: WorkerController) -> None:
