@@ -24,9 +24,9 @@ WHATS: dict[What, str] = {
 WHYS: dict[Why, str] = {
     "started": "they were started with different things",
     "answered": "the world's doing: both asked the same, and were answered otherwise",
-    "asked": "the agent's doing: it had heard the same, and asked for something else",
-    "decided": "the agent's doing: it had heard the same, and decided otherwise",
-    "kept": "the agent's doing: it had asked and heard the same, and made something else of it",
+    "asked": "the agent's doing: after the same answers, it asked for something else",
+    "decided": "the agent's doing: after the same answers, it decided otherwise",
+    "kept": "the agent's doing: after the same requests and answers, it made another state",
     "longer": "one goes on where the other stops",
 }
 LATER_MAX = 12

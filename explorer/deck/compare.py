@@ -109,7 +109,7 @@ def _told(shown: Mapping[str, Any]) -> Iterator[Text]:
     for behind in shown["answer"]["provenance"]:
         name = ".".join(part for part in (behind["entity"], behind["field"], behind["key"]) if part)
         yield Text()
-        yield heading(f"behind it in {behind['side'].upper()}: {name}")
+        yield heading(f"provenance in {behind['side'].upper()}: {name}")
         for link in behind["chain"][:8]:
             yield Text("  " * (min(link["depth"], 12) + 1)).append_text(link_text(link))
             if link["depth"] == 0:

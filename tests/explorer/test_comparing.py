@@ -60,7 +60,7 @@ def test_two_conversations_part_where_the_answer_is_another(tmp_path: Path) -> N
     assert text.status == 1
     assert "first divergence at step 3: B goes on" in text.out
     assert "why: one goes on where the other stops" in text.out
-    assert "behind it in B: step/" in text.out
+    assert "provenance in B: step/" in text.out
     more = refold_command("run", "compare", a, d, "--json", log=log).json["divergence"]
     assert (more["step"], more["what"], more["why"]) == (2, "kept", "answered")
     assert [(each["path"], each["op"]) for each in more["differences"]] == [("messages[4]", "add")]
@@ -119,16 +119,16 @@ def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) ->
         assert [(link.depth, link.observation) for link in behind[1].chain][-1] == (1, cause)
     done = refold_command("run", "compare", "first", "second", log=f"file:{tmp_path / 'log'}")
     assert done.status == 1
-    assert "behind it in B: document/order-7.fields" in done.out
+    assert "provenance in B: document/order-7.fields" in done.out
     assert "because of document/mail-1" in done.out
     answer, first_run, second_run, *_ = done.out.splitlines()
     assert answer == "first divergence at step 1: another answer"
     assert (first_run[:7], second_run[:8]) == ("A first", "B second")
-    in_b = done.out.partition("behind it in B")[2]
+    in_b = done.out.partition("provenance in B")[2]
     assert "by importer" not in in_b
     assert "and 1 observation that both sides depend on" in in_b
     whole = refold_command("run", "compare", "first", "second", "--full", log=f"file:{tmp_path / 'log'}").out
-    assert "by importer" in whole.partition("behind it in B")[2]
+    assert "by importer" in whole.partition("provenance in B")[2]
     assert "depend on" not in whole
 
 

@@ -129,7 +129,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
     behind = folded.behind
     screen.say()
     name = ".".join(part for part in (behind.entity, behind.field, behind.key) if part)
-    screen.say(f"behind it in {behind.side.upper()}: {name}", "bold")
+    screen.say(f"provenance in {behind.side.upper()}: {name}", "bold")
     humane = ValueFormatter(log.types, Opener(log).value)
     sources = (link.statement.source for link in folded.links if link.statement is not None)
     observed = observed_texts(log, sources, log.point().cut)
