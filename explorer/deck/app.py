@@ -43,6 +43,7 @@ class DeckApp(App[None]):
         marked: The run that `space` marked, to compare it with another.
     """
 
+    TITLE = "refold"
     CSS_PATH = "deck.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
