@@ -34,7 +34,17 @@ from refold.testing.kafka import Kafka  # noqa: E402
 from refold.testing.postgres import Postgres  # noqa: E402
 from refold.testing.postgres import started as started_postgres  # noqa: E402
 from refold.testing.registry import SchemaRegistry, start_registry  # noqa: E402
-from refold_tests import brokers, costs, inner_loop, java, postgres, registries, s3, servers  # noqa: E402
+from refold_tests import (  # noqa: E402
+    brokers,
+    costs,
+    inner_loop,
+    java,
+    postgres,
+    registries,
+    s3,
+    servers,
+    worker_deaths,
+)
 from refold_tests.absent import without  # noqa: E402
 from refold_tests.child import Child, children  # noqa: E402
 from refold_tests.kafka_topics import Broker  # noqa: E402
@@ -80,6 +90,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.hypothesis_seed = seed
     starts = {"kafka": brokers.start, "schema registry": registries.start, "postgres": postgres.start, "s3": s3.start}
     config.stash[_OWNER] = servers.own(config, starts)
+    if not hasattr(config, "workerinput"):
+        worker_deaths.begin(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a worker of xdist: after pytest's own faulthandler is enabled."""
+    if (given := getattr(session.config, "workerinput", None)) is not None:
+        worker_deaths.begin_worker(given["workerid"])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -138,6 +156,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.section(f"without {name}", yellow=True)
             count = "1 test was" if len(lacking) == 1 else f"{len(lacking)} tests were"
             terminalreporter.write_line(f"{count} skipped: {lacking[0]}")
+    worker_deaths.tell(terminalreporter)
     if terminalreporter.config.getoption("durations") is not None:
         costs.tell(terminalreporter)
 

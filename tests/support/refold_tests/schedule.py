@@ -6,26 +6,17 @@ A worker that dies must fail one test and not the run. xdist's own scheduler han
    scope has nothing to run, reports nothing, and is never given more. Only tests that have not run are returned here.
 2. It gives the worker that replaces the dead one a single scope. A worker begins a test when it knows the next one, or
    that there is none. So one that has a single test is given another here, or is told that it was the last.
-
-The worker's exit status is printed at once. A memory fault in a thread of Kafka's client prints nothing itself
-(docs/decisions/060).
 """
 
 from __future__ import annotations
-
-import subprocess
-from contextlib import suppress
-from typing import Any
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
+from refold_tests import worker_deaths
 from refold_tests.order import Order
-
-# Its pipe is closed: it has ended, or is about to.
-DEATH_S = 30.0
 
 
 class OrderedScheduling(LoadGroupScheduling):
@@ -36,22 +27,18 @@ class OrderedScheduling(LoadGroupScheduling):
         self._order = Order(())
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Return the test that the worker died in, which counts as run; None if it had run all of its tests."""
+        """Return the test that the worker died in, which counts as run; None if there is none, or it is run again."""
         scopes = self.assigned_work.pop(node)
         left = [(scope, test) for scope, tests in scopes.items() for test, has_run in tests.items() if not has_run]
         if not left:
             return None
-        for scope, test in left[1:]:
+        crashed = left[0][1]
+        is_run_again = worker_deaths.is_run_again(self.config, node, crashed)
+        for scope, test in left if is_run_again else left[1:]:
             self.workqueue.setdefault(scope, {})[test] = False
         for each in self.assigned_work:
             self._reschedule(each)
-        crashed = left[0][1]
-        if reporter := self.config.pluginmanager.getplugin("terminalreporter"):
-            pipe: Any = node.gateway._io
-            with suppress(subprocess.TimeoutExpired):
-                pipe.popen.wait(DEATH_S)
-            reporter.write_line(f"\n{node.gateway.id} ended with status {pipe.popen.returncode} in {crashed}")
-        return crashed
+        return None if is_run_again else crashed
 
     def _reschedule(self, node: WorkerController) -> None:
         if node not in self.registered_collections:  # it still collects
