@@ -23,7 +23,7 @@ FACADES = {
         "check", "rule",
     },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
-    "refold.langgraph": {"RefoldSaver"},
+    "refold.langgraph": {"RefoldSaver", "RefoldStore"},
     "refold.sink": {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
         "packed", "parse_cut", "shower",

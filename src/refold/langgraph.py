@@ -1,6 +1,6 @@
-"""A checkpointer for LangGraph whose threads are entities of a log (extra `langgraph`).
+"""A checkpointer and a store for LangGraph whose threads and items are entities of a log (extra `langgraph`).
 
-from refold.langgraph import RefoldSaver
+from refold.langgraph import RefoldSaver, RefoldStore
 
 docs/guides/langgraph-threads.md shows it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 try:
     from refold.agents.adapters.langgraph.saver import RefoldSaver
+    from refold.agents.adapters.langgraph.store import RefoldStore
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("langchain_core", "langgraph"):
         raise
@@ -16,4 +17,4 @@ except ModuleNotFoundError as error:
         f"refold.langgraph needs {error.name}: install it with pip install 'refold[langgraph]'"
     ) from error
 
-__all__ = ["RefoldSaver"]
+__all__ = ["RefoldSaver", "RefoldStore"]

@@ -27,7 +27,8 @@ from refold_tests.tree import ROOT
 FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
 NAMES = (
     *("action", "agent_session", "audit_event", "document", "effect", "entity_graph"),
-    *("evaluation", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_thread"),
+    *("evaluation", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
+    *("langgraph_store", "langgraph_thread"),
     *("pipeline", "run", "runbook", "step", "tool_config"),
 )
 

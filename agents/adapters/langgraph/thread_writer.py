@@ -25,6 +25,15 @@ _OF_A_CHECKPOINT = ("parent", "step", "source", "run", "body", "body_type", "cha
 _OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
 
 
+def settle(log: AgentLog) -> None:
+    """Return when everything recorded so far can be lost only together with all that is recorded from now on.
+
+    A log that keeps the order guarantees this by itself; any other log is flushed. The caller must hold the log's turn.
+    """
+    if not log.port.keeps_order:
+        log.port.flush()
+
+
 class NewCheckpoint(NamedTuple):
     """A checkpoint to be put, whose values are already stored.
 
@@ -86,7 +95,7 @@ class ThreadWriter:
         """Record writes of tasks, each with its readable value or None. The caller's flush makes them durable."""
         trees = {f"{each.task}/{each.number}": write_tree(each, shown) for each, shown in writes.items()}
         if any(each.value.pieces for each in writes):
-            self._settle()
+            settle(self._log)
         self._observe(key.entity, {"writes": trees})
 
     def interrupted(self, key: CheckpointKey, shown: Mapping[str, Any]) -> None:
@@ -155,7 +164,7 @@ class ThreadWriter:
         """
         entry = {"remove": [[each.namespace, each.checkpoint] for each in keys]}
         self._enter(thread, self._reader.thread(thread), entry, {})
-        self._settle()
+        settle(self._log)
         for key in keys:
             self._observe(key.entity, {"removed_at": at}, cleared=() if key in kept else _OF_A_CHECKPOINT)
 
@@ -169,7 +178,7 @@ class ThreadWriter:
         index = self._reader.thread(thread)
         keys = [CheckpointKey(thread, *each) for each in (*index.listed, *index.removed)]
         self._enter(thread, index, {"delete": True}, {"deleted_at": at}, cleared=_OF_A_THREAD)
-        self._settle()
+        settle(self._log)
         for key in keys:
             if self._reader.checkpoint(key).body is not None:
                 self._observe(key.entity, {"removed_at": at}, cleared=_OF_A_CHECKPOINT)
@@ -184,18 +193,10 @@ class ThreadWriter:
         causes: Sequence[str] = (), cleared: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Record an entry of a thread, after making sure that everything before it cannot be lost without it."""
-        self._settle()
+        settle(self._log)
         again = ("deleted_at",) if index.is_deleted and "deleted_at" not in patch else ()
         patch = {"thread": thread, "entry": entry, **patch}
         self._observe(thread_entity(thread), patch, causes, [*cleared, *again])
-
-    def _settle(self) -> None:
-        """Return when everything recorded so far can be lost only together with all that is recorded from now on.
-
-        A log that keeps the order guarantees this by itself; any other log is flushed.
-        """
-        if not self._log.port.keeps_order:
-            self._log.port.flush()
 
     def _observe(
         self, entity: str, patch: Mapping[str, Any], causes: Sequence[str | bytes] = (), cleared: Sequence[str] = ()

@@ -225,6 +225,22 @@ class Folded(Protocol):
 F = TypeVar("F", bound=Folded)
 
 
+def caught_up(log: Log, entity: str, folded: F) -> F:
+    """Apply an entity's observations since the last call, and return the folded state. The caller must hold the log's
+    turn.
+    """
+    port = log.port
+    end = port.ends()[port.partition_of(entity)]
+    if end > folded.offset:
+        for record in port.entity_records(entity, end, folded.offset):
+            if record.id not in folded.ids:  # a process that was killed and restarted may have sent it twice
+                folded.take(log, observation_in(port.registry, record))
+                folded.ids[record.id] = None
+            folded.offset = record.offset + 1
+        folded.offset = end
+    return folded
+
+
 class ThreadReader:
     """Reads threads and checkpoints of a log. The caller must hold the log's turn.
 
@@ -244,27 +260,15 @@ class ThreadReader:
 
     def threads(self) -> list[str]:
         """Return every thread that ever got a checkpoint, oldest first."""
-        return [*self._caught_up(DIRECTORY, self._directory).threads]
+        return [*caught_up(self._log, DIRECTORY, self._directory).threads]
 
     def thread(self, thread: str) -> ThreadIndex:
         """Return a thread's index; an empty one if there is no such thread."""
-        return self._caught_up(thread_entity(thread), _kept(self._threads, thread, ThreadIndex, THREADS_KEPT))
+        return caught_up(self._log, thread_entity(thread), _kept(self._threads, thread, ThreadIndex, THREADS_KEPT))
 
     def checkpoint(self, key: CheckpointKey) -> StoredCheckpoint:
         """Return a checkpoint as the log holds it, whether or not its thread's index lists it."""
-        return self._caught_up(key.entity, _kept(self._checkpoints, key, StoredCheckpoint, CHECKPOINTS_KEPT))
-
-    def _caught_up(self, entity: str, folded: F) -> F:
-        port = self._log.port
-        end = port.ends()[port.partition_of(entity)]
-        if end > folded.offset:
-            for record in port.entity_records(entity, end, folded.offset):
-                if record.id not in folded.ids:  # a process that was killed and restarted may have sent it twice
-                    folded.take(self._log, observation_in(port.registry, record))
-                    folded.ids[record.id] = None
-                folded.offset = record.offset + 1
-            folded.offset = end
-        return folded
+        return caught_up(self._log, key.entity, _kept(self._checkpoints, key, StoredCheckpoint, CHECKPOINTS_KEPT))
 
 
 K = TypeVar("K")

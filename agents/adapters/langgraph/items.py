@@ -1,0 +1,184 @@
+"""Read the items of a LangGraph store from a log: their index, and the items that were asked for, folded.
+
+An item is the fold of its observations, as `refold state` shows it. So a retraction or a correction that somebody
+records changes the item for the graph too.
+
+`refresh` folds what is new into the items that are cached. It reads each new record of the log once, of any entity. If
+there are more than PASS_RECORDS, the cache is emptied instead, and an item is read again when it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from refold.agents.adapters.langgraph.contents import opened
+from refold.agents.adapters.langgraph.threads import caught_up, quoted
+from refold.avro.envelope import check_entity
+from refold.avro.observation import Observation
+from refold.reducers.entity import Entity
+from refold.reducers.fold import Fold, Seen
+from refold.reducers.order import order_key, place_of
+from refold.reducers.state import state_tree
+from refold.streams.client import Log
+from refold.streams.log.port import LogPort, Record, firsts, observation_in
+from refold.streams.table.folds import Folds
+
+ITEM_TYPE = "langgraph_item"
+INDEX = "langgraph_store/items"
+PASS_RECORDS = 5000
+ITEMS_KEPT = 20_000
+
+
+class ItemKey(NamedTuple):
+    """Identifies an item."""
+
+    namespace: tuple[str, ...]
+    key: str
+
+    @property
+    def entity(self) -> str:
+        """The entity langgraph_item/<label>#<label>#<key>. Raises ValidationError if that is no entity's name."""
+        return check_entity(f"{ITEM_TYPE}/{'#'.join(map(quoted, (*self.namespace, self.key)))}")
+
+
+class StoredItem(NamedTuple):
+    """An item that exists: the JSON of its value, and when it was put first and last, in microseconds."""
+
+    text: bytes
+    created_at: int
+    updated_at: int
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The value, decoded anew at each access."""
+        value: dict[str, Any] = json.loads(self.text)
+        return value
+
+
+@dataclass(slots=True)
+class ItemIndex:
+    """Every item that ever got a value, by namespace. `take` updates it.
+
+    offset and ids: as in threads.Folded.
+    """
+
+    offset: int = 0
+    ids: dict[bytes, None] = field(default_factory=dict)
+    namespaces: dict[tuple[str, ...], dict[str, None]] = field(default_factory=dict)
+
+    def take(self, log: Log, observation: Observation) -> None:
+        """Apply the next observation of the index, in log order."""
+        if observation.patch.get("entry") is None:
+            return
+        for *labels, key in json.loads(opened(log, observation.patch["entry"])):
+            self.namespaces.setdefault(tuple(labels), {})[key] = None
+
+    def __contains__(self, key: ItemKey) -> bool:
+        return key.key in self.namespaces.get(key.namespace, ())
+
+
+class ItemReader:
+    """Reads the items of a log. The caller must hold the log's turn. `refresh` makes everything recorded visible."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._folds = Folds(log.port.registry)
+        self._index = ItemIndex()
+        self._definitions = 0
+        self._kept: dict[str, Entity] = {}
+        self._offsets: dict[int, int] = {}  # the kept items of a partition are folded up to here
+
+    def refresh(self) -> None:
+        """Make everything visible that is in the log now, from this process and others."""
+        port = self._log.port
+        port.hand_over()
+        port.refresh()
+        if len(port.registry) != self._definitions:  # items may have to be folded by a newer definition
+            self._definitions = len(port.registry)
+            self._kept.clear()
+        for partition, end in port.ends().items():
+            start = self._offsets.get(partition, 0)
+            self._offsets[partition] = end
+            if end > start and self._kept:
+                self._continue(partition, start, end)
+
+    def _continue(self, partition: int, start: int, end: int) -> None:
+        port = self._log.port
+        if end - start > PASS_RECORDS:
+            for name in [each for each in self._kept if port.partition_of(each) == partition]:
+                del self._kept[name]
+            return
+        for record in port.read(partition, start, end):
+            entity = self._kept.get(record.entity)
+            if entity is not None and not self._is_folded(entity, record):
+                del self._kept[record.entity]
+
+    def _is_folded(self, entity: Entity, record: Record) -> bool:
+        """Fold a record into a kept item, if that is possible without the item's other observations."""
+        seen = _seen(self._log.port, record)
+        return entity.residue.certainly_new(seen.q) and self._fold.directly(entity, seen) is not None
+
+    @property
+    def index(self) -> ItemIndex:
+        """The index of the items."""
+        return caught_up(self._log, INDEX, self._index)
+
+    def entities(self, names: Collection[str]) -> Mapping[str, Entity]:
+        """Return items by their entities' names; one of version 0 if an item has no observation."""
+        missing = [name for name in names if name not in self._kept]
+        if missing and len(self._kept) + len(missing) > ITEMS_KEPT:
+            self._kept.clear()
+            missing = [*names]
+        by_partition: dict[int, list[str]] = {}
+        for name in missing:
+            by_partition.setdefault(self._log.port.partition_of(name), []).append(name)
+        for partition, some in by_partition.items():
+            self._load(partition, some)
+        return self._kept
+
+    def _load(self, partition: int, names: list[str]) -> None:
+        port, end = self._log.port, self._offsets[partition]
+        records: Iterable[Record]
+        if len(names) == 1:  # with a worker of Kafka this is a lookup
+            records = port.entity_records(names[0], end)
+        else:
+            records = port.records_among(partition, names, end, lambda more: None)
+        history: dict[str, list[Seen]] = {name: [] for name in names}
+        for record in firsts(records):
+            history[record.entity].append(_seen(port, record))
+        for name, seen in history.items():
+            self._kept[name] = self._fold.from_nothing(name, seen) if seen else Entity(name)
+
+    @property
+    def _fold(self) -> Fold:
+        return self._folds.of(ITEM_TYPE).fold
+
+    def items(self, keys: Iterable[ItemKey]) -> dict[ItemKey, StoredItem]:
+        """Return those of the items that exist."""
+        named = {key: key.entity for key in keys}
+        entities = self.entities(named.values())
+        found = ((key, self._stored(entities[name])) for key, name in named.items())
+        return {key: item for key, item in found if item is not None}
+
+    def _stored(self, entity: Entity) -> StoredItem | None:
+        if not entity.version:
+            return None
+        fields: Mapping[str, Any] = state_tree(self._fold, entity)["fields"]  # type: ignore[assignment]
+        text = opened(self._log, fields.get("value"))
+        if not text.startswith(b"{"):  # no value; or one of another program that is no object
+            return None
+        updated_at = fields.get("updated_at", last_observed_at(entity))
+        return StoredItem(text, fields.get("created_at", updated_at), updated_at)
+
+
+def _seen(port: LogPort, record: Record) -> Seen:
+    observation = observation_in(port.registry, record)
+    return Seen(record.offset, order_key(observation, record.id), observation)
+
+
+def last_observed_at(entity: Entity) -> int:
+    """Return the greatest observed_at of an item's observations, in microseconds; -1 if it has none."""
+    return place_of(entity.residue.greatest).observed_at if entity.version else -1
