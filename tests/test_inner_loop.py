@@ -28,6 +28,7 @@ LONG = {
     "tests/agents/adapters/langgraph/test_saver.py": "runs graphs of LangGraph, each with a log of its own",
     "tests/agents/adapters/langgraph/test_store.py": "runs graphs of LangGraph, and a log for each test",
     "tests/agents/adapters/langgraph/test_store_law.py": "runs some hundreds of batches, each durable on its return",
+    "tests/agents/adapters/otlp/test_receive.py": "receives spans, in processes of their own",
     "tests/agents/bisect/test_bisect.py": "replays many commits, each in a process of its own",
     "tests/agents/capture/test_clients.py": "imports the SDKs of model providers, and records each use of them",
     "tests/agents/capture/test_encodings.py": "reads large bodies in every encoding, in pieces of every size",

@@ -85,7 +85,7 @@ class LoopbackServer:
         """
         if host != "localhost" and not is_loopback(host):
             raise InputError(
-                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; the proxy has no authentication"
+                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; there is no authentication"
             )
         self._make = handling
         self._host, self._port = host, port

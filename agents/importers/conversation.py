@@ -168,7 +168,7 @@ class _Import:
         self._answers = answers(conversation.messages)
         self._total = sum(message.role == "assistant" for message in conversation.messages)
         self._run, self._session = f"run/{conversation.run}", f"agent_session/{conversation.run}"
-        self._agent = _label(conversation.agent)
+        self._agent = label(conversation.agent)
         self._seq = 0
         self._steps: list[_Step] = []
         self._replies: list[str] = []
@@ -215,7 +215,7 @@ class _Import:
 
     def _put(self, entity: str, patch: Patch | None, at: int, causes: Iterable[str], step: str, tool: str,
              link: Link | None) -> str:  # fmt: skip
-        source = Source(self._agent, self._given.run, step, _label(tool), self._seq)
+        source = Source(self._agent, self._given.run, step, label(tool), self._seq)
         self._seq += 1
         kind: Kind = "assert" if link is None else "link"
         return self._observe(entity, patch, source=source, observed_at=at, causes=tuple(causes), link=link, kind=kind)
@@ -382,7 +382,11 @@ def _content(output: str) -> tuple[str, Value]:
         return "text/plain", None
 
 
-def _label(text: str) -> str:
-    """Shorten a text and replace its control characters, so that a source can carry it."""
+def label(text: str) -> str:
+    """Shorten a text and replace its control characters, so that a source can carry it.
+
+    Args:
+        text: An agent's or a tool's name, as a recording has it.
+    """
     short = text[:LABEL_CHARACTERS_MAX]
     return "".join("?" if unicodedata.category(each) == "Cc" else each for each in short)

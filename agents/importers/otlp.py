@@ -40,7 +40,8 @@ from refold.avro.observation import Value
 FORMAT = "otlp"
 SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
 ANCESTORS_MAX = 32
-NAMES = ("gen_ai.agent.name", "traceloop.workflow.name", "agent.name", "traceloop.entity.name")
+AGENT_NAMES = ("gen_ai.agent.name", "traceloop.workflow.name", "agent.name")
+NAMES = (*AGENT_NAMES, "traceloop.entity.name")
 ABOUT = ("session.id", "user.id", "gen_ai.conversation.id", "gen_ai.agent.id", "tag.tags", "metadata")
 
 
@@ -51,13 +52,13 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         InputError: A line is damaged or not OTLP JSON, or a limit is exceeded; the message names file and line.
     """
     last = _last_values(file)
-    held: dict[str, _Trace] = {}
+    held: dict[str, Trace] = {}
     size = 0
     for number, line in enumerate(file.values()):
         complete: dict[str, None] = {}
         for part in _parts(line.value, file):
             if part.trace_id not in held:
-                held[part.trace_id] = _Trace(part.trace_id)
+                held[part.trace_id] = Trace(part.trace_id)
             size += held[part.trace_id].add(part, line.place)
             if last[part.trace_id] == number:
                 complete[part.trace_id] = None
@@ -98,7 +99,7 @@ def _last_values(file: ImportFile) -> dict[str, int]:
     return last
 
 
-class _Part(NamedTuple):
+class SpanPart(NamedTuple):
     """A span as it is written in the file, with the resource and the scope that it belongs to."""
 
     trace_id: str
@@ -107,7 +108,7 @@ class _Part(NamedTuple):
     scope: str
 
 
-def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
+def _parts(value: Value, file: ImportFile) -> Iterator[SpanPart]:
     """Yield the spans of a line. Items in their place that are not spans are counted."""
     given = value if isinstance(value, Mapping) else {}
     for signal in SIGNALS:
@@ -122,7 +123,7 @@ def _parts(value: Value, file: ImportFile) -> Iterator[_Part]:
             for span in _objects(of_scope.get("spans"), file):
                 trace_id, span_id = span.get("traceId"), span.get("spanId")
                 if isinstance(trace_id, str) and trace_id and isinstance(span_id, str) and span_id:
-                    yield _Part(_lower(trace_id), span, resource, text_of(name))
+                    yield SpanPart(_lower(trace_id), span, resource, text_of(name))
                 else:
                     file.leave_out("span without a trace id or a span id")
 
@@ -141,8 +142,8 @@ def _lower(identity: str) -> str:
 
 
 @dataclass(slots=True)
-class _Trace:
-    """An incomplete trace: the texts of its spans, each with the number of its resource.
+class Trace:
+    """A trace that may be incomplete: the texts of its spans, each with the number of its resource.
 
     resources: the number of each resource, by its text. size: characters of all texts.
     """
@@ -152,7 +153,7 @@ class _Trace:
     resources: dict[str, int] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, part: _Part, place: str) -> int:
+    def add(self, part: SpanPart, place: str) -> int:
         """Buffer a span.
 
         Returns:
@@ -182,7 +183,7 @@ class _Trace:
         spans: dict[str, ImportedSpan] = {}
         for place, text, _, _ in self.spans:
             budget.take(text, place)
-            span = _span(self.id, parse_json(text, place, file.limits), place)
+            span = span_of(self.id, parse_json(text, place, file.limits), place)
             before = spans.get(span.id)
             if before is not None and before.given == span.given:  # the exporter got no response and sent it again
                 file.leave_out("span that was there before")
@@ -218,7 +219,14 @@ class _Trace:
         )  # fmt: skip
 
 
-def _span(trace_id: str, given: Value, place: str) -> ImportedSpan:
+def span_of(trace_id: str, given: Value, place: str) -> ImportedSpan:
+    """Return a span from the object that OTLP JSON has for it.
+
+    Args:
+        trace_id: The id of its trace, in lower case.
+        given: The object.
+        place: FILE:LINE, for messages.
+    """
     assert isinstance(given, Mapping)
     return ImportedSpan(
         trace_id=trace_id, id=_lower(text_of(given.get("spanId"))), parent=_lower(text_of(given.get("parentSpanId"))),

@@ -9,7 +9,9 @@ OpenLLMetry's (traceloop).
     tool        gen_ai.tool.name, .call.id,   tool.name, tool.parameters    traceloop.entity.name
                 .call.arguments, .call.result
     in and out  -                             input.value, output.value     traceloop.entity.input, .output
-    tokens      gen_ai.usage.*                llm.token_count.*             gen_ai.usage.*
+    tokens      gen_ai.usage.*                llm.token_count.*             gen_ai.usage.*, llm.usage.*
+    provider    gen_ai.provider.name,         llm.provider, llm.system      gen_ai.system, llm.vendor
+                gen_ai.system
 
 Nothing here raises: an attribute of an unexpected form is treated as absent.
 """
@@ -44,9 +46,19 @@ _KINDS: tuple[tuple[str, Mapping[str, Kind]], ...] = (
     ("openinference.span.kind", _OPENINFERENCE), ("gen_ai.operation.name", _OPERATIONS),
     ("traceloop.span.kind", _TRACELOOP), ("llm.request.type", _REQUESTS),
 )  # fmt: skip
-_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
-_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
-_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_RESPONSE_MODELS = ("gen_ai.response.model", "llm.response.model")
+_REQUEST_MODELS = ("gen_ai.request.model", "llm.model_name", "llm.request.model", "embedding.model_name")
+_MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "llm.response.model",
+           "llm.request.model")  # fmt: skip
+_PROVIDERS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "llm.vendor")
+_RESPONSE_IDS = ("gen_ai.response.id",)
+_FINISH_REASONS = ("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason")
+_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
+                 "llm.usage.prompt_tokens")  # fmt: skip
+_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+                  "llm.usage.completion_tokens")  # fmt: skip
+_CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens",
+                  "llm.token_count.prompt_details.cache_read")  # fmt: skip
 _TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
 _CALL_IDS = ("gen_ai.tool.call.id", "tool_call.id")
 _ARGUMENTS = (
@@ -157,6 +169,25 @@ class ImportedSpan:
     def tokens(self) -> tuple[int, int]:
         """The tokens of the request and of the answer; 0 if they are not counted."""
         return self._count(_INPUT_TOKENS), self._count(_OUTPUT_TOKENS)
+
+    @property
+    def provider(self) -> str:
+        """The name of the model's provider, as the span has it."""
+        return self._first(_PROVIDERS)
+
+    def model_call(self) -> dict[str, Value]:
+        """Return what the span says about its call of a model, as an element of a step's model_calls."""
+        reasons = next((self.attributes[name] for name in _FINISH_REASONS if name in self.attributes), None)
+        listed = [each for each in (reasons if isinstance(reasons, list) else [reasons]) if isinstance(each, str)]
+        counts = {"input_tokens": _INPUT_TOKENS, "output_tokens": _OUTPUT_TOKENS, "cached_tokens": _CACHED_TOKENS}
+        found: dict[str, Value] = {
+            "provider": self.provider, "model": self._first(_REQUEST_MODELS),
+            "response_model": self._first(_RESPONSE_MODELS), "response_id": self._first(_RESPONSE_IDS),
+            "finish_reasons": listed, **{name: self._count(names) for name, names in counts.items()},
+        }  # fmt: skip
+        if self.started_at is not None:
+            found["started_at"] = self.started_at
+        return {name: value for name, value in found.items() if value}
 
     def said(self) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
         """Return the messages that a model received, and its answers, both in OpenAI's form."""

@@ -61,8 +61,12 @@ class Fields:
 
     def exact_map(self, field: str) -> dict[str, Plain]:
         """Return the exact content of each element of a map."""
+        return {key: read(value) for key, value in self.opened_map(field).items()}
+
+    def opened_map(self, field: str) -> dict[str, Plain]:
+        """Return the content of each element of a map, decrypted."""
         stored: Mapping[str, Any] = self._fields.get(field, {})
-        return {key: read(self._vault.open(self.entity, field, value)) for key, value in stored.items()}
+        return {key: self._vault.open(self.entity, field, value) for key, value in stored.items()}
 
     def metadata(self) -> dict[str, Plain]:
         """Return a run's metadata. It is sealed as one value under ALL_METADATA, or value by value under clear names.

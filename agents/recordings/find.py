@@ -12,13 +12,14 @@ if a content is gone, or is sealed and no key here opens it. Such runs are liste
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import overload
+from typing import NamedTuple, overload
 
 from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
+from refold.agents.recordings.received import is_received, received_parts
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_fields
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
@@ -26,6 +27,7 @@ from refold.avro.times import EPOCH, datetime_micros, parse_time
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.point import When
+from refold.streams.view import EntityView
 
 READ_AT_ONCE = 32
 MODELS = ("model", "response_model")
@@ -197,7 +199,7 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
             if limit is not None and len(found.rows) >= limit:
                 found.older = len(agreeing) - number
                 return found
-            own = steps.get(run.entity, [])
+            count, own = steps.get(run.entity, NO_PARTS)
             try:
                 if wanted.is_in_steps and not _matches(log, vault, wanted, run, own, cut):
                     continue
@@ -207,7 +209,7 @@ def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None,
             except CorruptionError as error:  # it affects only this run; the others are searched
                 found.damaged[id_of(run)] = str(error)
                 continue
-            row = _row(run, own, found.damaged)
+            row = _row(run, count, found.damaged)
             found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
     return found
 
@@ -223,7 +225,7 @@ def outcome_of(run: Fields) -> str:
     return outcome
 
 
-def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
+def _row(run: Fields, own: int, damaged: dict[str, str]) -> RunRow:
     plain = run.plain
     try:
         title = run.opened("title") or ""
@@ -239,7 +241,7 @@ def _row(run: Fields, own: Sequence[Fields], damaged: dict[str, str]) -> RunRow:
         ended_at=plain("ended_at") if has_ended(run) else None,
         synthetic_time=plain("synthetic_time", False),
         outcome=outcome_of(run),
-        steps=plain("forked_at_step", 0) + len(own) if step_count(run) is None else step_count(run) or 0,
+        steps=plain("forked_at_step", 0) + own if step_count(run) is None else step_count(run) or 0,
         parent=plain("parent_run", ""),
         caller=plain("caller_run", ""),
         caller_step=plain("caller_step", 0),
@@ -259,15 +261,41 @@ def _any_open(runs: Iterable[Fields]) -> bool:
     return any(step_count(run) is None for run in runs)
 
 
-def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> dict[str, list[Fields]]:
+class _OwnParts(NamedTuple):
+    """The number of a run's own steps, and the entities that are searched: its steps, or all of a received run."""
+
+    steps: int
+    parts: list[Fields]
+
+
+NO_PARTS = _OwnParts(0, [])
+
+
+def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> dict[str, _OwnParts]:
     """Return the own steps of some runs, by the runs' entities. They are read together."""
-    places = {run.entity: (id_of(run), run.plain("forked_at_step", 0), step_count(run)) for run in runs}
-    views = own_steps(lambda names: log.states(names, cut), places.values())
-    return {entity: [Fields(each, vault) for each in views[place[0]]] for entity, place in places.items()}
+
+    def look(names: Iterable[str]) -> Mapping[str, EntityView]:
+        return log.states(names, cut)
+
+    places = {
+        run.entity: (id_of(run), run.plain("forked_at_step", 0), step_count(run))
+        for run in runs if not is_received(run)
+    }  # fmt: skip
+    views = own_steps(look, places.values())
+    found = {
+        entity: _OwnParts(len(own), [Fields(each, vault) for each in own])
+        for entity, own in ((entity, views[place[0]]) for entity, place in places.items())
+    }
+    for run in runs:
+        if is_received(run):
+            found[run.entity] = _OwnParts(*received_parts(look, id_of(run), vault))
+    return found
 
 
 def _matches(log: Log, vault: ValueCipher, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
-    if wanted.tool and all(each["tool"] != wanted.tool for step in steps for each in step.opened("calls") or ()):
+    if wanted.tool and not any(
+        wanted.tool in (step.plain("tool"), *(each["tool"] for each in step.opened("calls") or ())) for step in steps
+    ):
         return False
     models = (each.get(name) or "" for step in steps for each in step.plain("model_calls") or () for name in MODELS)
     if wanted.model and not _contains(wanted.model, models):

@@ -14,8 +14,8 @@ has no hash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from refold.agents.journal.record import Attempt, Call, Edit, Effect, Failure, Plain, RecordedRequest, Recording, Step
 from refold.agents.journal.self_replay import chained
@@ -24,6 +24,20 @@ from refold.agents.vault import ValueCipher
 
 UNANSWERED = "unanswered"
 ERROR = "Error"
+
+
+class ReadFields(Protocol):
+    """The fields of an entity, as `Fields` has them."""
+
+    def plain(self, field: str, default: Any = None) -> Any: ...
+
+    def opened(self, field: str) -> Plain: ...
+
+    def every(self, field: str) -> list[Plain]: ...
+
+
+ReadEntities: TypeAlias = Callable[[list[str]], Sequence[ReadFields]]
+"""Returns the entities of these names, in their order. Raises PartMissing if one does not exist."""
 OF_MESSAGE = ("content_type", "name", "tool_call_id", "tool_calls", "extra")
 
 
@@ -32,25 +46,24 @@ def is_imported(run: Fields) -> bool:
     return bool(run.plain("imported_from"))
 
 
-def imported(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Recording:
+def imported(read: ReadEntities, run: ReadFields, run_id: str) -> Recording:
     """Return the recording of an imported run.
 
     Args:
-        look: Looks up entities.
+        read: Reads entities.
         run: The run's fields.
         run_id: The run's id.
-        vault: Decrypts contents.
 
     Raises:
         PartMissing: A part of the conversation is missing at this point.
     """
-    session = _one(look, f"agent_session/{run.plain('session', run_id)}", vault)
+    [session] = read([f"agent_session/{run.plain('session', run_id)}"])
     said = sorted(session.every("messages"), key=lambda each: int(each["index"]))
     messages = [_message(each) for each in said]
     places = {int(each["index"]): place for place, each in enumerate(said)}
-    steps = _many(look, [f"step/{run_id}#{n}" for n in range(1, run.plain("step_count", 0) + 1)], vault)
+    steps = read([f"step/{run_id}#{n}" for n in range(1, run.plain("step_count", 0) + 1)])
     named = [action_names(each) for each in steps]
-    actions = iter(_many(look, [name for names in named for name in names], vault))
+    actions = iter(read([name for names in named for name in names]))
     begins = [places[each.plain("message_index")] for each in steps]
     ends = [*begins[1:], len(messages)] if begins else []
     synthetic = bool(run.plain("synthetic_time"))
@@ -62,7 +75,7 @@ def imported(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
     return chained(_recording(run, run_id, state, tuple(made)))
 
 
-def _recording(run: Fields, run_id: str, state: Plain, steps: tuple[Step, ...]) -> Recording:
+def _recording(run: ReadFields, run_id: str, state: Plain, steps: tuple[Step, ...]) -> Recording:
     plain = run.plain
     return Recording(
         run=run_id, agent=plain("agent", ""), version=plain("agent_version", ""), kind=plain("kind", ""),
@@ -75,16 +88,22 @@ def _recording(run: Fields, run_id: str, state: Plain, steps: tuple[Step, ...]) 
     )  # fmt: skip
 
 
-def _one(look: Look, entity: str, vault: ValueCipher) -> Fields:
-    return _many(look, [entity], vault)[0]
+def stored(look: Look, vault: ValueCipher) -> ReadEntities:
+    """Return a function that reads stored entities.
 
+    Args:
+        look: Looks up entities.
+        vault: Decrypts contents.
+    """
 
-def _many(look: Look, names: list[str], vault: ValueCipher) -> list[Fields]:
-    views = look(names) if names else {}
-    for name in names:
-        if name not in views:
-            raise PartMissing(f"its {name} is missing at this point: the import was not finished; import it again")
-    return [Fields(views[name], vault) for name in names]
+    def read(names: list[str]) -> list[Fields]:
+        views = look(names) if names else {}
+        for name in names:
+            if name not in views:
+                raise PartMissing(f"its {name} is missing at this point: the import was not finished; import it again")
+        return [Fields(views[name], vault) for name in names]
+
+    return read
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,12 +115,12 @@ def _appended(messages: list[dict[str, Any]], begin: int) -> tuple[Edit, ...]:
     return (["splice", ["messages"], begin, 0, messages],) if messages else ()
 
 
-def action_names(step: Fields) -> list[str]:
+def action_names(step: ReadFields) -> list[str]:
     """Return the entities of a step's tool calls."""
     return [f"action/{each['action']}" for each in step.opened("calls") or () if each.get("action")]
 
 
-def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
+def _step(step: ReadFields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
     choice = {"choice": step.opened("decision") or "", "why": step.opened("rationale") or "", "options": None}
     started_at = step.plain("started_at", 0)
     decided = Call(asked=RecordedRequest(kind="decide", request=choice), started_at=started_at, source="recorded")
@@ -115,7 +134,7 @@ def _step(step: Fields, calls: list[Call], changes: tuple[Edit, ...]) -> Step:
     )  # fmt: skip
 
 
-def action_call(action: Fields, *, synthetic: bool) -> Call:
+def action_call(action: ReadFields, *, synthetic: bool) -> Call:
     """Return a tool call from its entity. synthetic: whether its times are synthetic; then it has no duration."""
     tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
     effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""

@@ -1,6 +1,6 @@
 """Load a run from the log: its entities `run/<id>` and `step/<id>#<n>` become a Recording.
 
-1. Read the run; for an imported run, its conversation (imported.py).
+1. Read the run; for an imported run, its conversation (imported.py); for a received one, its spans (received.py).
 2. For a fork, first read the parent in the same way, and keep its steps up to the fork. Fields that the child does not
    have are its parent's: agent, input, seed, state. Nested runs are read in the same way, as far as they exist.
 3. Read the steps that follow, many at a time, until one is missing: a run that has not ended does not record how many
@@ -25,7 +25,8 @@ from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, 
 from refold.agents.journal.repeated_bodies import BodyReader
 from refold.agents.recordings.durable_calls import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing
-from refold.agents.recordings.imported import imported, is_imported
+from refold.agents.recordings.imported import imported, is_imported, stored
+from refold.agents.recordings.received import is_received, received
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import type_of
@@ -74,12 +75,18 @@ def recordings(log: Log, runs: Iterable[str] | None, vault: ValueCipher, at: Whe
     Returns:
         The recordings. Errors as in `load` are raised when the iteration reaches the run.
     """
-    view = rebuilt(log, READ_TYPES, at)
+    cut = log.point(at).cut
+    view = rebuilt(log, READ_TYPES, cut)
     if runs is None:
         runs = [name.removeprefix("run/") for name in view or () if type_of(name) == "run"]
 
     def look(names: Iterable[str]) -> Mapping[str, EntityView]:
-        return {} if view is None else {name: view[name] for name in names if name in view}
+        if view is None:
+            return {}
+        there = list(names)
+        apart = [name for name in there if type_of(name) not in READ_TYPES]  # spans of received runs
+        found = {name: view[name] for name in there if name in view}
+        return found if not apart else {**found, **log.states(apart, cut)}
 
     return (recording_of(look, each, vault) for each in runs)
 
@@ -162,8 +169,10 @@ def _run(look: Look, run: str, vault: ValueCipher) -> Fields:
 
 
 def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, children: tuple[str, ...]) -> Recording:
+    if is_received(fields):
+        return received(look, fields, run, vault)
     if is_imported(fields):
-        return imported(look, fields, run, vault)
+        return imported(stored(look, vault), fields, run)
     plain, exact = fields.plain, fields.exact
     parent = _parent(look, fields, run, vault, children)
     before = () if parent is None else parent.steps[: plain("forked_at_step", 0)]

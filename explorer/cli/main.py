@@ -30,6 +30,7 @@ COMMANDS = {
         "demo": ("record.demo:demo", "See refold work, end to end."),
         "record": ("record.record:record", "Run a program and capture its model calls."),
         "proxy": ("record.proxy:proxy", "Capture model calls by a proxy that agents are pointed at."),
+        "receive": ("record.receive:receive", "Record traces of agents that OpenTelemetry sends."),
         "mcp-record": ("record.mcp_record:mcp_record", "Run an MCP server, and record what it is asked."),
         "import": ("record.import_:import_", "Import exported observations or recorded conversations."),
         "observe": ("record.observe:observe", "Record an observation of an entity, and print its id."),

@@ -66,6 +66,10 @@ class LogTarget:
             except StorageError as error:
                 raise StorageError(f"done, and durable, but the log could not be closed: {error}") from error
 
+    def open_to_write(self) -> AgentLog:
+        """Open the log for writing; a missing log is created. The caller closes it."""
+        return self._open()
+
     def _open(self, *, read_only: bool = False) -> AgentLog:
         from refold.agents.log import open_log
 

@@ -189,6 +189,10 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/mcp/test_tools.py::test_it_records_only_where_it_may",
         "explorer/mcp/test_tools.py::test_wrong_options_are_refused_before_anything_is_served",
     ],
+    "spans over OTLP": [
+        "agents/adapters/otlp/test_receive.py::test_what_is_not_taken_is_answered_as_otlp_says",
+        "agents/adapters/otlp/test_receive.py::test_what_cannot_be_used_is_refused_at_the_start",
+    ],
     "messages between a client and an MCP server": [],  # for the user who started it
     "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
     "checkpoints of LangGraph": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],  # they are records

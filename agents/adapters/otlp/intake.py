@@ -1,0 +1,180 @@
+"""Record received requests in a log, by one thread, many at once.
+
+1. A request waits in a queue of at most QUEUED_BYTES. A full queue refuses it, and its sender tries again later.
+2. The thread takes what waits, up to TOGETHER_BYTES. Each span is checked as a whole before any of it is recorded; one
+   that cannot be observed is rejected, and counted in its request's answer.
+3. The log is flushed. Only then are the requests answered: what was acknowledged is durable, whatever ends the process.
+4. If the log fails, the requests of this turn are refused, and their senders try again. Some of them may be recorded:
+   then they are the same observations again. The log is opened anew for the next turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import NamedTuple
+
+from refold.agents.adapters.otlp.observed import observe_span
+from refold.agents.adapters.otlp.requests import SentSpan
+from refold.agents.log import AgentLog
+from refold.avro.definition import TypeDefinition
+from refold.avro.errors import InputError, RefoldError
+from refold.avro.observation import Observation
+from refold.avro.shipped import shipped_types
+from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.intake import Recorder
+
+QUEUED_BYTES = 64 << 20
+TOGETHER_BYTES = 4 << 20
+REASON_CHARACTERS_MAX = 300
+
+
+class Unavailable(Exception):
+    """Nothing can be recorded at the moment; the sender may try again."""
+
+
+class SpansRecorded(NamedTuple):
+    """How many spans of a request were recorded and rejected, and why the first was; both `why` may be empty."""
+
+    spans: int
+    rejected: int
+    why: str
+
+
+class _Waiting(NamedTuple):
+    spans: list[SentSpan]
+    size_bytes: int
+    done: Future[SpansRecorded]
+
+
+class SpanIntake:
+    """The queue of requests, and the thread that records them."""
+
+    def __init__(
+        self, open_log: Callable[[], AgentLog], own_types: Mapping[str, TypeDefinition], say: Callable[[str], None],
+        queued_bytes: int = QUEUED_BYTES,
+    ) -> None:  # fmt: skip
+        """Start the thread, once the log is open.
+
+        Args:
+            open_log: Opens the log, again after each failure.
+            own_types: The user's own types, by name.
+            say: Called with a line for the operator.
+            queued_bytes: How many bytes of requests may wait.
+
+        Raises:
+            RefoldError: The log cannot be opened.
+        """
+        self._open_log = open_log
+        self._own_types = own_types
+        self._say = say
+        self._queued_max = queued_bytes
+        self._queue: deque[_Waiting] = deque()
+        self._queued_bytes = 0
+        self._change = threading.Condition()
+        self._is_closing = False
+        self.spans = 0
+        self._log: AgentLog | None = None
+        opened: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="refold-receive", daemon=True)
+        self._thread.start()
+        opened.result()
+
+    def put(self, spans: list[SentSpan], size_bytes: int) -> Future[SpansRecorded]:
+        """Queue the spans of a request.
+
+        Args:
+            spans: The spans.
+            size_bytes: The size of the request, decompressed.
+
+        Returns:
+            What was recorded, when it is durable. It raises Unavailable if the log failed.
+
+        Raises:
+            Unavailable: The queue is full, or this is closing.
+        """
+        waiting = _Waiting(spans, size_bytes, Future())
+        with self._change:
+            if self._is_closing:
+                raise Unavailable("the receiver is ending")
+            if self._queue and self._queued_bytes + size_bytes > self._queued_max:
+                raise Unavailable("too many requests wait for the log")
+            self._queue.append(waiting)
+            self._queued_bytes += size_bytes
+            self._change.notify()
+        return waiting.done
+
+    def close(self) -> None:
+        """Record what waits, and close the log."""
+        with self._change:
+            self._is_closing = True
+            self._change.notify()
+        self._thread.join()
+
+    def _run(self, opened: Future[None]) -> None:
+        try:
+            self._log = self._open_log()
+        except BaseException as error:
+            opened.set_exception(error)
+            return
+        opened.set_result(None)
+        while together := self._next():
+            self._record_together(together)
+        self._close_log()
+
+    def _next(self) -> list[_Waiting]:
+        """Wait for requests, and return some; none if this is closing and none are left."""
+        with self._change:
+            self._change.wait_for(lambda: self._queue or self._is_closing)
+            together: list[_Waiting] = []
+            size = 0
+            while self._queue and (not together or size + self._queue[0].size_bytes <= TOGETHER_BYTES):
+                together.append(self._queue.popleft())
+                size += together[-1].size_bytes
+            self._queued_bytes -= size
+            return together
+
+    def _record_together(self, together: list[_Waiting]) -> None:
+        try:
+            if self._log is None:
+                self._log = self._open_log()
+            vocabulary = Vocabulary(self._log.port.registry, self._own_types, shipped_types())
+            done = [self._record(self._log, vocabulary, each.spans) for each in together]
+            self._log.flush()
+        except (RefoldError, OSError) as error:
+            self._say(f"nothing can be recorded: {error}")
+            self._close_log()
+            for each in together:
+                each.done.set_exception(Unavailable("the log is not available"))
+            return
+        except BaseException as error:  # a defect: their senders must hear of it, and later ones be served
+            self._close_log()
+            for each in together:
+                each.done.set_exception(error)
+            return
+        self.spans += sum(each.spans for each in done)
+        for each, recorded in zip(together, done, strict=True):
+            each.done.set_result(recorded)
+
+    def _record(self, log: AgentLog, vocabulary: Vocabulary, spans: list[SentSpan]) -> SpansRecorded:
+        rejected, why = 0, ""
+        for span in spans:
+            made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes]]] = []
+            recorder = Recorder(vocabulary, lambda *each: made.append(each))  # noqa: B023  # used at once
+            try:
+                observe_span(span, recorder.observe)
+            except InputError as error:
+                rejected, why = rejected + 1, why or f"span {span.span_id}: {error}"[:REASON_CHARACTERS_MAX]
+                continue
+            for each in made:
+                log.take(*each)
+        return SpansRecorded(len(spans) - rejected, rejected, why)
+
+    def _close_log(self) -> None:
+        log, self._log = self._log, None
+        if log is not None:
+            with suppress(RefoldError, OSError):
+                log.close()

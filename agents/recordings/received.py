@@ -1,0 +1,175 @@
+"""Convert a run that was received as spans (agents/adapters/otlp) to a recording.
+
+1. The trace's document lists its spans; the document of each has the span as it was sent.
+2. The spans become a conversation, by the rules for imported traces (importers/otlp.py), in any order.
+3. The conversation becomes the entities that an import would make, in memory, and those a recording (imported.py).
+
+So a run that is received and one that is imported from a file of the same spans are the same recording, but for the
+id. Its steps are numbered by the spans that are there at the point that is asked for; a late span may move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from refold.agents.importers.conversation import import_conversation
+from refold.agents.importers.file import ImportFile
+from refold.agents.importers.json_lines import FileLimits
+from refold.agents.importers.model import Conversation
+from refold.agents.importers.otlp import SpanPart, Trace
+from refold.agents.journal.record import Plain, Recording
+from refold.agents.recordings.fields import Fields, Look, PartMissing
+from refold.agents.recordings.imported import imported
+from refold.agents.vault import ValueCipher
+from refold.avro.errors import NotAnswerable
+from refold.avro.observation import Kind, Link, Source
+
+RECEIVED = "otlp-received"
+"""What a received run's `imported_from` says."""
+_UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
+KINDS = {"model": "step", "tool": "action"}
+"""The type of entity that a span of this kind makes, besides its document."""
+_BY_KEY = ("tool_outputs", "metadata")
+
+
+def span_entity(trace_id: str, span_id: str) -> str:
+    """Return the entity of a span; both ids are lower-case hex."""
+    return f"document/span-{trace_id}-{span_id}"
+
+
+def trace_entity(trace_id: str) -> str:
+    """Return the entity that lists a trace's spans."""
+    return f"document/trace-{trace_id}"
+
+
+def is_received(run: Fields) -> bool:
+    """Tell whether a run was received as spans."""
+    return bool(run.plain("imported_from") == RECEIVED)
+
+
+def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Recording:
+    """Return the recording of a received run, by the spans that are there at this point.
+
+    Args:
+        look: Looks up entities.
+        run: The run's fields.
+        run_id: The run's id, which is the trace's.
+        vault: Decrypts contents.
+
+    Raises:
+        PartMissing: None of the trace's spans is there.
+    """
+    conversation = _conversation(_spans(look, run_id, vault), run_id)
+    agent, outcome = run.plain("agent", conversation.agent), run.plain("outcome", "")
+    made = _InMemory()
+    import_conversation(replace(conversation, agent=agent, outcome=outcome), made.observe)
+    found = imported(made.read, made.fields(f"run/{run_id}"), run_id)
+    # A conversation's times are those of its messages; spans that hold others began earlier and ended later.
+    return structs.replace(found, started_at=run.plain("started_at", 0), ended_at=run.plain("ended_at", 0))
+
+
+class ReceivedParts(NamedTuple):
+    """What is stored of a received run. steps: how many its recording has. parts: its steps, actions and spans."""
+
+    steps: int
+    parts: list[Fields]
+
+
+def received_parts(look: Look, run_id: str, vault: ValueCipher) -> ReceivedParts:
+    """Return the entities of a received run, for a search.
+
+    Args:
+        look: Looks up entities.
+        run_id: The run's id.
+        vault: Decrypts contents.
+    """
+    kinds = _listed(look, run_id)
+    names = [f"{KINDS[kind]}/{run_id}#{span}" for span, kind in kinds.items() if kind in KINDS]
+    made = [Fields(view, vault) for view in look(names).values()]
+    spans = _spans(look, run_id, vault)
+    try:
+        count = sum(each.role == "assistant" for each in _conversation(spans, run_id).messages)
+    except NotAnswerable:  # the content is gone; how many calls of models there were is still known
+        count = sum(kind == "model" for kind in kinds.values())
+    return ReceivedParts(count, [*made, *spans])
+
+
+def _listed(look: Look, run_id: str) -> dict[str, str]:
+    """Return the kind of each span of a trace, by the span's id."""
+    listing = look([trace_entity(run_id)]).get(trace_entity(run_id))
+    return {} if listing is None else dict(sorted(listing.fields["fields"].items()))
+
+
+def _spans(look: Look, run_id: str, vault: ValueCipher) -> list[Fields]:
+    names = [span_entity(run_id, each) for each in _listed(look, run_id)]
+    views = look(names) if names else {}
+    return [Fields(views[name], vault) for name in names if name in views]
+
+
+def _conversation(spans: Sequence[Fields], run_id: str) -> Conversation:
+    if not spans:
+        raise PartMissing("none of its spans is there at this point")
+    trace = Trace(run_id)
+    for each in spans:
+        given: Any = each.opened_map("fields")
+        scope = given["scope"].get("name")
+        part = SpanPart(run_id, given["span"], given["resource"], scope if isinstance(scope, str) else "")
+        trace.add(part, each.entity)
+    return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED)), run=run_id)
+
+
+class _InMemory:
+    """The entities of one conversation, whose observations come in order, and each once."""
+
+    def __init__(self) -> None:
+        self._entities: dict[str, dict[str, Any]] = {}
+        self._count = 0
+
+    def observe(
+        self, entity: str, patch: Mapping[str, object] | None = None, *, source: Source, observed_at: int,
+        causes: Sequence[str] = (), link: Link | None = None, kind: Kind = "assert",
+    ) -> str:  # fmt: skip
+        """Fold an observation, and return an id."""
+        fields = self._entities.setdefault(entity, {})
+        given: Mapping[str, Any] = patch or {}
+        for name, value in given.items():
+            if name == "messages":
+                fields.setdefault(name, []).extend(value)
+            elif name in _BY_KEY and name in fields:
+                fields[name] = {**fields[name], **value}
+            else:
+                fields[name] = value
+        self._count += 1
+        return f"{self._count:064x}"
+
+    def read(self, names: list[str]) -> list[_Made]:
+        """Return entities."""
+        return [self.fields(name) for name in names]
+
+    def fields(self, entity: str) -> _Made:
+        """Return the fields of an entity."""
+        return _Made(self._entities[entity])
+
+
+class _Made:
+    """The fields of an entity that is only in memory."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def plain(self, field: str, default: Any = None) -> Any:
+        """As `Fields.plain`."""
+        return self._fields.get(field, default)
+
+    def opened(self, field: str) -> Plain:
+        """As `Fields.opened`."""
+        return self._fields.get(field)
+
+    def every(self, field: str) -> list[Plain]:
+        """As `Fields.every`."""
+        return list(self._fields.get(field, ()))

@@ -1,0 +1,410 @@
+"""Received spans: the observations of each, which do not depend on the others, and the runs that they become."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+import refold
+from refold import AgentLog
+from refold.agents.adapters.otlp.observed import observe_span
+from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
+from refold.agents.importers.conversation import import_conversation
+from refold.agents.importers.file import ImportFile
+from refold.agents.importers.otlp import IMPORTER
+from refold.agents.journal.record import Recording
+from refold.avro.errors import InputError
+from refold.avro.shipped import shipped_types
+from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.intake import Recorder
+from refold_tests.tree import ROOT
+
+SAMPLES = ROOT / "tests" / "agents" / "samples"
+FILES = ["otlp_gen_ai.jsonl", "otlp_openinference.jsonl", "otlp_traceloop.json"]
+START = 1_790_000_000_000_000_000
+TRACE = f"{1:032x}"
+
+
+def bodies(name: str) -> list[bytes]:
+    """Return the requests of a sample, as JSON."""
+    text = (SAMPLES / name).read_text()
+    lines = [text] if name.endswith(".json") else text.splitlines()
+    return [line.encode() for line in lines if "resourceSpans" in line]
+
+
+def sent(*names: str) -> list[SentSpan]:
+    return [span for name in names for body in bodies(name) for span in decode(body, JSON)[0]]
+
+
+def record(log: AgentLog, spans: Iterable[SentSpan]) -> None:
+    recorder = Recorder(Vocabulary(log.port.registry, {}, shipped_types()), log.take)
+    for each in spans:
+        observe_span(each, recorder.observe)
+    log.flush()
+
+
+def value(given: Any) -> dict[str, Any]:
+    """Return a value in OTLP's form."""
+    if isinstance(given, bool):
+        return {"boolValue": given}
+    if isinstance(given, int):
+        return {"intValue": str(given)}
+    if isinstance(given, list):
+        return {"arrayValue": {"values": [value(each) for each in given]}}
+    return {"stringValue": given}
+
+
+def span(
+    number: int, attributes: Mapping[str, Any], *, parent: int = 0, name: str = "span", **more: Any
+) -> dict[str, Any]:
+    """Return a span of TRACE that began `number` ms after the start and took 1 ms."""
+    return {
+        "traceId": TRACE, "spanId": f"{number:016x}", **({"parentSpanId": f"{parent:016x}"} if parent else {}),
+        "name": name, "startTimeUnixNano": str(START + number * 1_000_000),
+        "endTimeUnixNano": str(START + (number + 1) * 1_000_000),
+        "attributes": [{"key": key, "value": value(each)} for key, each in attributes.items()], **more,
+    }  # fmt: skip
+
+
+def request(*spans: dict[str, Any], service: str = "desk") -> bytes:
+    resource = {"attributes": [{"key": "service.name", "value": value(service)}]}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [*spans]}]}]}).encode()
+
+
+def fields_of(*spans: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Record spans in a log in memory of this test; return the fields of each entity that they became."""
+    made: dict[str, dict[str, Any]] = {}
+    count = iter(range(10_000))
+
+    def observe(entity: str, patch: Mapping[str, object] | None = None, **_: Any) -> str:
+        made.setdefault(entity, {}).update(patch or {})
+        return f"{next(count):064x}"
+
+    for each in decode(request(*spans), JSON)[0]:
+        observe_span(each, observe)
+    return made
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The root of a log that got each span of all samples once, in the order of the files."""
+    with refold.open(f"file:{tmp_path_factory.mktemp('whole') / 'log'}") as log:
+        record(log, sent(*FILES))
+        return log.rebuild().root
+
+
+@settings(max_examples=8, deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_spans_late_shuffled_and_repeated_give_the_same_root(
+    chance: random.Random, wanted: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    spans = sent(*FILES)
+    spans += chance.choices(spans, k=chance.randint(0, 8))
+    chance.shuffle(spans)
+    with refold.open(
+        f"file:{tmp_path_factory.mktemp('shuffled') / 'log'}?partitions={chance.choice((1, 2, 4))}"
+    ) as log:
+        while spans:
+            size = chance.randint(1, len(spans))
+            batch, spans = spans[:size], spans[size:]
+            record(log, batch)  # flushed: what comes next is late
+        assert log.rebuild().root == wanted
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_protobuf_and_json_are_the_same_spans(name: str) -> None:
+    for body in bodies(name):
+        spans, rejected = decode(body, JSON)
+        assert (decode(as_protobuf(body), PROTOBUF), rejected) == ((spans, 0), 0)
+        assert spans
+
+
+def as_protobuf(body: bytes) -> bytes:
+    """Return a request in JSON as protobuf. protobuf's own JSON has ids in base64."""
+    tree = json.loads(body)
+    for of_resource in tree["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            for each in of_scope["spans"]:
+                for name in {"traceId", "spanId", "parentSpanId"} & each.keys():
+                    each[name] = base64.b64encode(bytes.fromhex(each[name])).decode()
+    message = ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
+    return bytes(message.SerializeToString())
+
+
+def known_by_both(run: Recording) -> tuple[Any, ...]:
+    """Return what a received and an imported recording have in common: all but ids, and the times of the whole."""
+    steps = tuple((each.number, each.attempts, each.delta, each.result, each.outcome) for each in run.steps)
+    return run.title, run.input, run.output, run.state, steps, run.metadata
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_received_run_is_the_recording_that_an_import_of_the_spans_gives(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_bytes(b"\n".join(bodies(name)))
+    imported: list[tuple[Any, ...]] = []
+    with refold.open(f"file:{tmp_path / 'imported'}") as log:
+        recorder = Recorder(Vocabulary(log.port.registry, {}, shipped_types()), log.take)
+        # As the receiver has them: without what OTLP does not know.
+        path.write_text("".join(json.dumps(_written(each)) + "\n" for each in sent(name)))
+        for conversation in IMPORTER.read(ImportFile(path)):
+            import_conversation(conversation, recorder.observe)
+        log.flush()
+        imported = [known_by_both(log.recording(each.run)) for each in log.runs()]
+    with refold.open(f"file:{tmp_path / 'received'}") as log:
+        record(log, sent(name))
+        rows = log.runs()
+        found = [log.recording(each.run) for each in rows]
+        assert [known_by_both(each) for each in found] == imported
+        assert [each.steps for each in rows] == [len(each.steps) for each in found]
+        assert log.verify().ok
+
+
+def _written(each: SentSpan) -> dict[str, Any]:
+    scopes = [{"scope": each.scope, "spans": [each.span]}]
+    return {"resourceSpans": [{"resource": each.resource, "scopeSpans": scopes}]}
+
+
+# What each name becomes
+
+PINNED: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    (
+        "GenAI of today",
+        {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "m",
+            "gen_ai.response.model": "m-1", "gen_ai.response.id": "r1", "gen_ai.response.finish_reasons": ["stop"],
+            "gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 3,
+            "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]),
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "text", "content": "Hello"}]}]
+            ),
+        },
+        "step", {"message": "Hello", "decision": "reply", "provider": "openai", "model": "m", "response_model": "m-1",
+                 "response_id": "r1", "finish_reasons": ["stop"], "input_tokens": 7, "output_tokens": 3},
+    ),
+    (
+        "GenAI's older names",
+        {
+            "gen_ai.system": "openai", "gen_ai.request.model": "m", "gen_ai.usage.prompt_tokens": 7,
+            "gen_ai.usage.completion_tokens": 3, "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi",
+            "gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "Hello",
+            "gen_ai.completion.0.finish_reason": "stop",
+        },
+        "step", {"message": "Hello", "provider": "openai", "model": "m", "input_tokens": 7, "output_tokens": 3,
+                 "finish_reasons": ["stop"]},
+    ),
+    (
+        "OpenLLMetry's llm names",
+        {"llm.request.type": "chat", "llm.vendor": "openai", "llm.request.model": "m", "llm.response.model": "m-1",
+         "llm.usage.prompt_tokens": 7, "llm.usage.completion_tokens": 3},
+        "step", {"provider": "openai", "model": "m", "response_model": "m-1", "input_tokens": 7, "output_tokens": 3},
+    ),
+    (
+        "OpenInference",
+        {
+            "openinference.span.kind": "LLM", "llm.model_name": "m", "llm.provider": "openai",
+            "llm.token_count.prompt": 7, "llm.token_count.completion": 3,
+            "llm.token_count.prompt_details.cache_read": 2,
+            "llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "Hi",
+            "llm.output_messages.0.message.role": "assistant",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.id": "c1",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "look",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": '{"n": 1}',
+        },
+        "step", {"decision": "call look", "provider": "openai", "model": "m", "input_tokens": 7, "output_tokens": 3,
+                 "cached_tokens": 2,
+                 "calls": [{"position": 1, "tool": "look", "inputs": {"n": 1}, "call_id": "c1"}]},
+    ),
+    (
+        "a tool of GenAI",
+        {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.id": "c1",
+         "gen_ai.tool.call.arguments": '{"n": 1}', "gen_ai.tool.call.result": '{"found": 2}'},
+        "action", {"tool": "look", "call_id": "c1", "inputs": {"n": 1}, "output": '{"found": 2}',
+                   "output_type": "application/json", "status": "succeeded"},
+    ),
+    (
+        "a tool of OpenInference",
+        {"openinference.span.kind": "TOOL", "tool.name": "look", "tool.parameters": '{"n": 1}', "output.value": "two"},
+        "action", {"tool": "look", "inputs": {"n": 1}, "output": "two", "output_type": "text/plain"},
+    ),
+    (
+        "a tool of OpenLLMetry",
+        {"traceloop.span.kind": "tool", "traceloop.entity.name": "look", "traceloop.entity.input": '{"n": 1}',
+         "traceloop.entity.output": "two"},
+        "action", {"tool": "look", "inputs": {"n": 1}, "output": "two"},
+    ),
+    (
+        "an embedding",
+        {"gen_ai.operation.name": "embeddings", "gen_ai.request.model": "e"},
+        "action", {"tool": "span", "status": "unknown"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind", "fields"), [each[1:] for each in PINNED], ids=[each[0] for each in PINNED]
+)
+def test_names_are_pinned(attributes: dict[str, Any], kind: str, fields: dict[str, Any]) -> None:
+    made = fields_of(span(1, attributes))
+    found = made[f"{kind}/{TRACE}#{1:016x}"]
+    [call] = found.get("model_calls", [{}])
+    known = {name: found.get(name, call.get(name)) for name in fields}
+    assert known == fields
+    assert made[f"run/{TRACE}"]["status"] == "ended"
+
+
+def test_an_agents_span_is_the_run_and_no_step() -> None:
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "helper",
+                  "gen_ai.usage.input_tokens": 99, "gen_ai.conversation.id": "c"}  # fmt: skip
+    made = fields_of(span(1, attributes, name="invoke_agent helper", status={"code": 2, "message": "no"}))
+    run = made.pop(f"run/{TRACE}")
+    assert {each.partition("/")[0] for each in made} == {"document"}
+    assert (run["agent"], run["title"], run["outcome"]) == ("helper", "invoke_agent helper", "failed")
+    assert run["metadata"] == {"gen_ai.conversation.id": "c"}
+    assert "input_tokens" not in run  # its models' spans count them
+
+
+def test_a_failed_tool_says_why() -> None:
+    raised = [{"key": "exception.message", "value": value("no such thing")}]
+    made = fields_of(span(1, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"},
+                          status={"code": 2}, events=[{"name": "exception", "attributes": raised}]))  # fmt: skip
+    action = made[f"action/{TRACE}#{1:016x}"]
+    assert (action["status"], action["error"]["message"]) == ("failed", "no such thing")
+
+
+def test_other_spans_are_kept_and_make_no_run() -> None:
+    made = fields_of(span(1, {"http.request.method": "GET"}), span(2, {"db.system": "sqlite"}, parent=1))
+    names = {f"document/span-{TRACE}-{each:016x}" for each in (1, 2)}
+    assert made.keys() == {f"document/trace-{TRACE}", *names}
+    assert made[f"document/span-{TRACE}-{1:016x}"]["fields"]["span"]["name"] == "span"
+
+
+def test_a_child_is_there_before_its_parent_or_without_it(tmp_path: Path) -> None:
+    late = span(1, {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "helper"}, name="invoke_agent helper")
+    child = span(2, {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, parent=1)
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        record(log, decode(request(child), JSON)[0])
+        [row] = log.runs()
+        assert (row.agent, row.title, row.steps) == ("desk", "span", 1)
+        [link] = log.state(f"document/span-{TRACE}-{2:016x}").links
+        assert (link["relation"], link["target"]) == ("below", f"document/span-{TRACE}-{1:016x}")
+        [early] = log.recording(TRACE).steps
+        record(log, decode(request({**late, "endTimeUnixNano": str(START + 9_000_000)}), JSON)[0])
+        [row] = log.runs()
+        assert (row.agent, row.title, row.steps) == ("helper", "invoke_agent helper", 1)
+        [step] = log.recording(TRACE).steps
+        assert step.result == early.result
+
+
+def test_a_value_leads_to_the_span_that_said_it(tmp_path: Path) -> None:
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.result": "2"}
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        record(log, decode(request(span(1, attributes)), JSON)[0])
+        chain = log.state(f"action/{TRACE}#{1:016x}").why("output")
+        assert [each.statement.entity for each in chain if each.statement is not None] == [
+            f"action/{TRACE}#{1:016x}", f"document/span-{TRACE}-{1:016x}",
+        ]  # fmt: skip
+
+
+def test_runs_are_found_by_tools_and_texts_of_their_spans(tmp_path: Path) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        record(log, sent(*FILES))
+        every = {each.run for each in log.runs()}
+        tools = {call.asked.name for run in every for step in log.recording(run).steps for call in step.calls
+                 if call.asked.kind == "tool"}  # fmt: skip
+        assert tools
+        for tool in tools:
+            wanted = {run for run in every if any(call.asked.name == tool for step in log.recording(run).steps
+                                                  for call in step.calls)}  # fmt: skip
+            assert {each.run for each in log.runs(tool=tool)} == wanted
+        assert log.runs(text="nothing that any span says").rows == []
+
+
+# Hostile bodies
+
+
+def test_what_is_no_id_is_rejected_alone() -> None:
+    good = span(1, {"a": 1})
+    bad = [{**good, "spanId": each} for each in ("", "00" * 8, "zz", "0" * 17, "ab" * 9)]
+    bad += [{**good, "traceId": each} for each in ("", "00" * 16, "0123")]
+    spans, rejected = decode(request(*bad, good), JSON)
+    assert [each.span_id for each in spans] == [f"{1:016x}"]
+    assert rejected == len(bad)
+
+
+HOSTILE = [
+    ("not JSON", b"{"), ("a list", b"[]"), ("nothing", b""), ("a number for spans", b'{"resourceSpans": 5}'),
+    ("not UTF-8", b'{"resourceSpans": "\xff"}'), ("an id that is a number", b'{"resourceSpans": [{"scopeSpans": '
+    b'[{"spans": [{"traceId": 5, "spanId": 6}]}]}]}'),
+    ("deep", b'{"resourceSpans":' + b"[" * 10_000 + b"]" * 10_000 + b"}"),
+    ("a time beyond 64 bits", request({**span(1, {}), "startTimeUnixNano": "9" * 40})),
+    ("a lone surrogate", b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "\\ud800"}]}]}]}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [each[1] for each in HOSTILE], ids=[each[0] for each in HOSTILE])
+def test_a_body_that_is_no_request_is_refused_and_not_quoted(body: bytes) -> None:
+    with pytest.raises(InputError, match=r"^the body is") as refused:
+        decode(body, JSON)
+    assert "999" not in str(refused.value)
+
+
+MALFORMED, MALFORMED_SOAK = 3_000, 10_000
+
+
+def test_malformed_bodies_are_refused_or_become_observations(is_soak: bool) -> None:
+    """Each damaged body is refused as one, or each of its spans is observed, or refused, as a whole."""
+    chance = random.Random(seed := 29)
+    whole = [(body, JSON) for name in FILES for body in bodies(name)]
+    whole += [(as_protobuf(body), PROTOBUF) for body, _ in whole]
+    vocabulary = Vocabulary((), {}, shipped_types())
+    outcomes = dict.fromkeys(("refused", "observed", "rejected"), 0)
+    for number in range(MALFORMED_SOAK if is_soak else MALFORMED):
+        body, content_type = chance.choice(whole)
+        body = _damaged(body, chance)
+        recorder = Recorder(vocabulary, lambda *_: None)
+        try:
+            spans, _ = decode(body, content_type)
+        except InputError:
+            outcomes["refused"] += 1
+            continue
+        for each in spans:
+            try:
+                observe_span(each, recorder.observe)
+                outcomes["observed"] += 1
+            except InputError:
+                outcomes["rejected"] += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, body {number}: {body!r:.3000}") from error
+    assert outcomes["refused"] > 50
+    assert outcomes["observed"] > 50
+
+
+def _damaged(body: bytes, chance: random.Random) -> bytes:
+    """Change some bytes, or cut out, repeat or move a part; half of the damage is within the text of values."""
+    made = bytearray(body)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(made) + 1)
+        end = min(len(made), at + chance.choice((1, 2, 8, 200)))
+        way = chance.randrange(5)
+        if way == 0 and at < len(made):
+            made[at] = chance.randrange(256)
+        elif way == 1:
+            del made[at:end]
+        elif way == 2:
+            made[at:at] = made[at:end]
+        elif way == 3:
+            made[at:end] = chance.choice((b"null", b"-1", b"1e999", b"[]", b"{}", b'""', b"true", b"\x00", b"\xff" * 9))
+        else:
+            other = chance.randrange(len(made) + 1)
+            made[other:other] = made[at:end]
+    return bytes(made)

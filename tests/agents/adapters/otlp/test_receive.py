@@ -1,0 +1,360 @@
+"""`refold receive` as a process: OTLP's answers, real exporters, kills, and logs that are not available."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from google.rpc.status_pb2 import Status
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from pydantic_ai import Agent, InstrumentationSettings
+from pydantic_ai.capabilities.instrumentation import Instrumentation
+from pydantic_ai.models.test import TestModel
+
+import refold
+from refold.agents.adapters.otlp.intake import SpansRecorded, SpanIntake, Unavailable
+from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, OtlpReceiver
+from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
+from refold.agents.capture.server import LoopbackServer
+from refold.agents.log import AgentLog, open_log
+from refold.avro.errors import StorageError
+from refold_tests.command import COMMAND, refold_command
+from refold_tests.recipes import BLOCK, is_as_shown
+from refold_tests.tree import ROOT
+
+pytestmark = pytest.mark.outside
+
+WAIT_S = 120
+START = 1_790_000_000_000_000_000
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    retry_after: str | None
+
+
+def post(url: str, body: bytes, content_type: str = JSON, path: str = "/v1/traces", method: str = "POST",
+         **headers: str) -> Answer:  # fmt: skip
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)) as connection:
+        given = {name.replace("_", "-"): each for name, each in headers.items()}
+        connection.request(method, path, body, {"Content-Type": content_type, **given})
+        response = connection.getresponse()
+        return Answer(response.status, response.read(), response.getheader("Retry-After"))
+
+
+def span(trace: int, number: int) -> dict[str, object]:
+    """Return a span of a call of a model."""
+    values = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
+    return {
+        "traceId": f"{trace:032x}", "spanId": f"{number:016x}", "name": f"chat {number}",
+        "startTimeUnixNano": str(START + number), "endTimeUnixNano": str(START + number + 5),
+        "attributes": [{"key": key, "value": {"stringValue": each}} for key, each in values.items()],
+    }  # fmt: skip
+
+
+def request(*spans: dict[str, object]) -> bytes:
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}).encode()
+
+
+class Receiving:
+    """`refold receive` in a process of its own."""
+
+    def __init__(self, log: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "receive", "--listen", "127.0.0.1:0", "--log", log], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        found = re.search(r"http://[\d.:]+", said)
+        assert found is not None, said + (self.process.stderr.read() if self.process.stderr else "")
+        self.url = found[0]
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=WAIT_S)
+        assert self.process.returncode == 0, said
+        return said
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """The URL of a receiver in this process, into the log at tmp_path/log."""
+    intake = SpanIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
+    server = LoopbackServer(lambda: OtlpReceiver(intake, 100_000))
+    yield server.url
+    server.close()
+    intake.close()
+
+
+# Answers
+
+
+def test_a_real_agent_is_a_run_by_a_real_exporter(tmp_path: Path) -> None:
+    """pydantic-ai, through OpenTelemetry's SDK, its exporter and the command; once plain, once with gzip."""
+    log = f"file:{tmp_path / 'log'}"
+    receiving = Receiving(log)
+    try:
+        for compression in (Compression.NoCompression, Compression.Gzip):
+            provider = TracerProvider(resource=Resource.create({"service.name": "desk"}))
+            exporter = OTLPSpanExporter(f"{receiving.url}/v1/traces", compression=compression)
+            provider.add_span_processor(SimpleSpanProcessor(exporter))
+            settings = InstrumentationSettings(tracer_provider=provider)
+            agent = Agent(TestModel(), name="helper", capabilities=[Instrumentation(settings)])
+
+            @agent.tool_plain
+            def price(item: str) -> str:
+                return f"{item} costs 4"
+
+            assert "costs 4" in agent.run_sync("What does a kettle cost?").output
+            provider.shutdown()
+    finally:
+        said = receiving.end()
+    assert "8 spans received" in said
+    with refold.open(log) as opened:
+        rows = opened.runs()
+        assert [(row.agent, row.title, row.steps) for row in rows] == [("helper", "invoke_agent helper", 2)] * 2
+        for row in rows:
+            run = opened.recording(row.run)
+            assert run.input == "What does a kettle cost?"
+            [call] = [each for each in run.steps[0].calls if each.asked.kind == "tool"]
+            assert (call.asked.name, call.answer) == ("price", "a costs 4")
+            assert "costs 4" in (run.steps[1].result or "")
+        assert [each.run for each in opened.runs(tool="price")] == [each.run for each in rows]
+        assert opened.verify().ok
+    shown = refold_command("run", "show", rows[0].run, log=log)
+    assert shown.status == 0
+    assert "step 2: committed" in shown.out
+
+
+def test_an_answer_is_in_the_encoding_of_its_request(served: str) -> None:
+    good, bad = span(1, 1), {**span(1, 2), "spanId": ""}
+    assert post(served, request(good)) == Answer(200, b"{}", None)
+    partial = json.loads(post(served, request(good, bad)).body)["partialSuccess"]
+    assert partial == {"rejectedSpans": "1", "errorMessage": "1 spans have no valid ids"}
+    message = ExportTraceServiceRequest()
+    sent = message.resource_spans.add().scope_spans.add().spans.add(name="x", trace_id=b"1" * 16, span_id=b"2" * 7)
+    answer = post(served, message.SerializeToString(), PROTOBUF)
+    assert ExportTraceServiceResponse.FromString(answer.body).partial_success.rejected_spans == 1
+    sent.span_id = b"2" * 8
+    assert post(served, message.SerializeToString(), PROTOBUF) == Answer(200, b"", None)
+    refused = post(served, b"\xff", PROTOBUF)
+    assert (refused.status, Status.FromString(refused.body).code) == (400, 3)
+
+
+def test_a_span_that_cannot_be_observed_is_rejected_alone(served: str, tmp_path: Path) -> None:
+    deep = {**span(1, 2), "attributes": [{"key": "gen_ai.request.model", "value": _nested(30)}]}
+    answer = json.loads(post(served, request(span(1, 1), deep, span(1, 3))).body)["partialSuccess"]
+    assert answer["rejectedSpans"] == "1"
+    assert answer["errorMessage"].startswith(f"span {2:016x}: ")
+    with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        [row] = log.runs()
+        assert row.steps == 2
+        assert not log.states([f"document/span-{1:032x}-{2:016x}"])
+
+
+def _nested(depth: int) -> dict[str, object]:
+    given: dict[str, object] = {"stringValue": "m"}
+    for _ in range(depth):
+        given = {"arrayValue": {"values": [given]}}
+    return given
+
+
+WIRE = [
+    ("another path", {"path": "/v1/metrics"}, b"{}", 404), ("another method", {"method": "PUT"}, b"{}", 405),
+    ("another type", {"content_type": "text/plain"}, b"{}", 415),
+    ("another encoding", {"Content_Encoding": "br"}, b"{}", 415),
+    ("a page of a browser", {"Origin": "http://example.com"}, b"{}", 403),
+    ("a name that leads here", {"Host": "example.com"}, b"{}", 403),
+    ("no gzip", {"Content_Encoding": "gzip"}, b"{}", 400),
+    ("half a gzip", {"Content_Encoding": "gzip"}, gzip.compress(b"{}")[:-4], 400),
+    ("more than gzip", {"Content_Encoding": "gzip"}, gzip.compress(b"{}") + b"x", 400),
+    ("too large", {}, b" " * 100_001, 413),
+    ("too large inside", {"Content_Encoding": "gzip"}, gzip.compress(b" " * 100_001), 413),
+    ("a bomb", {"Content_Encoding": "gzip"}, gzip.compress(bytes(50_000_000)), 413),
+    ("no JSON", {}, b"{", 400), ("nothing in it", {}, b"{}", 200),
+    ("nothing in its gzip", {"Content_Encoding": "gzip"}, gzip.compress(b"{}"), 200),
+]  # fmt: skip
+
+
+def test_what_is_not_taken_is_answered_as_otlp_says(served: str) -> None:
+    found = {name: post(served, body, **how).status for name, how, body, _ in WIRE}
+    assert found == {name: status for name, _, _, status in WIRE}
+    assert post(served, request(span(1, 1))).status == 200  # still there
+
+
+def test_a_body_without_a_length_is_bounded(served: str) -> None:
+    parts = urlsplit(served)
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)) as connection:
+        body = (b" " * 1000 for _ in range(101))
+        connection.request("POST", "/v1/traces", body, {"Content-Type": JSON}, encode_chunked=True)
+        assert connection.getresponse().status == 413
+    assert BODY_BYTES_MAX >= 1 << 22  # exporters of SDKs send batches of 512 spans
+
+
+# Back-pressure
+
+
+def spans_of(*numbers: int) -> list[SentSpan]:
+    return decode(request(*(span(1, each) for each in numbers)), JSON)[0]
+
+
+def test_a_full_queue_and_a_failing_log_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    opening, may_open, fails = threading.Event(), threading.Event(), [False]
+
+    def opened() -> AgentLog:
+        if fails[0]:
+            opening.set()
+            assert may_open.wait(WAIT_S)
+            raise StorageError("the disk is gone")
+        return open_log(url)
+
+    lines: list[str] = []
+    intake = SpanIntake(opened, {}, lines.append, queued_bytes=100)
+    assert intake.put(spans_of(1), 1_000).result(WAIT_S) == SpansRecorded(1, 0, "")  # alone, any size
+    fails[0] = True
+    intake._close_log()
+    held = intake.put(spans_of(2), 10)
+    assert opening.wait(WAIT_S)
+    waiting = intake.put(spans_of(3), 60)
+    with pytest.raises(Unavailable, match="too many requests wait"):
+        intake.put(spans_of(4), 60)
+    may_open.set()
+    for each in (held, waiting):
+        with pytest.raises(Unavailable, match="not available"):
+            each.result(WAIT_S)
+    assert "the disk is gone" in lines[0]
+    fails[0] = False
+    assert intake.put(spans_of(2, 3, 4), 10).result(WAIT_S) == SpansRecorded(3, 0, "")
+    intake.close()
+    with pytest.raises(Unavailable, match="ending"):
+        intake.put(spans_of(5), 10)
+    with refold.open(url, read_only=True) as log:
+        assert len(log.recording(f"{1:032x}").steps) == 4
+
+
+def test_a_log_that_is_not_available_is_503_with_retry_after(tmp_path: Path) -> None:
+    fails = [False]
+
+    def opened() -> AgentLog:
+        if fails[0]:
+            raise StorageError("the disk is gone")
+        return open_log(f"file:{tmp_path / 'log'}")
+
+    intake = SpanIntake(opened, {}, lambda line: None)
+    server = LoopbackServer(lambda: OtlpReceiver(intake))
+    try:
+        fails[0] = True
+        intake._close_log()
+        answer = post(server.url, request(span(1, 1)))
+        assert (answer.status, answer.retry_after) == (503, "1")
+        assert json.loads(answer.body)["code"] == 14
+        fails[0] = False
+        assert post(server.url, request(span(1, 1))).status == 200
+    finally:
+        server.close()
+        intake.close()
+
+
+# Kills
+
+
+def test_a_kill_after_the_answer_loses_nothing(tmp_path: Path, fault_rounds: int) -> None:
+    """Several senders at once; the receiver is killed at any moment. What was answered is in the log, as a whole."""
+    url, chance = f"file:{tmp_path / 'log'}", random.Random(seed := 4318)
+    acknowledged: set[tuple[int, int]] = set()
+    count = iter(range(1, 1 << 30))
+    for number in range(1, min(fault_rounds, 3) + 1):
+        receiving, wanted = Receiving(url), 20 * number
+        enough = threading.Event()
+
+        def send(target: str = receiving.url, enough: threading.Event = enough, wanted: int = wanted) -> None:
+            while True:
+                numbers = [next(count) for _ in range(3)]
+                try:
+                    answer = post(target, request(*(span(each % 5 + 1, each) for each in numbers)))
+                except (OSError, http.client.HTTPException):
+                    return
+                if answer == Answer(200, b"{}", None):
+                    acknowledged.update((each % 5 + 1, each) for each in numbers)
+                    if len(acknowledged) >= wanted:
+                        enough.set()
+
+        with ThreadPoolExecutor(4) as pool:
+            senders = [pool.submit(send) for _ in range(4)]
+            assert enough.wait(WAIT_S)
+            time.sleep(chance.random() * 0.05)
+            receiving.kill()
+            for each in senders:
+                each.result(WAIT_S)
+    with refold.open(url) as log:
+        view = log.rebuild()
+        missing = [each for each in acknowledged if f"step/{each[0]:032x}#{each[1]:016x}" not in view]
+        assert not missing, f"seed {seed}"
+        assert log.verify().ok
+        known = sum(len(log.recording(each.run).steps) for each in log.runs())
+        assert known >= len(acknowledged)
+
+
+def test_the_guide_is_followed(tmp_path: Path) -> None:
+    """The page's commands in its order, but for a free port: exporters read it from the environment."""
+    page = (ROOT / "docs" / "guides" / "opentelemetry.md").read_text(encoding="utf-8")
+    blocks = BLOCK.findall(page)
+    assert [language for language, _ in blocks] == ["sh", "python", "sh", "text"]
+    assert blocks[0][1].splitlines()[1:] == ["refold receive"]
+    (tmp_path / "agent.py").write_text(blocks[1][1])
+    log = f"file:{tmp_path / '.refold'}"
+    receiving = Receiving(log)
+    try:
+        [first, *commands] = blocks[2][1].splitlines()
+        assert first == "python agent.py"
+        done = subprocess.run(
+            [sys.executable, "-P", "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiving.url},
+        )  # fmt: skip
+        printed = [done.stdout]
+        for command in commands:
+            found = refold_command(*command.split()[1:], log=log)
+            assert found.status == 0
+            printed.append(found.out)
+    finally:
+        receiving.end()
+    assert is_as_shown(blocks[3][1], "".join(printed), receiving.url), printed
+    assert all("desk-agent" in each for each in printed[1:])
+
+
+def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    assert "only addresses on loopback" in refold_command("receive", "--listen", "0.0.0.0:0", log=url).refused()
+    assert "write it HOST:PORT" in refold_command("receive", "--listen", "here", log=url).refused()
