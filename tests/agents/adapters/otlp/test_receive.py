@@ -36,7 +36,7 @@ from pydantic_ai.capabilities.instrumentation import Instrumentation
 from pydantic_ai.models.test import TestModel
 
 import refold
-from refold.agents.adapters.otlp.intake import SpansRecorded, SpanIntake, Unavailable
+from refold.agents.adapters.otlp.intake import SpanIntake, SpansRecorded, Unavailable
 from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, OtlpReceiver
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
 from refold.agents.capture.server import LoopbackServer
