@@ -10,16 +10,18 @@ there are more than PASS_RECORDS, the cache is emptied instead, and an item is r
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from refold.agents.adapters.langgraph.contents import opened
 from refold.agents.adapters.langgraph.threads import caught_up, quoted
 from refold.avro.envelope import check_entity
+from refold.avro.errors import DamagedRecord, InputError
 from refold.avro.observation import Observation
 from refold.reducers.entity import Entity
-from refold.reducers.fold import Fold, Seen
+from refold.reducers.fold import Seen
 from refold.reducers.order import order_key, place_of
 from refold.reducers.state import state_tree
 from refold.streams.client import Log
@@ -40,22 +42,32 @@ class ItemKey(NamedTuple):
 
     @property
     def entity(self) -> str:
-        """The entity langgraph_item/<label>#<label>#<key>. Raises ValidationError if that is no entity's name."""
+        """The entity langgraph_item/<label>#<label>#<key>. Raises ValidationError if that is too long."""
         return check_entity(f"{ITEM_TYPE}/{'#'.join(map(quoted, (*self.namespace, self.key)))}")
 
 
 class StoredItem(NamedTuple):
-    """An item that exists: the JSON of its value, and when it was put first and last, in microseconds."""
+    """An item that exists: its value, and when it was put first and last, in microseconds."""
 
-    text: bytes
+    value: dict[str, Any]
     created_at: int
     updated_at: int
 
-    @property
-    def value(self) -> dict[str, Any]:
-        """The value, decoded anew at each access."""
-        value: dict[str, Any] = json.loads(self.text)
-        return value
+
+def _keys_in(text: bytes) -> Iterator[ItemKey]:
+    """Yield the items that an entry of the index names. What another program wrote there and names none is skipped."""
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        return
+    for names in entry if isinstance(entry, list) else ():
+        if isinstance(names, list) and names and all(isinstance(each, str) for each in names):
+            key = ItemKey(tuple(names[:-1]), names[-1])
+            try:
+                key.entity  # noqa: B018  # it raises if the name is too long
+            except InputError:
+                continue
+            yield key
 
 
 @dataclass(slots=True)
@@ -73,8 +85,8 @@ class ItemIndex:
         """Apply the next observation of the index, in log order."""
         if observation.patch.get("entry") is None:
             return
-        for *labels, key in json.loads(opened(log, observation.patch["entry"])):
-            self.namespaces.setdefault(tuple(labels), {})[key] = None
+        for key in _keys_in(opened(log, observation.patch["entry"])):
+            self.namespaces.setdefault(key.namespace, {})[key.key] = None
 
     def __contains__(self, key: ItemKey) -> bool:
         return key.key in self.namespaces.get(key.namespace, ())
@@ -101,9 +113,9 @@ class ItemReader:
             self._kept.clear()
         for partition, end in port.ends().items():
             start = self._offsets.get(partition, 0)
-            self._offsets[partition] = end
             if end > start and self._kept:
                 self._continue(partition, start, end)
+            self._offsets[partition] = end
 
     def _continue(self, partition: int, start: int, end: int) -> None:
         port = self._log.port
@@ -112,14 +124,15 @@ class ItemReader:
                 del self._kept[name]
             return
         for record in port.read(partition, start, end):
-            entity = self._kept.get(record.entity)
-            if entity is not None and not self._is_folded(entity, record):
-                del self._kept[record.entity]
+            entity = self._kept.pop(record.entity, None)
+            with suppress(DamagedRecord):  # a read of the item raises it
+                if entity is not None and self._is_folded(entity, record):
+                    self._kept[record.entity] = entity
 
     def _is_folded(self, entity: Entity, record: Record) -> bool:
         """Fold a record into a kept item, if that is possible without the item's other observations."""
-        seen = _seen(self._log.port, record)
-        return entity.residue.certainly_new(seen.q) and self._fold.directly(entity, seen) is not None
+        seen, fold = _seen(self._log.port, record), self._folds.of(ITEM_TYPE).fold
+        return entity.residue.certainly_new(seen.q) and fold.directly(entity, seen) is not None
 
     @property
     def index(self) -> ItemIndex:
@@ -150,28 +163,35 @@ class ItemReader:
         for record in firsts(records):
             history[record.entity].append(_seen(port, record))
         for name, seen in history.items():
-            self._kept[name] = self._fold.from_nothing(name, seen) if seen else Entity(name)
-
-    @property
-    def _fold(self) -> Fold:
-        return self._folds.of(ITEM_TYPE).fold
+            self._kept[name] = self._folds.of(ITEM_TYPE).fold.from_nothing(name, seen) if seen else Entity(name)
 
     def items(self, keys: Iterable[ItemKey]) -> dict[ItemKey, StoredItem]:
-        """Return those of the items that exist."""
+        """Return those of the items that exist, with their values decoded anew."""
         named = {key: key.entity for key in keys}
         entities = self.entities(named.values())
         found = ((key, self._stored(entities[name])) for key, name in named.items())
         return {key: item for key, item in found if item is not None}
 
     def _stored(self, entity: Entity) -> StoredItem | None:
-        if not entity.version:
+        fields = self.fields(entity)
+        if "value" not in fields:
             return None
-        fields: Mapping[str, Any] = state_tree(self._fold, entity)["fields"]  # type: ignore[assignment]
-        text = opened(self._log, fields.get("value"))
-        if not text.startswith(b"{"):  # no value; or one of another program that is no object
+        try:
+            text = opened(self._log, fields["value"])
+        except InputError as error:  # the log's store lost the content, or it has expired
+            raise type(error)(f"{entity.name}: {error}") from error
+        try:
+            value = json.loads(text)
+        except ValueError:  # another program put a content that is no JSON
             return None
         updated_at = fields.get("updated_at", last_observed_at(entity))
-        return StoredItem(text, fields.get("created_at", updated_at), updated_at)
+        is_item = isinstance(value, dict)
+        return StoredItem(value, fields.get("created_at", updated_at), updated_at) if is_item else None
+
+    def fields(self, entity: Entity) -> Mapping[str, Any]:
+        """Return an item's fields, empty if it has no observation. An item with a value exists."""
+        tree = state_tree(self._folds.of(ITEM_TYPE).fold, entity)["fields"] if entity.version else {}
+        return cast(Mapping[str, Any], tree)
 
 
 def _seen(port: LogPort, record: Record) -> Seen:

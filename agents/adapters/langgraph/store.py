@@ -50,7 +50,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from langchain_core.runnables.config import var_child_runnable_config
+from langgraph.config import get_config
 from langgraph.store.base import (
     BaseStore,
     GetOp,
@@ -158,17 +158,16 @@ class RefoldStore(BaseStore):
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         prefix, filters = tuple(op.namespace_prefix), op.filter or {}
-        found = []
-        for key, item in self._below(prefix).items():
-            value = item.value
-            if all(matches(value.get(name), wanted) for name, wanted in filters.items()):
-                found.append((key, item, value))
+        found = [
+            (key, item) for key, item in self._below(prefix).items()
+            if all(matches(item.value.get(name), wanted) for name, wanted in filters.items())
+        ]  # fmt: skip
         found.sort(key=lambda each: each[0])
         found.sort(key=lambda each: each[1].updated_at, reverse=True)
         wanted_words = words(op.query or "")
         if not wanted_words:
-            return [SearchItem(**_parts(key, item)) for key, item, _ in found[op.offset : op.offset + op.limit]]
-        scored = [(share_found(wanted_words, value), key, item) for key, item, value in found]
+            return [SearchItem(**_parts(key, item)) for key, item in found[op.offset : op.offset + op.limit]]
+        scored = [(share_found(wanted_words, item.value), key, item) for key, item in found]
         scored.sort(key=lambda each: each[0], reverse=True)
         some = scored[op.offset : op.offset + op.limit]
         return [SearchItem(**_parts(key, item), score=score) for score, key, item in some]
@@ -193,7 +192,6 @@ class RefoldStore(BaseStore):
         """Record puts (an item's value) and deletes (None). The caller's flush makes them durable."""
         index = self._items.index
         added = [[*key.namespace, key.key] for key, value in puts.items() if value is not None and key not in index]
-        existing = self._items.items(puts)
         entities = self._items.entities([key.entity for key in puts])
         if added:
             self._observe(INDEX, {"entry": added, "items": len(added)}, _now())
@@ -205,7 +203,7 @@ class RefoldStore(BaseStore):
             if value is not None:
                 put = {"value": value, "created_at": at, "updated_at": at}
                 self._observe(key.entity, name | put | graph, at, ("deleted_at", "thread", "node"))
-            elif key in existing:
+            elif "value" in self._items.fields(entities[key.entity]):
                 self._observe(key.entity, name | {"deleted_at": at}, at, _OF_A_VALUE)
 
     def _observe(self, entity: str, patch: Mapping[str, Any], at: int, cleared: Sequence[str] = ()) -> None:
@@ -236,7 +234,10 @@ def _checked(key: ItemKey, value: Any) -> Any:
 
 def _place_in_graph() -> dict[str, str]:
     """Return the thread and the node of the graph that runs here, as far as there are any."""
-    config = var_child_runnable_config.get() or {}
+    try:
+        config = get_config()
+    except RuntimeError:  # no graph runs here
+        return {}
     found = {
         "thread": (config.get("configurable") or {}).get("thread_id"),
         "node": (config.get("metadata") or {}).get("langgraph_node"),

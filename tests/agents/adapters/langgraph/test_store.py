@@ -26,8 +26,10 @@ from langgraph.store.memory import InMemoryStore
 import refold
 from refold.errors import InputError
 from refold.langgraph import RefoldSaver, RefoldStore
+from refold.streams.table.keys import position_key
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command
+from refold_tests.damaged import Damaged
 
 pytestmark = pytest.mark.outside
 
@@ -361,6 +363,24 @@ def test_an_item_whose_put_was_retracted_has_its_value_from_before(store: Refold
     assert found.value == {"n": 1}
 
 
+def test_no_record_of_another_program_stops_the_store(store: RefoldStore) -> None:
+    store.put(("m",), "k", {"n": 1})
+    long = "x" * 10_000
+    entries: list[Any] = [{"a": 1}, 1, "text", [1], [[]], [["m", 5]], [[["m"], "k"]], [["m", long]], [["ok", "k"]]]
+    for entry in entries:
+        store.log.observe("langgraph_store/items", {"entry": entry})
+    content = store.log.put_blob(b"{not json", "application/json")
+    for key, value in (("list", [1]), ("text", "x"), ("content", content)):
+        store.put(("m",), key, {})
+        store.log.observe(f"langgraph_item/m#{key}", {"value": value})
+    store.log.observe("langgraph_item/ok#k", {"value": {"n": 2}})
+    assert [(each.namespace, each.value) for each in store.search(())] == [(("ok",), {"n": 2}), (("m",), {"n": 1})]
+    assert store.list_namespaces() == [("m",), ("ok",)]
+    assert [store.get(("m",), key) for key in ("list", "text", "content")] == [None, None, None]
+    store.put(("m",), "list", {"n": 3})
+    assert value_of(store.get(("m",), "list")) == {"n": 3}
+
+
 def test_a_put_after_one_of_a_clock_that_is_ahead_wins(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     ahead = store.log.observe(
@@ -447,3 +467,26 @@ def test_a_store_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
         with RefoldStore(log) as store:
             store.put(("m",), "k", {"n": 1})
         assert log.state("langgraph_item/m#k").fields["value"] == {"n": 1}
+
+
+def test_an_item_whose_content_is_missing_is_named_and_can_be_deleted(store: RefoldStore) -> None:
+    store.put(("m",), "k", {"n": 1})
+    store.log.observe("langgraph_item/m#k", {"value": refold.Blob(b"\0" * 32, 5, "application/json")})
+    for read in (lambda: store.get(("m",), "k"), lambda: store.search(())):
+        with pytest.raises(InputError, match=r"langgraph_item/m#k: 0{64}: no such content"):
+            read()
+    store.delete(("m",), "k")
+    assert store.search(()) == []
+
+
+def test_a_damaged_record_of_an_item_does_not_stop_another_item(url: str) -> None:
+    with RefoldStore(url) as one, RefoldStore(url) as other:
+        one.batch([PutOp(("m",), "bad", {"n": 1}), PutOp(("m",), "good", {"n": 1})])
+        assert len(other.search(("m",))) == 2
+        wrong = one.log.observe("langgraph_item/m#bad", {"value": {"n": 2}})
+        one.put(("m",), "good", {"n": 2})
+        record = one.log.port.find(bytes.fromhex(wrong))
+        assert record is not None
+        key = position_key(record.partition, record.offset)
+        Damaged(one.log).change("observations", key, lambda row: row.replace(record.data, b"\xff" * len(record.data)))
+        assert value_of(other.get(("m",), "good")) == {"n": 2}

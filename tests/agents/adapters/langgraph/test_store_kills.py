@@ -15,7 +15,7 @@ from refold_tests.child import Child
 
 # Of two batches: 3 items and the index each, and a delete.
 APPENDS = 9
-BATCHES_MAX = 30
+BATCHES_MAX = 12
 
 # Puts three items a batch in the store at argv[1], deletes one of the batch before, and prints what was acknowledged.
 WRITING = """
