@@ -13,6 +13,7 @@ import refold
 from refold_tests.tree import FOLDERS, ROOT
 
 LINES_MAX = 500
+FOREIGN = ("agents", "avro")
 
 
 def test_the_package_under_test_is_this_checkout() -> None:
@@ -28,16 +29,17 @@ def test_folder_is_linked_and_has_no_init(folder: str) -> None:
     assert find_spec(f"refold.{folder}") is not None
 
 
-# `avro` is missing here: Apache's may be installed, and is welcome to the name.
-@pytest.mark.parametrize("folder", sorted({*FOLDERS} - {"avro"}))
+# Two are missing here: Apache's `avro` and OpenAI's `agents` may be installed, and are welcome to the names.
+@pytest.mark.parametrize("folder", sorted({*FOLDERS} - {*FOREIGN}))
 def test_folder_is_not_top_level(folder: str) -> None:
     assert find_spec(folder) is None
 
 
-def test_avro_is_not_ours() -> None:
-    spec = find_spec("avro")
+@pytest.mark.parametrize("folder", FOREIGN)
+def test_a_name_that_others_have_is_not_ours(folder: str) -> None:
+    spec = find_spec(folder)
     places = [*(spec.submodule_search_locations or ())] if spec else []
-    assert (ROOT / "avro") not in {Path(place).resolve() for place in places}
+    assert (ROOT / folder) not in {Path(place).resolve() for place in places}
 
 
 def modules() -> Iterator[tuple[Path, str]]:

@@ -54,6 +54,10 @@ class Caller(Protocol):
     def has_ended(self) -> bool:
         """Whether nothing more can be recorded."""
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether no log gets what the run does: in a replay."""
+
     def call_tool(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a tool's answer; an awaitable if the tool is async."""
 

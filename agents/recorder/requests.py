@@ -20,6 +20,7 @@ from refold.agents.recorder.children import Children, RunOptions, begin_child
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.plain import decoded, kept
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView
+from refold.agents.recorder.sinks import MemorySink, RunSink
 from refold.agents.recorder.tools import Tool
 
 
@@ -52,6 +53,12 @@ class CallTarget:
     _calling: Calling
     _children: Children
     _on_stray: Callable[[str], Exception] | None
+    _sink: RunSink
+
+    @property
+    def is_in_memory(self) -> bool:
+        """As Caller."""
+        return isinstance(self._sink, MemorySink)
 
     def require_no_recording(self, agent: str) -> None:
         """As Caller."""

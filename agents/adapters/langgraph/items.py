@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from refold.agents.adapters.langgraph.contents import opened
-from refold.agents.adapters.langgraph.threads import caught_up, quoted
+from refold.agents.adapters.langgraph.threads import caught_up
+from refold.agents.adapters.quoting import quoted
 from refold.avro.envelope import check_entity
 from refold.avro.errors import DamagedRecord, InputError
 from refold.avro.observation import Observation

@@ -12,13 +12,13 @@ is that of the nearest ancestor that stores it, plus the writes of tasks since t
 from __future__ import annotations
 
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from refold.agents.adapters.langgraph.contents import StoredValue, opened, stored_value
+from refold.agents.adapters.quoting import quoted
 from refold.avro.observation import Observation
 from refold.streams.client import Log
 from refold.streams.log.port import observation_in
@@ -26,17 +26,6 @@ from refold.streams.log.port import observation_in
 DIRECTORY = "langgraph_directory/threads"
 THREADS_KEPT = 256
 CHECKPOINTS_KEPT = 2048
-
-
-def quoted(name: str) -> str:
-    """Quote a name for use in an entity's id.
-
-    #, % and control characters become %XX of their UTF-8 bytes. An empty name becomes %.
-    """
-    return (
-        re.sub("[%#\x00-\x1f\x7f-\x9f]", lambda found: "".join(f"%{each:02X}" for each in found[0].encode()), name)
-        or "%"
-    )
 
 
 def thread_entity(thread: str) -> str:

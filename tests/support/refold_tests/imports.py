@@ -19,6 +19,9 @@ FACE = "refold"
 TESTING = "testing"
 EVERYTHING = frozenset({*FOLDERS, TESTING, FACE})
 
+# Where a bare `agents` is the OpenAI Agents SDK.
+AGENTS_SDK = "refold.agents.adapters.openai_agents."
+
 # A folder may import itself and these folders.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "avro": frozenset(),
@@ -69,7 +72,8 @@ def edges(root: Path) -> list[Edge]:
     for importer, path in known.items():
         package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
         for name, line in _imported(ast.parse(path.read_bytes(), str(path)), package):
-            if name.partition(".")[0] in ("refold", *FOLDERS):
+            top = name.partition(".")[0]
+            if top in ("refold", *FOLDERS) and not (top == "agents" and importer.startswith(AGENTS_SDK)):
                 found.append(Edge(importer, _longest_module(name, known), line))
     return found
 
