@@ -32,6 +32,7 @@ from refold.avro.observation import Kind, Link, Source
 RECEIVED = "otlp-received"
 """What a received run's `imported_from` says."""
 _UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
+SPAN_DIGITS = 16
 KINDS = {"model": "step", "tool": "action"}
 """The type of entity that a span of this kind makes, besides its document."""
 _BY_KEY = ("tool_outputs", "metadata")
@@ -45,6 +46,15 @@ def span_entity(trace_id: str, span_id: str) -> str:
 def trace_entity(trace_id: str) -> str:
     """Return the entity that lists a trace's spans."""
     return f"document/trace-{trace_id}"
+
+
+def is_span(number: str) -> bool:
+    """Tell whether the part of a step's id after `#` is a span's id, which a step of a received run has.
+
+    Args:
+        number: A step's number, or 16 hex digits.
+    """
+    return len(number) == SPAN_DIGITS
 
 
 def is_received(run: Fields) -> bool:

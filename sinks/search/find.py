@@ -216,6 +216,8 @@ def search(
 
 def _hit(database: SearchDatabase, found: FoundTurn, shown: str) -> SearchHit:
     kind, _, name = found.owner.partition("/")
+    if kind == "step":
+        kind, name = "run", name.rpartition("#")[0]
     column = "run" if kind == "run" else "session"
     row = database.connection.execute(
         f"SELECT run, agent FROM run WHERE {column} = ? ORDER BY started_at LIMIT 1", (name,)

@@ -21,6 +21,7 @@ from refold.agents.importers.json_lines import parse_json
 from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.find import words
+from refold.agents.recordings.received import is_span
 from refold.agents.usage.of_runs import ModelUsage, usage_of_fields
 from refold.agents.vault import is_sealed
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
@@ -34,8 +35,8 @@ _LEFT_OUT = frozenset({"state", "metadata", "answered"})
 
 @dataclass(slots=True)
 class SearchedTurn:
-    """One turn. owner: the run's or conversation's entity. step: 0 for the content of the whole. at: microseconds since
-    1970.
+    """One turn. owner: the run's or conversation's entity, or that of a received run's step. step: 0 for the content of
+    the whole. at: microseconds since 1970.
 
     text: None if it cannot be read, or is sealed and was not requested. error: the exception's class.
     """
@@ -67,6 +68,8 @@ def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
     kind, _, name = fields.entity.partition("/")
     run, _, number = name.rpartition("#") if kind == "step" else (name, "", "0")
     owner = f"agent_session/{name}" if kind == "agent_session" else f"run/{run}"
+    if is_span(number):  # its step has no number of its own
+        owner, number = fields.entity, "0"
     sealed = any(_has_sealed(fields.plain(each)) for each in fields.payloads)
     turn = SearchedTurn(owner, int(number), fields.plain("started_at", 0) or fields.plain("ended_at", 0), sealed, None)
     if kind == "step":

@@ -68,7 +68,7 @@ def observe_span(sent: SentSpan, observe: Observe) -> None:
     tool = label(span.tool) if span.kind == "tool" else ""
     causes: tuple[str, ...] = ()
     for seq, each in enumerate(said.every()):
-        source = Source(label(agent), sent.trace_id, sent.span_id, tool, seq)
+        source = Source(label(agent), sent.trace_id, "", tool, seq)
         kind: Kind = "assert" if each.link is None else "link"
         made = observe(
             each.entity, each.patch, source=source, observed_at=each.at, causes=causes, link=each.link, kind=kind

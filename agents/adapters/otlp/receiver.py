@@ -5,12 +5,13 @@
     403   a browser's page, or a name that is not this machine's, sent it
     404   another path, such as that of metrics: this receiver takes traces
     405, 415   another method, content type or encoding
+    408   its body took longer than BODY_S
     413   larger than BODY_BYTES_MAX, as sent or decompressed
     503   too many requests wait, or the log is not available; with Retry-After, in seconds
 
 1. Name, origin, path, method and types are checked before the body is read.
 2. The body is read up to the bound, and decompressed up to it. At most READING_MAX bodies are in memory at once that
-   are not yet in the queue; others wait for their turn, unread.
+   are not yet in the queue; others wait for their turn, unread. So that none waits for ever, a body has BODY_S.
 3. It is decoded (requests.py), and waits in the queue (intake.py) until it is durable.
 
 Error answers are a google.rpc.Status in the encoding of the request, as OTLP says. They quote nothing of a body.
@@ -35,6 +36,7 @@ from refold.streams.web.guard import is_loopback
 PATH = "/v1/traces"
 BODY_BYTES_MAX = 16 << 20
 READING_MAX = 8
+BODY_S = 30.0
 RETRY_AFTER_S = 1
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -46,10 +48,12 @@ class _Refusal(Exception):
 
 
 class OtlpReceiver:
-    """Handles the requests of a LoopbackServer. body_bytes_max: the largest body, as sent and decompressed."""
+    """Handles the requests of a LoopbackServer. body_bytes_max: the largest body, as sent and decompressed.
+    body_s: how long a body may take, seconds."""
 
-    def __init__(self, intake: SpanIntake, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, intake: SpanIntake, body_bytes_max: int = BODY_BYTES_MAX, body_s: float = BODY_S) -> None:
         self._intake = intake
+        self._body_s = body_s
         self._body_bytes_max = body_bytes_max
         self._reading = asyncio.Semaphore(READING_MAX)
 
@@ -59,7 +63,11 @@ class OtlpReceiver:
         try:
             _check(request)
             async with self._reading:
-                body = await self._body(request)
+                try:
+                    async with asyncio.timeout(self._body_s):
+                        body = await self._body(request)
+                except TimeoutError:
+                    raise _Refusal(408, f"the body took longer than {self._body_s:g} s") from None
                 spans, without_id = await asyncio.to_thread(decode, body, content_type)
                 waiting = self._intake.put(spans, len(body))
                 del body
@@ -133,7 +141,7 @@ def _check(request: web.BaseRequest) -> None:
         raise _Refusal(415, "the content encoding is not gzip")
 
 
-_CODES = {400: 3, 403: 7, 404: 12, 405: 12, 413: 8, 415: 3, 503: 14}
+_CODES = {400: 3, 403: 7, 404: 12, 405: 12, 408: 4, 413: 8, 415: 3, 503: 14}
 """google.rpc.Code of each status."""
 
 

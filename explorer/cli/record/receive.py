@@ -59,8 +59,8 @@ def receive(place: LogTarget, listen: str) -> int:
     server, intake = _started(place, host, port)
     click.echo(f"refold receive: {server.url}/v1/traces; Ctrl-C ends it")
     wait_for(stop)
+    intake.close()  # first: what waits is answered, and what comes is told to come again
     server.close()
-    intake.close()
     click.echo(f"refold: {counted(intake.spans, 'span')} received", err=True)
     return 0
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -37,7 +37,7 @@ from pydantic_ai.models.test import TestModel
 
 import refold
 from refold.agents.adapters.otlp.intake import SpanIntake, SpansRecorded, Unavailable
-from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, OtlpReceiver
+from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, READING_MAX, OtlpReceiver
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import AgentLog, open_log
@@ -155,6 +155,11 @@ def test_a_real_agent_is_a_run_by_a_real_exporter(tmp_path: Path) -> None:
     shown = refold_command("run", "show", rows[0].run, log=log)
     assert shown.status == 0
     assert "step 2: committed" in shown.out
+    searched = refold_command("run", "search", "costs", "--index", tmp_path / "index.sqlite", "--json", log=log)
+    assert searched.status == 0, searched.err
+    hits = searched.json["hits"]
+    steps = {(each["run"], each["entity"].partition("#")[0]) for each in hits if each["entity"].startswith("step/")}
+    assert steps == {(row.run, f"step/{row.run}") for row in rows}
 
 
 def test_an_answer_is_in_the_encoding_of_its_request(served: str) -> None:
@@ -222,6 +227,25 @@ def test_a_body_without_a_length_is_bounded(served: str) -> None:
     assert BODY_BYTES_MAX >= 1 << 22  # exporters of SDKs send batches of 512 spans
 
 
+def test_bodies_that_do_not_end_do_not_keep_others_out(tmp_path: Path) -> None:
+    intake = SpanIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
+    server = LoopbackServer(lambda: OtlpReceiver(intake, body_s=0.5))
+    parts = urlsplit(server.url)
+    with ExitStack() as stack:
+        stack.callback(intake.close)
+        stack.callback(server.close)
+        slow = [http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)
+                for _ in range(READING_MAX)]  # fmt: skip
+        for each in slow:
+            stack.callback(each.close)
+            each.putrequest("POST", "/v1/traces")
+            each.putheader("Content-Type", JSON)
+            each.putheader("Content-Length", "9")
+            each.endheaders(b"{")
+        assert post(server.url, request(span(1, 1))).status == 200
+        assert {each.getresponse().status for each in slow} == {408}
+
+
 # Back-pressure
 
 
@@ -285,6 +309,35 @@ def test_a_log_that_is_not_available_is_503_with_retry_after(tmp_path: Path) -> 
     finally:
         server.close()
         intake.close()
+
+
+def test_a_sender_that_hangs_up_leaves_its_spans_and_the_receiver(tmp_path: Path) -> None:
+    opening, may_open = threading.Event(), threading.Event()
+
+    def opened() -> AgentLog:
+        if intake_is_made:
+            opening.set()
+            assert may_open.wait(WAIT_S)
+        return open_log(f"file:{tmp_path / 'log'}")
+
+    intake_is_made = False
+    intake = SpanIntake(opened, {}, lambda line: None)
+    intake_is_made = True
+    intake._close_log()
+    server = LoopbackServer(lambda: OtlpReceiver(intake))
+    try:
+        parts = urlsplit(server.url)
+        with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)) as connection:
+            connection.request("POST", "/v1/traces", request(span(1, 1)), {"Content-Type": JSON})
+            assert opening.wait(WAIT_S)
+        may_open.set()
+        assert post(server.url, request(span(1, 2))).status == 200
+    finally:
+        may_open.set()
+        intake.close()
+        server.close()
+    with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        assert len(log.recording(f"{1:032x}").steps) == 2
 
 
 # Kills
