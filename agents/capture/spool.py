@@ -1,7 +1,7 @@
 """Exchanges that a proxy captured and no log has stored yet: a folder of files, one for each exchange.
 
     <folder>/lock             held by the process that writes here, as long as it lives
-    <folder>/missed           how many exchanges were not stored, and why: 512 bytes, written in place
+    <folder>/missed           how many exchanges were not stored, and why: 4096 bytes, written in place
     <folder>/<AT>.open        an exchange in progress; AT: microseconds since 1970, one exchange each
     <folder>/<AT>.whole       an exchange that has ended
 
@@ -15,6 +15,8 @@
    as broken off.
 5. The files hold `bytes_max` in all. An exchange that would exceed that, or that the disk refuses, is not stored, and
    is counted in `missed`. That file has its full size from the start, so a full disk has room for the count.
+6. The count is recorded in the log as a run with an id that is in the file before. What is missed from then on is
+   counted apart, under another id. So a process that is killed in between neither loses a count nor records one twice.
 
 No file holds a credential: the caller has removed them.
 """
@@ -38,7 +40,7 @@ from refold.avro.errors import InputError
 from refold.streams.client import RuntimeContext
 
 BYTES_MAX = 1 << 30
-_MISSED_BYTES = 512
+_MISSED_BYTES = 4096
 _LENGTH = struct.Struct(">I")
 # The frames of a file, in order.
 _Pairs: TypeAlias = list[list[str]]
@@ -57,6 +59,9 @@ class Missed(msgspec.Struct):
     first_at: int = 0
     last_at: int = 0
     why: str = ""
+
+
+_MISSED_FILE = Missed | tuple[Missed, Missed]
 
 
 class SpooledExchange(NamedTuple):
@@ -100,7 +105,7 @@ class Spool:
             raise InputError(f"{self.folder}: another process captures into it") from None
         self._missed_file = os.open(self.folder / "missed", os.O_RDWR | os.O_CREAT, 0o600)
         self._turn = threading.Lock()
-        self._missed = self._read_missed()
+        self._missed, self._recording = self._read_missed()
         self._bytes_max = bytes_max
         self._bytes = sum(each.stat().st_size for each in self._files("open", "whole"))
         self._last_at = max((int(each.stem) for each in self._files("open", "whole")), default=0)
@@ -167,24 +172,25 @@ class Spool:
         with self._turn:
             self._miss(why)
 
-    @property
     def missed(self) -> Missed:
-        """Return what was not stored since the last report of it."""
+        """Return what is to be recorded as missed: the same until `missed_stored`, whatever is missed meanwhile."""
         with self._turn:
-            return msgspec.structs.replace(self._missed)
+            if not self._recording.count and self._missed.count:
+                self._recording, self._missed = self._missed, Missed()
+                self._write_missed()
+            return msgspec.structs.replace(self._recording)
 
-    def missed_stored(self, stored: Missed) -> None:
-        """Subtract what the log has recorded as missed."""
+    def missed_stored(self) -> None:
+        """Note that the log has recorded what `missed` returned."""
         with self._turn:
-            now = self._missed
-            now.count -= stored.count
-            now.id, now.first_at = "", now.last_at if now.count else 0
+            self._recording = Missed()
             self._write_missed()
 
     def close(self) -> None:
         """Release the folder, and remove it if it is empty."""
         with self._turn:
-            is_empty = not self._missed.count and not any(self._files("open", "whole"))
+            is_missing = self._missed.count or self._recording.count
+            is_empty = not is_missing and not any(self._files("open", "whole"))
         if is_empty:
             for name in ("missed", "lock"):
                 (self.folder / name).unlink(missing_ok=True)
@@ -216,16 +222,21 @@ class Spool:
         self.kept.set()
 
     def _write_missed(self) -> None:
-        data = msgspec.json.encode(self._missed)
+        data = msgspec.json.encode([self._missed, self._recording])
         with suppress(OSError):  # the count is also in memory
-            os.pwrite(self._missed_file, data[:_MISSED_BYTES].ljust(_MISSED_BYTES), 0)
+            os.pwrite(self._missed_file, data.ljust(_MISSED_BYTES), 0)
 
-    def _read_missed(self) -> Missed:
+    def _read_missed(self) -> tuple[Missed, Missed]:
+        """Return what was counted, and what was being recorded. Earlier versions wrote only the first."""
         try:
-            return msgspec.json.decode(os.pread(self._missed_file, _MISSED_BYTES, 0), type=Missed)
+            found = msgspec.json.decode(os.pread(self._missed_file, _MISSED_BYTES, 0), type=_MISSED_FILE)
         except (msgspec.DecodeError, ValueError):
-            os.pwrite(self._missed_file, msgspec.json.encode(Missed()).ljust(_MISSED_BYTES), 0)
-            return Missed()
+            found = (Missed(), Missed())
+            os.pwrite(self._missed_file, msgspec.json.encode(found).ljust(_MISSED_BYTES), 0)
+        counted, recording = (found, Missed()) if isinstance(found, Missed) else found
+        if counted.count and not counted.id:
+            counted.id = self._around.new_id()
+        return counted, recording
 
 
 class Spooling:

@@ -108,8 +108,9 @@ class Storing:
                 continue  # another process was faster
         while True:
             own = self._spools[0].kept
-            is_last = self._ended.is_set()
             own.clear()
+            # After the clear: `close` sets `_ended` before `kept`, so either this sees the end or `kept` stays set.
+            is_last = self._ended.is_set()
             try:
                 self._store_all()
                 if is_last:
@@ -130,10 +131,9 @@ class Storing:
         for spool in [*self._spools[1:], self._spools[0]]:
             for path in spool.whole():
                 self._store(spool, path)
-            missed = spool.missed
-            if missed.count:
+            while (missed := spool.missed()).count:
                 self._at_hand().say_missed(missed, spool.name)
-                spool.missed_stored(missed)
+                spool.missed_stored()
                 self._missed += missed.count
                 self._say(f"{missed.count} exchanges were not kept: {missed.why}")
 

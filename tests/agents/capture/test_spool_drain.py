@@ -1,0 +1,96 @@
+"""A spool is stored by a thread, which ends when the capture does. What was not kept is counted exactly once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.spool import Missed, Spool
+from refold.agents.capture.spool_drain import Storing
+from refold.agents.log import open_log
+from refold.streams.open import process_surroundings
+
+
+class _ClearedLate(threading.Event):
+    """Its first `clear` begins, and has its effect after the next `set`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_clearing, self._late = threading.Event(), True
+
+    def clear(self) -> None:
+        if self._late:
+            self._late = False
+            self.is_clearing.set()
+            self.wait()
+        super().clear()
+
+
+def test_an_end_that_comes_as_the_thread_goes_to_wait_is_noticed(tmp_path: Path) -> None:
+    around = process_surroundings()
+    spool = Spool(tmp_path / "spool", around)
+    spool.kept = cleared = _ClearedLate()
+    url = f"file:{tmp_path / 'log'}"
+    storing = Storing(lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, print, around)
+    assert cleared.is_clearing.wait(60)
+    assert storing.close(60.0).waiting == 0
+
+
+def test_what_is_missed_while_the_count_is_recorded_is_recorded_too(tmp_path: Path) -> None:
+    around = process_surroundings()
+    spool = Spool(tmp_path / "spool", around)
+
+    class Slow(Sessions):
+        """While it records the first count, another exchange is missed."""
+
+        def say_missed(self, missed: Missed, name: str) -> None:
+            if missed.why == "first":
+                spool.miss("second")
+            super().say_missed(missed, name)
+
+    spool.miss("first")
+    url = f"file:{tmp_path / 'log'}"
+    said: list[str] = []
+    storing = Storing(lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, said.append, around, sessions=Slow)
+    assert storing.close(60.0).missed == 2
+    assert said == ["1 exchanges were not kept: first", "1 exchanges were not kept: second"]
+    with open_log(url, read_only=True) as log:
+        failures = [log.recording(row.run).failure for row in log.runs()]
+    assert sorted(each.message for each in failures if each) == said
+
+
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["asked", "recorded"])
+def test_a_count_survives_its_process_with_its_id(tmp_path: Path, is_recorded: bool) -> None:
+    """The process ends after the count was asked for, or after it was recorded."""
+    around = process_surroundings()
+    spool = Spool(tmp_path, around)
+    spool.miss("\x00" * 300)
+    asked = spool.missed()
+    spool.miss("later")
+    assert spool.missed() == asked
+    if is_recorded:
+        spool.missed_stored()
+    spool.close()
+    again = Spool(tmp_path, around, folder=spool.folder)
+    if not is_recorded:
+        assert again.missed() == asked
+        again.missed_stored()
+    later = again.missed()
+    assert (later.count, later.why) == (1, "later")
+    assert later.id not in ("", asked.id)
+    again.missed_stored()
+    again.close()
+    assert not spool.folder.exists()
+
+
+def test_a_count_of_an_earlier_version_without_an_id_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "1-a").mkdir()
+    (tmp_path / "1-a" / "missed").write_text('{"id":"","count":2,"first_at":1,"last_at":2,"why":"full"}'.ljust(512))
+    spool = Spool(tmp_path, process_surroundings(), folder=tmp_path / "1-a")
+    missed = spool.missed()
+    assert (missed.count, missed.why) == (2, "full")
+    assert missed.id
+    spool.close()
