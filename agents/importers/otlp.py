@@ -173,8 +173,13 @@ class Trace:
         resources = list(self.resources)
         return [list(each) for each in sorted({(text, resources[number]) for _, text, number, _ in self.spans})]
 
-    def conversation(self, file: ImportFile) -> Conversation:
+    def conversation(self, file: ImportFile, *, keeps_spans: bool = True) -> Conversation:
         """Return the trace as a conversation.
+
+        Args:
+            file: The file that the spans are from.
+            keeps_spans: Whether messages hold their whole spans. Without them, only names of spans are held, so that
+                traces of the same conversation are equal.
 
         Raises:
             InputError: The trace exceeds a limit.
@@ -191,7 +196,7 @@ class Trace:
                 spans[span.id if before is None else f"{span.id} {len(spans)}"] = span
         ordered = sorted(spans.values(), key=lambda span: (span.started_at or 0, span.parent != "", span.id))
         root = next((each for each in ordered if each.parent not in spans), ordered[0])
-        messages = _Messages(spans, file).of(ordered)
+        messages = _Messages(spans, file, keeps_spans=keeps_spans).of(ordered)
         resources = [parse_json(text, self.spans[0][0], file.limits) for text in sorted(self.resources)]
         named = [attributes_of(each) for each in resources if isinstance(each, Mapping)]
         agent = _first([root, *ordered], NAMES) or text_of(named[0].get("service.name") if named else None) or FORMAT
@@ -238,8 +243,9 @@ def span_of(trace_id: str, given: Value, place: str) -> ImportedSpan:
 class _Messages:
     """Builds the messages of one trace, in the order of their times."""
 
-    def __init__(self, spans: Mapping[str, ImportedSpan], file: ImportFile) -> None:
+    def __init__(self, spans: Mapping[str, ImportedSpan], file: ImportFile, *, keeps_spans: bool) -> None:
         self._spans = spans
+        self._keeps_spans = keeps_spans
         self._file = file
         self._made: list[tuple[int, Message]] = []
         self._said: Counter[str] = Counter()
@@ -319,7 +325,9 @@ class _Messages:
         """Add a step of calls that no model requested."""
         at = min((each.started_at for each in calls if each.started_at is not None), default=None)
         asked = tuple(ToolCall(each.tool, each.arguments, each.id) for each in calls)
-        extra = {} if parent is None else {"parent_span_id": parent.id, "parent_span": parent.name}
+        extra: dict[str, Value] = {} if parent is None else {"parent_span": parent.name}
+        if parent is not None and self._keeps_spans:
+            extra["parent_span_id"] = parent.id
         self._put(at, Message(role="assistant", content=None, calls=asked, at=at, extra=extra))
         for each in calls:
             self._put(max(each.ended_at or 0, at or 0) or None, self._result(each, each.id))
@@ -334,13 +342,14 @@ class _Messages:
         )  # fmt: skip
 
     def _shown(self, span: ImportedSpan) -> dict[str, Value]:
-        """Return a span as it is stored, with the names of its ancestors."""
+        """Return a span as messages hold it, with the names of its ancestors."""
         above: list[Value] = []
         parent = self._spans.get(span.parent)
         while parent is not None and len(above) < ANCESTORS_MAX:
             above.append(parent.name)
             parent = self._spans.get(parent.parent)
-        return {"span": dict(span.without_messages()), **({"below": above} if above else {})}
+        shown = dict(span.without_messages()) if self._keeps_spans else {"name": span.name}
+        return {"span": shown, **({"below": above} if above else {})}
 
 
 def _key(given: Mapping[str, Value]) -> str:

@@ -5,7 +5,9 @@
 3. The conversation becomes the entities that an import would make, in memory, and those a recording (imported.py).
 
 So a run that is received and one that is imported from a file of the same spans are the same recording, but for the
-id. Its steps are numbered by the spans that are there at the point that is asked for; a late span may move them.
+id, and for the spans in its messages: here they hold only names of spans, because the documents have the whole, and
+ids and times would make any two runs differ. Its steps are numbered by the spans that are there at the point that is
+asked for; a late span may move them.
 """
 
 from __future__ import annotations
@@ -130,7 +132,7 @@ def _conversation(spans: Sequence[Fields], run_id: str) -> Conversation:
         scope = given["scope"].get("name")
         part = SpanPart(run_id, given["span"], given["resource"], scope if isinstance(scope, str) else "")
         trace.add(part, each.entity)
-    return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED)), run=run_id)
+    return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED), keeps_spans=False), run=run_id)
 
 
 class _InMemory:
