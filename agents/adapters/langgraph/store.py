@@ -28,8 +28,8 @@ A `file:` log keeps the order of 4 and 5 by itself. On Kafka they are in differe
 durable before an item is written. A process killed in between leaves at most names in the index without items, and
 items of the batch that were written before others.
 
-An observation of an item has a later time than every observation of the item that was read in 2. So a put that follows
-another one wins, whatever the clocks of their processes. Of puts at the same time all processes take the same one.
+An observation of an item has a later time than every observation of the item that was read in 2, and than every one
+that this store made before. So a put that follows another one wins, whatever the clocks of their processes. Of puts at the same time all processes take the same one.
 
 `search` returns the items below the prefix that match the filter, the ones put last first. There are no embeddings.
 With a query, items are ordered first by the share of the query's words that their values contain; this is their score.
@@ -92,6 +92,7 @@ class RefoldStore(BaseStore):
         self._log = log if isinstance(log, AgentLog) else open_log(None if log is None else os.fspath(log))
         self._agent = agent
         self._items = ItemReader(self._log)
+        self._clock_micros = 0
 
     def close(self) -> None:
         """Close the log, if this object opened it."""
@@ -194,17 +195,22 @@ class RefoldStore(BaseStore):
         added = [[*key.namespace, key.key] for key, value in puts.items() if value is not None and key not in index]
         entities = self._items.entities([key.entity for key in puts])
         if added:
-            self._observe(INDEX, {"entry": added, "items": len(added)}, _now())
+            self._observe(INDEX, {"entry": added, "items": len(added)}, self._tick())
             settle(self._log)
         graph = _place_in_graph()
         for key, value in puts.items():
-            at = max(_now(), last_observed_at(entities[key.entity]) + 1)
+            at = max(self._tick(), last_observed_at(entities[key.entity]) + 1)
             name = {"namespace": [*key.namespace], "key": key.key}
             if value is not None:
                 put = {"value": value, "created_at": at, "updated_at": at}
                 self._observe(key.entity, name | put | graph, at, ("deleted_at", "thread", "node"))
             elif "value" in self._items.fields(entities[key.entity]):
                 self._observe(key.entity, name | {"deleted_at": at}, at, _OF_A_VALUE)
+
+    def _tick(self) -> int:
+        """Return the time in microseconds, later at each call also if the system's clock is set back."""
+        self._clock_micros = max(time.time_ns() // 1000, self._clock_micros + 1)
+        return self._clock_micros
 
     def _observe(self, entity: str, patch: Mapping[str, Any], at: int, cleared: Sequence[str] = ()) -> None:
         """Record an observation that was made at a time in microseconds; it may be ahead of this process's clock."""
@@ -258,7 +264,3 @@ def _time(micros: int) -> dt.datetime:
 
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-def _now() -> int:
-    return time.time_ns() // 1000

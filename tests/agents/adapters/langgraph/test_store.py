@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -291,6 +292,8 @@ def test_the_newest_come_first_and_those_with_the_words_of_a_query_before_them(s
     for key, text in (("a", "Green TEA, please"), ("b", "black tea"), ("c", "coffee"), ("d", "water")):
         store.put(("m",), key, {"deep": [{"text": text}], "n": 7})
     store.put(("m",), "c", {"text": "coffee with milk"})
+    store.batch([PutOp(("batch",), key, {}) for key in "zxy"])
+    assert [each.key for each in store.search(("batch",))] == ["y", "x", "z"]
     assert [each.key for each in store.search(("m",))] == ["c", "d", "b", "a"]
     found = store.search(("m",), query="Does she drink green tea?")
     assert [(each.key, each.score) for each in found] == [("a", 0.4), ("b", 0.2), ("c", 0.0), ("d", 0.0)]
@@ -404,6 +407,23 @@ def test_what_another_handle_wrote_is_read_at_once(url: str, monkeypatch: pytest
                 one.put(("m",), f"{count} {number}", {})
             assert value_of(other.get(("m",), "k")) == {"n": [count, count - 1]}
             assert named(other.search(())) == named(one.search(()))
+
+
+def test_all_handles_agree_which_of_the_puts_at_one_time_was_the_last(url: str) -> None:
+    """It is the last one of a thread, since each put is later than what its thread had put before."""
+    with RefoldStore(url) as one, RefoldStore(url) as other, ThreadPoolExecutor(4) as threads:
+
+        def put(thread: int) -> None:
+            for number in range(8):
+                (one, other)[thread % 2].put(("m",), "k", {"thread": thread, "number": number})
+                (one, other)[thread % 2].put(("m", f"{thread}"), f"{number}", {})
+
+        assert len([*threads.map(put, range(4))]) == 4
+        last = value_of(one.get(("m",), "k"))
+        assert last["number"] == 7
+        assert value_of(other.get(("m",), "k")) == last
+        assert other.log.state("langgraph_item/m#k").fields["value"] == last
+        assert len(one.search((), limit=100)) == len(other.search((), limit=100)) == 1 + 4 * 8
 
 
 def test_more_items_than_are_kept(store: RefoldStore, monkeypatch: pytest.MonkeyPatch) -> None:
