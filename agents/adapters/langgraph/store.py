@@ -28,8 +28,9 @@ A `file:` log keeps the order of 4 and 5 by itself. On Kafka they are in differe
 durable before an item is written. A process killed in between leaves at most names in the index without items, and
 items of the batch that were written before others.
 
-An observation of an item has a later time than every observation of the item that was read in 2, and than every one
-that this store made before. So a put that follows another one wins, whatever the clocks of their processes. Of puts at the same time all processes take the same one.
+An observation of an item has a later time than every observation of the item that was read in 2. So a put that follows
+another one wins, whatever the clocks of their processes. Of puts at the same time all processes take the same one.
+Within one store the clock only goes forward, so `search` has the order of its puts.
 
 `search` returns the items below the prefix that match the filter, the ones put last first. There are no embeddings.
 With a query, items are ordered first by the share of the query's words that their values contain; this is their score.

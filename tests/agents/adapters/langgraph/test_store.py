@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 import pytest
@@ -298,6 +301,16 @@ def test_the_newest_come_first_and_those_with_the_words_of_a_query_before_them(s
     found = store.search(("m",), query="Does she drink green tea?")
     assert [(each.key, each.score) for each in found] == [("a", 0.4), ("b", 0.2), ("c", 0.0), ("d", 0.0)]
     assert [each.key for each in store.search(("m",), query="tea", limit=1, offset=1)] == ["a"]
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order(
+    store: RefoldStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count(time.time_ns(), -1_000_000_000)
+    monkeypatch.setattr("refold.agents.adapters.langgraph.store.time", SimpleNamespace(time_ns=lambda: next(clock)))
+    for key in "zxy":
+        store.put(("m",), key, {})
+    assert [each.key for each in store.search(())] == ["y", "x", "z"]
 
 
 def test_namespaces_without_items_are_not_listed(store: RefoldStore) -> None:
