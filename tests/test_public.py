@@ -24,7 +24,7 @@ FACADES = {
     },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
     "refold.langgraph": {"RefoldSaver", "RefoldStore"},
-    "refold.openai_agents": {"RefoldTracingProcessor"},
+    "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
         "packed", "parse_cut", "shower",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 try:
     from refold.agents.adapters.openai_agents.processor import RefoldTracingProcessor
+    from refold.agents.adapters.openai_agents.session import RefoldSession
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in ("agents", "openai", "pydantic"):
         raise
@@ -16,4 +17,4 @@ except ModuleNotFoundError as error:
         f"refold.openai_agents needs {error.name}: install it with pip install 'refold[openai-agents]'"
     ) from error
 
-__all__ = ["RefoldTracingProcessor"]
+__all__ = ["RefoldSession", "RefoldTracingProcessor"]

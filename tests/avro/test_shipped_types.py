@@ -29,7 +29,7 @@ NAMES = (
     *("action", "agent_session", "audit_event", "document", "effect", "entity_graph"),
     *("evaluation", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
     *("langgraph_store", "langgraph_thread"),
-    *("pipeline", "run", "runbook", "step", "tool_config"),
+    *("openai_session", "pipeline", "run", "runbook", "step", "tool_config"),
 )
 
 

@@ -7,9 +7,11 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+from agents.memory import Session
 from agents.tracing import TracingProcessor, span_data
 
 from refold.agents.adapters.openai_agents.spans import KINDS
+from refold.openai_agents import RefoldSession
 
 pytestmark = pytest.mark.outside  # it imports the SDK
 
@@ -27,6 +29,14 @@ def test_each_kind_of_span_is_known_with_its_members() -> None:
             members: Any = vars(each)["__slots__"]
             kinds[made.type] = {name for name in members if not name.startswith("_")}
     assert kinds == {kind: {*members} for kind, members in KINDS.items()}
+
+
+def test_a_session_is_one_of_the_sdk() -> None:
+    declared = {name for name in vars(Session) if not name.startswith("_")}
+    assert declared == {"add_items", "clear_session", "get_items", "pop_item", "session_settings"}
+    for name in ("add_items", "clear_session", "get_items", "pop_item"):
+        ours, theirs = (inspect.signature(vars(each)[name]).parameters for each in (RefoldSession, Session))
+        assert [*ours] == [*theirs]
 
 
 def test_a_processor_has_these_methods() -> None:
