@@ -175,6 +175,7 @@ def test_a_replay_does_not_touch_a_session(log: AgentLog) -> None:
     asyncio.run(run.drive_async(agent))
     replayed = log.replay(run.id, agent)
     assert not replayed.is_same
+    assert "used in a replay" in str(replayed.now.failure)
     assert asyncio.run(session.get_items()) == [said("1")]
 
 
