@@ -12,6 +12,7 @@ asked for; a late span may move them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from msgspec import structs
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.json_lines import FileLimits
+from refold.agents.importers.messages import text_of
 from refold.agents.importers.model import Conversation
 from refold.agents.importers.otlp import SpanPart, Trace
 from refold.agents.journal.record import Plain, Recording
@@ -35,6 +37,7 @@ RECEIVED = "otlp-received"
 """What a received run's `imported_from` says."""
 _UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
 SPAN_DIGITS = 16
+_SPAN_ID = re.compile(r"[0-9a-f]{16}")
 KINDS = {"model": "step", "tool": "action"}
 """The type of entity that a span of this kind makes, besides its document."""
 _BY_KEY = ("tool_outputs", "metadata")
@@ -112,9 +115,10 @@ def received_parts(look: Look, run_id: str, vault: ValueCipher) -> ReceivedParts
 
 
 def _listed(look: Look, run_id: str) -> dict[str, str]:
-    """Return the kind of each span of a trace, by the span's id."""
+    """Return the kind of each span of a trace, by the span's id. What no receiver wrote is left out."""
     listing = look([trace_entity(run_id)]).get(trace_entity(run_id))
-    return {} if listing is None else dict(sorted(listing.fields["fields"].items()))
+    listed = {} if listing is None else listing.fields.get("fields", {})
+    return {span: kind for span, kind in sorted(listed.items()) if _SPAN_ID.fullmatch(span) and isinstance(kind, str)}
 
 
 def _spans(look: Look, run_id: str, vault: ValueCipher) -> list[Fields]:
@@ -124,14 +128,15 @@ def _spans(look: Look, run_id: str, vault: ValueCipher) -> list[Fields]:
 
 
 def _conversation(spans: Sequence[Fields], run_id: str) -> Conversation:
-    if not spans:
-        raise PartMissing("none of its spans is there at this point")
     trace = Trace(run_id)
     for each in spans:
         given: Any = each.opened_map("fields")
-        scope = given["scope"].get("name")
-        part = SpanPart(run_id, given["span"], given["resource"], scope if isinstance(scope, str) else "")
-        trace.add(part, each.entity)
+        span, scope = given.get("span"), given.get("scope")
+        if isinstance(span, Mapping):
+            name = scope.get("name") if isinstance(scope, Mapping) else None
+            trace.add(SpanPart(run_id, span, given.get("resource"), text_of(name)), each.entity)
+    if not trace.spans:
+        raise PartMissing("none of its spans is there at this point")
     return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED), keeps_spans=False), run=run_id)
 
 

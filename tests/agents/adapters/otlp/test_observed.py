@@ -24,7 +24,7 @@ from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.otlp import IMPORTER
 from refold.agents.journal.record import Recording
-from refold.avro.errors import InputError
+from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.shipped import shipped_types
 from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.exchange.intake import Recorder
@@ -316,6 +316,23 @@ def test_a_child_is_there_before_its_parent_or_without_it(tmp_path: Path) -> Non
         assert (row.agent, row.title, row.steps) == ("helper", "invoke_agent helper", 1)
         [step] = log.recording(TRACE).steps
         assert step.result == early.result
+
+
+def test_documents_that_are_no_spans_are_no_part_of_a_run(tmp_path: Path) -> None:
+    """Whoever may write to a log may write them; they stop no question about the run."""
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        record(log, decode(request(span(1, {"gen_ai.operation.name": "chat"})), JSON)[0])
+        strange: list[dict[str, Any]] = [{}, {"span": 5}, {"span": {}, "resource": 5, "scope": "x"}]
+        for number, fields in enumerate(strange, 2):
+            log.observe(f"document/span-{TRACE}-{number:016x}", {"fields": fields})
+            log.observe(f"document/trace-{TRACE}", {"fields": {f"{number:016x}": "other", "no span": 7}})
+        log.observe("run/other", {"imported_from": "otlp-received"})
+        log.observe("document/trace-other", {"kind": "trace"})
+        log.flush()
+        assert len(log.recording(TRACE).steps) == 1
+        assert {each.run: each.steps for each in log.runs()} == {TRACE: 1, "other": 0}
+        with pytest.raises(NotAnswerable, match="none of its spans"):
+            log.recording("other")
 
 
 def test_two_runs_that_did_the_same_compare_equal(tmp_path: Path) -> None:
