@@ -27,6 +27,7 @@ LONG = {
     "tests/agents/adapters/langgraph/test_conformance.py": "runs LangGraph's own suite for checkpointers",
     "tests/agents/adapters/langgraph/test_saver.py": "runs graphs of LangGraph, each with a log of its own",
     "tests/agents/adapters/langgraph/test_store.py": "runs graphs of LangGraph, and a log for each test",
+    "tests/agents/adapters/langgraph/test_store_contract.py": "puts some hundreds of items, each durable on its return",
     "tests/agents/adapters/langgraph/test_store_law.py": "runs some hundreds of batches, each durable on its return",
     "tests/agents/adapters/otlp/test_receive.py": "receives spans, in processes of their own",
     "tests/agents/adapters/openai_agents/test_drift.py": "imports the OpenAI Agents SDK",
