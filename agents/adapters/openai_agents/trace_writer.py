@@ -143,7 +143,9 @@ class TraceWriter:
     def close(self, timeout_s: float) -> None:
         """Write what is queued, end the open traces, and end the thread; what is left after the time is lost."""
         self._deadline = Deadline(timeout_s)
-        if self._ask(timeout_s, is_last=True) and self._thread is not None:
+        if not self._ask(timeout_s, is_last=True):
+            logger.error("what is not recorded of traces may be lost: the log was not written in %g s", timeout_s)
+        elif self._thread is not None:
             self._thread.join()
 
     def _ask(self, timeout_s: float, *, is_last: bool) -> bool:
