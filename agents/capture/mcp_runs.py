@@ -110,7 +110,9 @@ class McpRun:
             "tool": exchange.name, "agent": self._agent, "run": self.run, "step": step, "position": 1,
             "effect": request["effect"], "status": status, "started_at": exchange.at, "ended_at": ended_at,
         }  # fmt: skip
-        given = {"inputs": request["asked"], "output": answer}
+        # A text in the type of actions; a log that seals nothing refuses any other value.
+        output = None if answer is None else encoded(answer, "an answer").decode()
+        given = {"inputs": request["asked"], "output": output}
         payloads = {name: value for name, value in given.items() if value is not None}
         self._captured.observe(entity, patch, self.number, ended_at, payloads=payloads)
         self._captured.link(entity, "of", f"step/{step}", self.number, ended_at)

@@ -30,11 +30,12 @@ SERVERS = ROOT / "tests" / "support" / "refold_tests"
 COUNTER = [sys.executable, "-P", str(SERVERS / "mcp_counter.py")]
 
 
-def tee(folder: Path, *words: object, **given: Any) -> subprocess.Popen[bytes]:
-    """Start `refold mcp-record` as a process."""
+def tee(folder: Path, *words: object, keys: str = "", **given: Any) -> subprocess.Popen[bytes]:
+    """Start `refold mcp-record` as a process. keys: its REFOLD_KEYS."""
     return subprocess.Popen(
         [*COMMAND, "mcp-record", "--spool", str(folder / "spool"), *map(str, words)],
-        env=environment(f"file:{folder / 'log'}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, **given,
+        env=environment(f"file:{folder / 'log'}", {"REFOLD_KEYS": keys}), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, **given,
     )  # fmt: skip
 
 
@@ -94,6 +95,22 @@ def test_a_session_is_recorded_and_served_back_without_its_server(tmp_path: Path
 
     assert asked(transport(tmp_path, "--replay", run.run), again, mode) == said
     assert bought.read_text() == "2 cup\n2 cup\n"
+
+
+@pytest.mark.parametrize("keys", ["", "none"], ids=["sealed", "clear"])
+def test_a_call_is_an_action_with_its_answer(tmp_path: Path, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = tee(tmp_path, "--", *COUNTER, keys=keys)
+    said = json.loads(ask(process, 7))["result"]
+    process.communicate(timeout=240)
+    monkeypatch.setenv("REFOLD_KEYS", keys)
+    (run,) = recorded(tmp_path)
+    (call,) = calls_of(run, "call")
+    assert (call.asked.request, call.answer) == ({"number": 7}, said)
+    with open_log(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        view = log.rebuild(types=["action"])
+        (action,) = view
+        shown = log.vault.open(action, "output", view[action].fields["output"])
+    assert json.loads(str(shown)) == said
 
 
 @pytest.mark.parametrize(
