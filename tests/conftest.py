@@ -94,12 +94,6 @@ def pytest_configure(config: pytest.Config) -> None:
         worker_deaths.begin(config)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """In a worker of xdist: after pytest's own faulthandler is enabled."""
-    if (given := getattr(session.config, "workerinput", None)) is not None:
-        worker_deaths.begin_worker(given["workerid"])
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OrderedScheduling | None:
     """For `--dist loadgroup` an order in which the cores have work until the end; else xdist's own."""
@@ -137,6 +131,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    worker_deaths.begin_test(item.config)
     if item.get_closest_marker("kafka") is not None:
         brokers.require(item)
     if item.get_closest_marker("registry") is not None:

@@ -69,9 +69,8 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         worker_deaths.begin(config)
 
-def pytest_sessionstart(session):
-    if hasattr(session.config, "workerinput"):
-        worker_deaths.begin_worker(session.config.workerinput["workerid"])
+def pytest_runtest_setup(item):
+    worker_deaths.begin_test(item.config)
 
 def pytest_terminal_summary(terminalreporter):
     worker_deaths.tell(terminalreporter)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _DEATH_S = 30.0
 _FOLDER = "REFOLD_TEST_FAULTS"
 _AGAIN = pytest.StashKey[list[str]]()
+_FILE = pytest.StashKey[int]()
 
 
 def begin(config: pytest.Config) -> None:
@@ -38,10 +39,16 @@ def begin(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def begin_worker(name: str) -> None:
-    """Have this worker's faulthandler write into its file. pytest has enabled it for the run's output."""
-    # Open until the process ends.
-    faulthandler.enable((Path(os.environ[_FOLDER]) / name).open("w"))
+def begin_test(config: pytest.Config) -> None:
+    """Have the faulthandler of a worker write into its file. pytest enables it for the run's output, and `refold
+    worker`, where a test calls it, for standard error.
+    """
+    if (given := getattr(config, "workerinput", None)) is None:
+        return
+    if _FILE not in config.stash:
+        # Open until the process ends.
+        config.stash[_FILE] = os.open(Path(os.environ[_FOLDER]) / given["workerid"], os.O_WRONLY | os.O_CREAT, 0o600)
+    faulthandler.enable(config.stash[_FILE])
 
 
 def is_run_again(config: pytest.Config, worker: WorkerController, test: str) -> bool:
