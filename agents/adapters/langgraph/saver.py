@@ -45,8 +45,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -78,13 +77,14 @@ from refold.agents.adapters.langgraph.threads import (
     needed_by,
     walked,
 )
-from refold.agents.log import AgentLog, open_log
+from refold.agents.adapters.log_holder import LogContext
+from refold.agents.log import AgentLog
 
 # How many checkpoints an async listing reads at once.
 PAGE = 20
 
 
-class RefoldSaver(BaseCheckpointSaver[int]):
+class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
     """Stores a graph's checkpoints in a log; sync and async, for any number of threads and processes.
 
     A context manager: on exit it closes the log if it opened it.
@@ -114,38 +114,11 @@ class RefoldSaver(BaseCheckpointSaver[int]):
                 own, which does not encrypt.
         """
         super().__init__(serde=ListedClassesSerializer(classes) if serde is None else serde)
-        self._is_own = not isinstance(log, AgentLog)
-        self._log = log if isinstance(log, AgentLog) else open_log(None if log is None else os.fspath(log))
+        self._hold(log)
         self._is_readable = isinstance(self.serde, JsonPlusSerializer) if is_readable is None else is_readable
         self._contents = Contents(self._log, agent)
         self._reader = ThreadReader(self._log)
         self._writer = ThreadWriter(self._log, self._reader, agent)
-
-    def close(self) -> None:
-        """Close the log, if this object opened it."""
-        if self._is_own:
-            self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
-    @property
-    def log(self) -> AgentLog:
-        """The log that holds the threads."""
-        return self._log
 
     # Writing
 

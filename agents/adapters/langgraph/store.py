@@ -48,8 +48,7 @@ import datetime as dt
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from langgraph.config import get_config
 from langgraph.store.base import (
@@ -68,14 +67,15 @@ from langgraph.store.base import (
 from refold.agents.adapters.langgraph.items import INDEX, ItemKey, ItemReader, StoredItem, last_observed_at
 from refold.agents.adapters.langgraph.matching import is_under, matches, share_found, words
 from refold.agents.adapters.langgraph.thread_writer import settle
-from refold.agents.log import AgentLog, open_log
+from refold.agents.adapters.log_holder import LogContext
+from refold.agents.log import AgentLog
 from refold.avro.canonical import json_tree
 from refold.avro.errors import InputError
 
 _OF_A_VALUE = ("value", "created_at", "updated_at", "thread", "node")
 
 
-class RefoldStore(BaseStore):
+class RefoldStore(LogContext, BaseStore):
     """Stores a graph's items in a log; sync and async, for any number of threads and processes.
 
     A context manager: on exit it closes the log if it opened it.
@@ -89,37 +89,10 @@ class RefoldStore(BaseStore):
                 `RefoldSaver.log`, which `close` leaves open.
             agent: The source of the observations.
         """
-        self._is_own = not isinstance(log, AgentLog)
-        self._log = log if isinstance(log, AgentLog) else open_log(None if log is None else os.fspath(log))
+        self._hold(log)
         self._agent = agent
         self._items = ItemReader(self._log)
         self._clock_micros = 0
-
-    def close(self) -> None:
-        """Close the log, if this object opened it."""
-        if self._is_own:
-            self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.close)
-
-    @property
-    def log(self) -> AgentLog:
-        """The log that holds the items."""
-        return self._log
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """As BaseStore; what it put is durable on return.

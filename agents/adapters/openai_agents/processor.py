@@ -134,7 +134,9 @@ class RefoldTracingProcessor(TracingProcessor):
     def _begin(self, trace: str, name: str, group: str | None, metadata: bytes) -> None:
         """Begin a trace. name: of its workflow; empty if the SDK did not say that it began."""
         run = SCOPE.get().run
-        source = "" if run is None else None if run.is_in_memory else run.id
+        source: str | None = ""
+        if run is not None:
+            source = None if run.is_in_memory else run.id
         with self._lock:
             self._sources[trace] = source
             self._sources.move_to_end(trace)

@@ -32,11 +32,12 @@ from typing import Any, TypeVar
 from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
 
+from refold.agents.adapters.log_holder import LogHolder
 from refold.agents.adapters.openai_agents.spans import holdable, json_of
 from refold.agents.adapters.quoting import quoted
 from refold.agents.journal.json_fidelity import written
 from refold.agents.journal.record import Plain
-from refold.agents.log import AgentLog, open_log
+from refold.agents.log import AgentLog
 from refold.agents.recorder.context import SCOPE, in_thread, waited_for
 from refold.agents.recorder.plain import decoded
 from refold.agents.recordings.fields import Fields
@@ -46,7 +47,7 @@ from refold.streams.log.port import observation_in
 T = TypeVar("T")
 
 
-class RefoldSession:
+class RefoldSession(LogHolder):
     """Stores one conversation. Any number of objects, in any processes, may have the same session."""
 
     def __init__(
@@ -65,14 +66,8 @@ class RefoldSession:
         self.session_id = session_id
         self.session_settings: SessionSettings | None = session_settings or SessionSettings()
         self.entity = f"openai_session/{quoted(session_id)}"
-        self._is_own = not isinstance(log, AgentLog)
-        self._log = log if isinstance(log, AgentLog) else open_log(None if log is None else os.fspath(log))
+        self._hold(log)
         self._agent = agent
-
-    def close(self) -> None:
-        """Close the log, if this object opened it."""
-        if self._is_own:
-            self._log.close()
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the conversation, oldest item first.
@@ -82,7 +77,7 @@ class RefoldSession:
         """
         most = self.session_settings.limit if limit is None and self.session_settings else limit
         found = await self._apart(lambda: [*self._read()[0].values()])
-        return found if most is None or most < 0 else found[len(found) - most :] if most < len(found) else found
+        return found if most is None or most < 0 else found[max(len(found) - most, 0) :]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the end; durable on return."""
@@ -121,23 +116,24 @@ class RefoldSession:
         return {key: items[key] for key in sorted(items) if items[key] is not None}, fields.plain("changed_at", 0)
 
     def _add(self, trees: Sequence[Plain]) -> None:
-        at = self._next()
+        at = _later_than(self._read()[1])
         writer = secrets.token_hex(4)
         items = {f"{at:017d}.{writer}.{n:06d}": self._sealed(each) for n, each in enumerate(trees)}
         self._observe(at, {"session": self.session_id, "items": items, "added": len(items)})
 
     def _pop(self) -> Any:
         while True:
-            items, _ = self._read()
+            items, changed_at = self._read()
             if not items:
                 return None
             key = [*items][-1]
-            if self._observe(self._next(), {"items": {key: None}, "popped": key}) == self._popper_of(key):
+            if self._observe(_later_than(changed_at), {"items": {key: None}, "popped": key}) == self._popper_of(key):
                 return items[key]
 
     def _clear(self) -> None:
-        if self._read()[0]:
-            self._observe(self._next(), {}, cleared=("items",))
+        items, changed_at = self._read()
+        if items:
+            self._observe(_later_than(changed_at), {}, cleared=("items",))
 
     def _popper_of(self, key: str) -> str:
         """Return the id of the first observation in the log that popped an item."""
@@ -150,10 +146,6 @@ class RefoldSession:
                     return record.id.hex()
         return ""
 
-    def _next(self) -> int:
-        """Return a time after the latest change, microseconds."""
-        return max(time.time_ns() // 1000, self._read()[1] + 1)
-
     def _sealed(self, tree: Plain) -> Any:
         return self._log.vault.seal(f"session/{self.session_id}", self.entity, "items", written(tree))
 
@@ -162,3 +154,8 @@ class RefoldSession:
         found = self._log.observe(self.entity, patch, source=self._agent, observed_at=at, cleared=cleared)
         self._log.flush()
         return found
+
+
+def _later_than(changed_at: int) -> int:
+    """Return the time, microseconds; one after the latest change that was read, if the clock is behind it."""
+    return max(time.time_ns() // 1000, changed_at + 1)

@@ -23,9 +23,10 @@ APPENDS = 28
 
 # Continues the thread `t` of the log at argv[1], and prints what was acknowledged.
 WRITING = """
-import itertools, json, os, signal, sys
+import json, sys
 from langgraph.checkpoint.base import empty_checkpoint
 from refold.langgraph import RefoldSaver
+from refold_tests.dying_log import die_at
 
 def say(*what):
     print(json.dumps(what), flush=True)
@@ -35,18 +36,7 @@ found = saver.get_tuple({"configurable": {"thread_id": "t"}})
 config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}} if found is None else found.config
 first = 0 if found is None else found.metadata["step"] + 1
 say("begun", first)
-die_at = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-if die_at:
-    port = saver.log.port
-    append, appended = port.append, itertools.count(1)
-
-    def dying(*given):
-        append(*given)
-        port.flush()  # each alone, as in partitions of Kafka
-        if next(appended) == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    port.append = dying
+die_at(saver.log.port, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
 for number in range(first, first + 1000):
     values = {"messages": [f"message {each} " * 40 for each in range(number + 1)], "number": number}
     versions = dict.fromkeys(values, number + 1)

@@ -19,24 +19,14 @@ BATCHES_MAX = 12
 
 # Puts three items a batch in the store at argv[1], deletes one of the batch before, and prints what was acknowledged.
 WRITING = """
-import itertools, os, signal, sys
+import sys
 from langgraph.store.base import PutOp
 from refold.langgraph import RefoldStore
+from refold_tests.dying_log import die_at
 
 store = RefoldStore(sys.argv[1])
 first = max((each.value["batch"] + 1 for each in store.search((), limit=100_000)), default=0)
-die_at = int(sys.argv[2])
-if die_at:
-    port = store.log.port
-    append, appended = port.append, itertools.count(1)
-
-    def dying(*given):
-        append(*given)
-        port.flush()  # each alone, as in partitions of Kafka
-        if next(appended) == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    port.append = dying
+die_at(store.log.port, int(sys.argv[2]))
 for batch in range(first, first + 1000):
     puts = [PutOp(("m", str(n)), str(batch), {"batch": batch, "text": f"{batch} " * 500}) for n in range(3)]
     store.batch([*puts, PutOp(("m", "0"), str(batch - 1), None)])
