@@ -117,9 +117,11 @@ $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+# The wheel of the Claude Agent SDK brings 180 MB of Claude Code, which no test runs; its source distribution does not.
+SMALL = --no-binary claude-agent-sdk
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.pip
 	@echo 'Installing refold and its development tools into $(VENV) (once)...'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SMALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
 
 # The pip that comes with an interpreter may be years old, and a minute slower at finding versions that agree.

@@ -26,7 +26,8 @@ from refold_tests.tree import ROOT
 
 FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
 NAMES = (
-    *("action", "agent_session", "audit_event", "document", "effect", "entity_graph"),
+    *("action", "agent_session", "audit_event", "claude_project", "claude_session", "document", "effect"),
+    "entity_graph",
     *("evaluation", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
     *("langgraph_store", "langgraph_thread"),
     *("openai_session", "pipeline", "run", "runbook", "step", "tool_config"),

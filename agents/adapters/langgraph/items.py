@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+from refold.agents.adapters.folded import caught_up
 from refold.agents.adapters.langgraph.contents import opened
-from refold.agents.adapters.langgraph.threads import caught_up
 from refold.agents.adapters.quoting import quoted
 from refold.avro.envelope import check_entity
 from refold.avro.errors import DamagedRecord, InputError
@@ -75,7 +75,7 @@ def _keys_in(text: bytes) -> Iterator[ItemKey]:
 class ItemIndex:
     """Every item that ever got a value, by namespace. `take` updates it.
 
-    offset and ids: as in threads.Folded.
+    offset and ids: as in Folded.
     """
 
     offset: int = 0

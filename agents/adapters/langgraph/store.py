@@ -64,9 +64,9 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
+from refold.agents.adapters.folded import settle
 from refold.agents.adapters.langgraph.items import INDEX, ItemKey, ItemReader, StoredItem, last_observed_at
 from refold.agents.adapters.langgraph.matching import is_under, matches, share_found, words
-from refold.agents.adapters.langgraph.thread_writer import settle
 from refold.agents.adapters.log_holder import LogContext
 from refold.agents.log import AgentLog
 from refold.avro.canonical import json_tree

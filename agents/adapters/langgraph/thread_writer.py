@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from refold.agents.adapters.folded import settle
 from refold.agents.adapters.langgraph.contents import StoredValue
 from refold.agents.adapters.langgraph.threads import (
     DIRECTORY,
@@ -23,15 +24,6 @@ from refold.agents.log import AgentLog
 CAUSES_MAX = 200
 _OF_A_CHECKPOINT = ("parent", "step", "source", "run", "body", "body_type", "channels", "metadata", "changed", "writes")
 _OF_A_THREAD = ("checkpoint", "step", "source", "run", "values", "interrupts")
-
-
-def settle(log: AgentLog) -> None:
-    """Return when everything recorded so far can be lost only together with all that is recorded from now on.
-
-    A log that keeps the order guarantees this by itself; any other log is flushed. The caller must hold the log's turn.
-    """
-    if not log.port.keeps_order:
-        log.port.flush()
 
 
 class NewCheckpoint(NamedTuple):

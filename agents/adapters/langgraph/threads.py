@@ -15,13 +15,13 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
+from refold.agents.adapters.folded import caught_up, recent
 from refold.agents.adapters.langgraph.contents import StoredValue, opened, stored_value
 from refold.agents.adapters.quoting import quoted
 from refold.avro.observation import Observation
 from refold.streams.client import Log
-from refold.streams.log.port import observation_in
 
 DIRECTORY = "langgraph_directory/threads"
 THREADS_KEPT = 256
@@ -198,38 +198,6 @@ class ThreadDirectory:
         self.threads[str(observation.patch["thread"])] = None
 
 
-class Folded(Protocol):
-    """The state folded from one entity's observations.
-
-    offset: the offset up to which its partition was read. ids: of its observations, in log order.
-    """
-
-    offset: int
-    ids: dict[bytes, None]
-
-    def take(self, log: Log, observation: Observation) -> None:
-        """Apply the next observation, in log order."""
-
-
-F = TypeVar("F", bound=Folded)
-
-
-def caught_up(log: Log, entity: str, folded: F) -> F:
-    """Apply an entity's observations since the last call, and return the folded state. The caller must hold the log's
-    turn.
-    """
-    port = log.port
-    end = port.ends()[port.partition_of(entity)]
-    if end > folded.offset:
-        for record in port.entity_records(entity, end, folded.offset):
-            if record.id not in folded.ids:  # a process that was killed and restarted may have sent it twice
-                folded.take(log, observation_in(port.registry, record))
-                folded.ids[record.id] = None
-            folded.offset = record.offset + 1
-        folded.offset = end
-    return folded
-
-
 class ThreadReader:
     """Reads threads and checkpoints of a log. The caller must hold the log's turn.
 
@@ -253,24 +221,11 @@ class ThreadReader:
 
     def thread(self, thread: str) -> ThreadIndex:
         """Return a thread's index; an empty one if there is no such thread."""
-        return caught_up(self._log, thread_entity(thread), _kept(self._threads, thread, ThreadIndex, THREADS_KEPT))
+        return caught_up(self._log, thread_entity(thread), recent(self._threads, thread, ThreadIndex, THREADS_KEPT))
 
     def checkpoint(self, key: CheckpointKey) -> StoredCheckpoint:
         """Return a checkpoint as the log holds it, whether or not its thread's index lists it."""
-        return caught_up(self._log, key.entity, _kept(self._checkpoints, key, StoredCheckpoint, CHECKPOINTS_KEPT))
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _kept(cache: OrderedDict[K, V], key: K, new: Callable[[], V], limit: int) -> V:
-    """Return the cached value of a key, creating it if needed, and mark it as the most recently used."""
-    found = cache.pop(key, None)
-    cache[key] = found = new() if found is None else found
-    if len(cache) > limit:
-        cache.popitem(last=False)
-    return found
+        return caught_up(self._log, key.entity, recent(self._checkpoints, key, StoredCheckpoint, CHECKPOINTS_KEPT))
 
 
 DELTA_COUNTERS = "counters_since_delta_snapshot"
