@@ -353,7 +353,7 @@ class Live:
 
     def _start_of(self, head: Recording, *, is_resumed: bool) -> StartOf:
         """Return a function from a partition to the offset before which none of this run's effects was recorded."""
-        if head.task and not head.parent:
+        if head.task:
             return _from_the_beginning
         port = self._log.port
         if not is_resumed:  # keys begin with the run's id, so nothing was recorded before its first observation

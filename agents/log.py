@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
@@ -32,20 +32,11 @@ if TYPE_CHECKING:
     from refold.agents.recorder.run import Run
     from refold.agents.recordings.find import RunList
     from refold.agents.redaction.redactor import Redact, RunRedactor
+    from refold.agents.replay.child_head import ForkChanges
     from refold.agents.replay.forked import Asker, ForkPolicy
     from refold.agents.replay.run import Replayed
     from refold.agents.vault import ValueCipher
     from refold.reducers.registered import Registered
-
-
-class ForkChanges(NamedTuple):
-    """The changes of a fork; see AgentLog.fork."""
-
-    state: Mapping[str, Any] | Callable[[Any], Any] | None
-    drop: Sequence[str]
-    input: Any
-    results: Mapping[str, Any] | None
-    arguments: Mapping[str, Mapping[str, Any]] | None
 
 
 class AgentLog(Log):
@@ -125,10 +116,12 @@ class AgentLog(Log):
     def _resumed(
         self, agent: str, run: str, redact: Redact | None, sample: float, strays: Strays, policy: Policy | None
     ) -> Run:
+        from refold.agents.replay.child_head import require_redactor
+
         recording = self.recording(run)
         if agent not in ("", recording.agent):
             raise InputError(f"run {run} is one of {recording.agent}, not of {agent}")
-        _check_redacting(recording, redact)
+        require_redactor(recording, redact)
         begun = self.state(f"run/{run}").fields.get("attempts", 1)
         return self._live.resume(recording, begun + 1, self._redacting(redact), sample, strays, policy)
 
@@ -196,7 +189,7 @@ class AgentLog(Log):
         arguments: Mapping[str, Mapping[str, Any]] | None = None, policy: ForkPolicy = "live",
         allow: Collection[str] = (), ask: Asker | None = None, version: str | None = None,
         code_version: str | None = None, entry: str = "", tags: Iterable[str] = (), id: str | None = None,
-        redact: Redact | None = None, guard: Guarding | None = None,
+        redact: Redact | None = None, guard: Guarding | None = None, stand_ins: Mapping[str, Any] | None = None,
     ) -> Run:  # fmt: skip
         """Fork a run: create a child that diverges from it after its step `at` (0: before the first).
 
@@ -214,6 +207,7 @@ class AgentLog(Log):
             ask: Returns the answer of a call that is not recorded, for the policy `asked`.
             version, code_version, entry: As for `run` [the parent's].
             tags, id, redact, guard: As for `run`. The guard counts the parent's recorded calls.
+            stand_ins: Answers of write tools by name, for calls that are not allowed and have no recorded answer.
 
         Returns:
             The child, with which the agent's code must now be run.
@@ -224,14 +218,53 @@ class AgentLog(Log):
         from msgspec.structs import replace
 
         from refold.agents.policy.guard import policy_of
+        from refold.agents.replay.child_head import ForkChanges
         from refold.agents.replay.forked import Forked
         from refold.agents.replay.patch import read_patch
 
         changes = ForkChanges(state, drop, input, results, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
-        answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask)
+        answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask, stand_ins=stand_ins)
         before = replace(parent, steps=tuple(step for step in parent.steps if step.number <= at))
         return self._live.fork(head, entry or self._entry(run), redacting, answers, policy_of(guard), before)
+
+    def continued(
+        self, run: str, *, at: int, id: str, proof: str | None = None,
+        state: Mapping[str, Any] | None = None, drop: Sequence[str] = (),
+        arguments: Mapping[str, Mapping[str, Any]] | None = None, version: str | None = None, entry: str = "",
+        tags: Iterable[str] = (), redact: Redact | None = None, guard: Guarding | None = None,
+    ) -> Run:  # fmt: skip
+        """Continue a run in a child, after its step `at`, with something changed.
+
+        Unlike a fork, the child does the run's own work: it makes the run's writes, each once
+        (agents/replay/continued.py).
+
+        Args:
+            proof: The id of a fork with the same changes. Until the first write, equal requests get its answers.
+            state, drop, arguments, version, entry: As for `fork`.
+            id, tags, redact, guard: As for `run`. The guard counts the run's calls up to the step.
+
+        Raises:
+            InputError: As `fork`; or the run is nested in another one.
+        """
+        from msgspec.structs import replace
+
+        from refold.agents.policy.guard import policy_of
+        from refold.agents.replay.child_head import ForkChanges
+        from refold.agents.replay.continued import Continued
+
+        changes = ForkChanges(state, drop, UNSET, None, arguments)
+        parent, head, redacting = self._fork_head(run, at, changes, id, version, None, tags, redact)
+        if parent.caller:
+            raise InputError(f"run {run} began in run {parent.caller}: continue that run")
+        head = replace(head, kind=parent.kind, task=parent.task or parent.run)
+        answers = Continued(head, parent, at, None if proof is None else self.recording(proof))
+        before = replace(parent, steps=parent.steps[:at])
+        return self._live.fork(head, entry or self._entry(run), redacting, answers, policy_of(guard), before)
+
+    def now_micros(self) -> int:
+        """Return the time of this log's clock, microseconds since 1970."""
+        return self._around.now_micros()
 
     def fork_confined(
         self, run: str, agent: Agent | str | None = None, *, at: int,
@@ -256,6 +289,7 @@ class AgentLog(Log):
         from refold.agents.confined.replay import forked_confined
         from refold.agents.entry import entry_for
         from refold.agents.redaction.redactor import Redactor
+        from refold.agents.replay.child_head import ForkChanges
         from refold.agents.replay.forked import Forked
         from refold.agents.replay.patch import read_patch
 
@@ -273,27 +307,11 @@ class AgentLog(Log):
         tags: Iterable[str], redact: Redact | None,
     ) -> tuple[Recording, Recording, RunRedactor]:  # fmt: skip
         """Return the parent, the child's head, and the child's redactor."""
-        from msgspec.structs import replace
+        from refold.agents.replay.child_head import child_head
 
-        from refold.agents.journal.self_replay import state_at
-        from refold.agents.redaction.redactor import is_redacting
-        from refold.agents.replay.patch import patch_of
-
-        parent = self.recording(run)
-        if not parent.has_code:
-            raise InputError(f"run {run} was imported: there is no code for a fork to run")
-        _check_redacting(parent, redact)
-        redacting = self._redacting(redact)
-        changed = patch_of(state_at(parent, at), **changes._asdict())
-        head = replace(
-            parent, run=id or self._around.new_id(), kind="fork", task="", parent=run, forked_at=at,
-            patch=_patch_shown(changed.tree, redacting), forks=tuple(each for each in parent.parted if each.at <= at),
-            version=parent.version if version is None else version,
-            code_version=parent.code_version if code_version is None else code_version, tags=tuple(tags),
-            started_at=self._around.now_micros(), ended_at=0, steps=(), status="running", outcome="", output=None,
-            failure=None, hash="", flagged=False, pinned=False, retention_class="", redacted=is_redacting(redact),
-            caller="", caller_step=0, children={},
-        )  # fmt: skip
+        parent, redacting = self.recording(run), self._redacting(redact)
+        child, now = id or self._around.new_id(), self._around.now_micros()
+        head = child_head(parent, at, changes, redact, redacting, child, now, version, code_version, tags)
         return parent, head, redacting
 
     def agent_of(self, run: str) -> Agent:
@@ -449,24 +467,6 @@ class AgentLog(Log):
         from refold.agents.live import Live
 
         return Live(self, self._around, self.vault)
-
-
-def _check_redacting(recording: Recording, redact: Redact | None) -> None:
-    """Refuse to continue a redacted run in clear, unless the caller requests it explicitly."""
-    if recording.redacted and redact is None:
-        raise InputError(
-            f"run {recording.run} was recorded through a redactor, and its continuation would be written in clear: "
-            "give its redactor with redact= (--redact, or --redact module:function); to write in "
-            "clear all the same, give refold.agents.redaction.redactor:unredacted"
-        )
-
-
-def _patch_shown(patch: Plain, redact: RunRedactor) -> Plain:
-    """Return a fork's patch as it is recorded. The paths of its edits contain names, so they are redacted too."""
-    from refold.agents.redaction.walk import redacted_edits
-
-    shown = redact.shown(patch)
-    return {**shown, "state": redacted_edits(patch["state"], redact.shown)} if "state" in patch else shown
 
 
 def open_log(

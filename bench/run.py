@@ -18,6 +18,7 @@ from pathlib import Path
 
 import asof
 import capturing
+import deciding
 import flat
 import parquet_sink
 import postgres_sink
@@ -180,6 +181,7 @@ PARTS = {
     "saver": saver.show,
     "parquet": parquet_sink.show,
     "postgres": postgres_sink.show,
+    "policy": deciding.show,
     "search": searching.show,
     "capture": capturing.show,
 }

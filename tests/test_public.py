@@ -23,6 +23,7 @@ FACADES = {
         "check", "rule",
     },
     "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
+    "refold.heal": {"Diagnosis", "Recording", "RemedyChange", "RunFinding", "diagnose", "remedy"},
     "refold.langgraph": {"RefoldSaver", "RefoldStore"},
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {

@@ -16,11 +16,13 @@ from typing import NamedTuple
 from refold.agents.capture.forks import ForkingUpstream
 from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.proxy import Proxy, Upstreams
+from refold.agents.capture.proxy_guard import require_no_question
 from refold.agents.capture.server import Handling, LoopbackServer
 from refold.agents.capture.spool import BYTES_MAX, Spool
 from refold.agents.capture.spool_drain import Stored, Storing
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
+from refold.agents.policy.rules import Policy
 from refold.agents.redaction.redactor import Redact
 from refold.streams.client import RuntimeContext
 from refold.streams.open import process_surroundings
@@ -34,7 +36,7 @@ class CaptureSettings(NamedTuple):
     log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
     recorded with each run, along with its spool. silence_s: as for Proxy. around: clock and ids; None for this
     machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that is not
-    recorded.
+    recorded. policy: the rules for requests.
     """
 
     log_url: str
@@ -51,20 +53,27 @@ class CaptureSettings(NamedTuple):
     around: RuntimeContext | None = None
     parents: Sequence[Recording] = ()
     replaying: RecordedUpstream | None = None
+    policy: Policy | None = None
 
 
 class Capture:
     """One capture. It has started when the constructor returns. url: of its proxy."""
 
     def __init__(self, given: CaptureSettings, upstreams: Mapping[str, str]) -> None:
-        """Start the capture. upstreams: as for Upstreams."""
+        """Start the capture. upstreams: as for Upstreams.
+
+        Raises:
+            InputError: An upstream is no URL, the policy asks a person, or the address cannot be used.
+        """
+        if given.policy is not None:
+            require_no_question(given.policy)
         to = Upstreams(upstreams)
         root = given.spool or spool_root(given.log_url, os.environ)
         around = given.around or process_surroundings()
         spool = Spool(root, around, given.spool_bytes_max)
 
         def handling() -> Handling:
-            proxy = Proxy(to, spool, around.now_micros, silence_s=given.silence_s)
+            proxy = Proxy(to, spool, around.now_micros, silence_s=given.silence_s, policy=given.policy)
             return proxy if given.replaying is None else ForkingUpstream(given.replaying, proxy, given.say)
 
         try:

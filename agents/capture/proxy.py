@@ -2,6 +2,7 @@
 
 1. A request is accepted with any method and path. Its body is passed on as it arrives; a copy is collected until it is
    complete.
+   Under a policy the body is read first, and a request that the policy denies is not forwarded (proxy_guard.py).
 2. Then the copy is decoded (encodings.py), credentials are removed (credentials.py), and the exchange begins in the
    spool (spool.py). From there on the spool has everything that the agent gets.
 3. Each piece of the response is written to the spool, then sent to the agent, with its own boundaries and encoding.
@@ -34,9 +35,13 @@ from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import Broken, LastEvent, kept_headers, name_of, request_of, sent_headers
+from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
 from refold.agents.capture.spool import Spool, Spooling
 from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
 from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason_of, refusal, said, text_of
+from refold.agents.journal.record import Plain
+from refold.agents.policy.guard import DENIED_STATUS
+from refold.agents.policy.rules import Policy
 from refold.avro.errors import InputError
 
 BODY_BYTES_MAX = 64 << 20
@@ -80,8 +85,9 @@ class Proxy:
     """Forwards requests, and keeps a copy in the spool. It must be created and used in one event loop."""
 
     def __init__(
-        self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None
-    ) -> None:
+        self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None,
+        policy: Policy | None = None,
+    ) -> None:  # fmt: skip
         """Create a proxy.
 
         Args:
@@ -89,7 +95,9 @@ class Proxy:
             spool: Stores the copies.
             now_micros: Returns the time, microseconds.
             silence_s: How long a provider may send nothing, seconds; None: as long as the agent waits.
+            policy: The rules for requests; None: every request is forwarded.
         """
+        self._guard = None if policy is None else ProxyGuard(policy, now_micros())
         self._upstreams = upstreams
         self._spool = spool
         self._now_micros = now_micros
@@ -104,7 +112,13 @@ class Proxy:
         url = self._upstreams.url(request.raw_path)
         if url is None:
             return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
-        exchange = _Exchange(self._spool, request, url, self._now_micros(), body)
+        began_at = self._now_micros()
+        if self._guard is not None and body is None and not is_socket(request):
+            ask_for_body(request)
+            body = await request.content.read()
+        exchange = _Exchange(self._spool, request, url, began_at, body)
+        if self._guard is not None and (refused := exchange.checked(self._guard)) is not None:
+            return refused
         if is_socket(request):
             return await self._socket(request, exchange)
         try:
@@ -226,9 +240,33 @@ class _Exchange:
         self._body = bytearray()
         self._is_long = False
         self._spooling: Spooling | None = None
-        self._is_requested = False
+        self._is_requested = self._has_ended = False
         self._copy: _Body | None = None
+        self._asked: Plain = None
+        self._counted: CountedCopy | None = None
         self.agent_left: BaseException | None = None
+
+    def checked(self, guard: ProxyGuard) -> web.Response | None:
+        """Return the response to a request that the policy denies; None if it may be forwarded."""
+        name = name_of(self._request.method, self.url)
+        if is_socket(self._request):
+            message = "a policy checks requests, and the messages of a WebSocket are none: use HTTP"
+            self.requested()
+            self.end("none", Broken("WebSocketDenied", message))
+            return said(403, message)
+        self._body += self._read or b""
+        asked = self.requested()
+        decision = guard.decide(name, asked)
+        if decision is None:
+            self._counted = CountedCopy(guard, name, asked, self._began_at, self.sent)
+            return None
+        headers, content = denied(decision, name, asked)
+        if self._spooling is not None:
+            kept = kept_headers(headers.items())
+            self._spooling.head(sent_headers(self.sent), "HTTP/1.1", DENIED_STATUS, kept, self._ms())
+            self._spooling.add(content, self._ms())
+        self.end("whole")
+        return web.Response(status=DENIED_STATUS, body=content, headers=headers)
 
     @property
     def has_body(self) -> bool:
@@ -255,18 +293,19 @@ class _Exchange:
         piece, self._read = self._read, b""
         return piece
 
-    def requested(self) -> None:
-        """Store the request, because it is complete, or will not become so."""
+    def requested(self) -> Plain:
+        """Store the request, because it is complete, or will not become so. Returns it as it is recorded."""
         if self._is_requested:
-            return
+            return self._asked
         self._is_requested = True
         headers = self._request.headers
         content_type = headers.get("Content-Type", "")
         body = self._readable(headers.get("Content-Encoding"), content_type)
         url = url_without_credentials(self.url, self.known)
-        asked = request_of(self._request.method, url, content_type, body)
+        asked = self._asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
         self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
+        return asked
 
     def _readable(self, encoding: str | None, content_type: str) -> bytes:
         """Return the copy of the body. A body that cannot be decoded cannot be searched for credentials: only its kind
@@ -294,23 +333,37 @@ class _Exchange:
         self._copy = _Body(found.headers.get("Content-Encoding"), found.headers.get("Content-Type", ""), self.known)
         if self._spooling is not None:
             self._spooling.head(sent_headers(self.sent), http, found.status, kept_headers(headers), self._ms())
+        if self._counted is not None:
+            self._counted.head(http, found.status, headers, self._ms())
 
     def add(self, data: bytes) -> None:
         """Add a piece of its body. The part that can be decoded is written to the spool."""
-        if self._spooling is not None and self._copy is not None:
-            self._spooling.add(self._copy.add(data), self._ms())
+        if self._copy is not None:
+            self._keep(self._copy.add(data))
+
+    def _keep(self, piece: bytes) -> None:
+        if self._spooling is not None:
+            self._spooling.add(piece, self._ms())
+        if self._counted is not None:
+            self._counted.add(piece, self._ms())
 
     def end(self, end: str, error: Broken | None = None) -> None:
         """Record how the response ended; only the first call counts."""
         self.requested()
-        spooling, self._spooling = self._spooling, None
-        if spooling is None:
+        if self._has_ended:
             return
+        self._has_ended = True
         if end == "left" and self._copy is not None and self._copy.last_event.has_come:
             end = "whole"
         rest, encoding = (b"", None) if self._copy is None else self._copy.ended()
-        spooling.add(rest, self._ms())
-        spooling.end(end, self._ms(), error or (_AGENT_LEFT if self._copy is None else None), encoding=encoding)
+        self._keep(rest)
+        if self._spooling is not None:
+            self._spooling.end(
+                end, self._ms(), error or (_AGENT_LEFT if self._copy is None else None), encoding=encoding
+            )
+        self._spooling = None
+        if self._counted is not None:
+            self._counted.end(self._ms())
 
     def unanswered(self, error: BaseException) -> web.Response:
         """Return the agent's response if the provider sent none."""

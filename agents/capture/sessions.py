@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from refold.agents.capture.exchange import is_of_messages
 from refold.agents.capture.forks import ForkedTurn, Parents
+from refold.agents.capture.proxy_guard import denial_in
 from refold.agents.capture.spool import Missed, SpooledExchange
 from refold.agents.capture.turns import (
     ModelReply,
@@ -47,10 +48,11 @@ from refold.agents.capture.turns import (
 )
 from refold.agents.importers.messages import ToolCall, parsed
 from refold.agents.journal.delta import applied
-from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Step
+from refold.agents.journal.record import Failure, Outcome, Plain, RecordedRequest, Recording, Step
 from refold.agents.journal.self_replay import state_at
 from refold.agents.live import CapturedRun, Capturing
 from refold.agents.log import AgentLog
+from refold.agents.policy.decision_log import denial_entity, denial_patch
 from refold.agents.recorder.plain import encoded
 from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
 from refold.agents.recordings.imported import ERROR, UNANSWERED, arguments_of
@@ -285,6 +287,7 @@ class CapturedSession:
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
         attempt = MadeAttempt(1, exchange.at, ended_at=ended_at)
         self.sink.step_begun(self._number, exchange.name if turn is None else TURN, 1, exchange.at)
+        self._note_denial(exchange)
         made = self._model_call(exchange)
         attempt.made.append(made)
         self.sink.call_ended(made)
@@ -300,6 +303,16 @@ class CapturedSession:
             return self._end_step(None if attempt.failure is None else "failed")
         self.sink.flush()
         self._ask(reply.calls, ended_at)
+
+    def _note_denial(self, exchange: SpooledExchange) -> None:
+        """Observe that a policy at the proxy denied the exchange, if it did. This is done before the exchange counts as
+        stored, so that a process that is killed in between observes it again, on the same entity."""
+        decision = denial_in(exchange.answer)
+        if decision is not None:
+            asked = RecordedRequest(kind="model", name=exchange.name, request=exchange.request)
+            step = f"{self.run}#{self._number}"
+            patch = denial_patch(decision, asked, step, exchange.at)
+            self._captured.observe(denial_entity(step, asked), patch, self._number, exchange.at)
 
     def end(self) -> None:
         """End the run, and everything that is open in it."""

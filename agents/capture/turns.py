@@ -83,10 +83,15 @@ class ToolResult(NamedTuple):
     tool: str = ""
 
 
+def family_of(request: Plain) -> Family | None:
+    """Return the form of an exchange's request, by its path; None if it is of none of them."""
+    path = urlsplit(request["url"]).path.rstrip("/")
+    return next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
+
+
 def turn_of(request: Plain) -> ModelTurn | None:
     """Return the turn in an exchange's request; None if it is not a turn."""
-    path = urlsplit(request["url"]).path.rstrip("/")
-    family = next((family for family, pattern in _PATHS.items() if pattern.search(path)), None)
+    family = family_of(request)
     body = _json(request.get("body"))
     if family is None or not isinstance(body, dict) or not _asks(family, request, body):
         return None

@@ -90,13 +90,17 @@ def _by_rule(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyD
 def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:
     """Check the budgets.
 
-    Counts of calls may reach the budget but not exceed it. Tokens and time are known only after a call, so the call
-    after the one that used them up is denied.
+    Counts of calls may reach the budget but not exceed it. Tokens, cost and time are known only after a call, so the
+    call after the one that used them up is denied. After an answer of a model without a price the cost is not known,
+    so it counts as used up.
     """
     for name, limit in msgspec.structs.asdict(policy.budget).items():
         if limit is None or not _is_about(name, asked):
             continue
         used = getattr(facts, name)
+        if name == "cost_usd" and facts.unpriced:
+            why = f"the model {facts.unpriced} has no price, so the cost is not known; REFOLD_PRICES names a table"
+            return PolicyDecision("deny", policy.name, f"budget.{name}", why)
         if used >= limit:
             return PolicyDecision("deny", policy.name, f"budget.{name}", f"{used:g} of {limit:g} are used")
     return None
@@ -107,7 +111,7 @@ def _is_about(budget: str, asked: RecordedRequest) -> bool:
         return asked.kind == "tool"
     if budget == "write_calls":
         return asked.effect == "write"
-    return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens") or asked.kind == "model"
+    return budget not in ("model_calls", "tokens", "input_tokens", "output_tokens", "cost_usd") or asked.kind == "model"
 
 
 def _by_loop(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:

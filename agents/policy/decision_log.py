@@ -12,7 +12,7 @@ The cause of each of these records is the last record of the run before it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from refold.agents.journal.record import Plain, RecordedRequest, Recording
@@ -27,6 +27,8 @@ from refold.streams.client import Log
 
 _DIGITS = 12
 _KIND = "action/"
+HEAL_QUESTION = "heal"
+"""What a question about healing a run is about, in place of a tool; its id is `<run>#<step>.heal.<n>`."""
 
 
 class Approval(NamedTuple):
@@ -85,16 +87,8 @@ class DecisionLog:
             now: The time, microseconds.
         """
         step = f"{self._head.run}#{number}"
-        details = {
-            "policy": decision.policy, "rule": decision.rule, "call": title_of(asked),
-            "request_hash": asked.hash, "evidence": list(decision.evidence),
-        }  # fmt: skip
-        patch = {
-            "actor": decision.policy, "actor_kind": "service", "verb": "deny", "object": f"step/{step}",
-            "reason": decision.why, "authority": _authority(decision), "outcome": "denied", "run": self._head.run,
-            "step": step, "details": details, "occurred_at": now,
-        }  # fmt: skip
-        self._observe(f"audit_event/{step}.{asked.hash[:_DIGITS]}", patch, number)
+        patch = denial_patch(decision, asked, step, now)
+        self._observe(denial_entity(step, asked), patch, number)
 
     def ask(self, decision: PolicyDecision, asked: RecordedRequest, question: str, number: int, now: int) -> None:
         """Observe a question to a person.
@@ -119,11 +113,7 @@ class DecisionLog:
 
     def approval(self, question: str) -> Approval | None:
         """Return the state of a question; None if it has not been asked yet."""
-        try:
-            fields = self._log.state(_KIND + question).fields
-        except UnknownEntity:
-            return None
-        return _approval(fields)
+        return approval_of(self._log, question)
 
     def _observe(self, entity: str, patch: Mapping[str, Any], number: int) -> None:
         self._sink.settle()
@@ -131,9 +121,68 @@ class DecisionLog:
         self._log.observe(entity, patch, source=source, causes=(self._sink.last,))
 
 
+def denial_entity(step: str, asked: RecordedRequest) -> str:
+    """Return the entity of the denial of a call. step: the call's step, as RUN#NUMBER."""
+    return f"audit_event/{step}.{asked.hash[:_DIGITS]}"
+
+
+def denial_patch(decision: PolicyDecision, asked: RecordedRequest, step: str, now: int) -> dict[str, Any]:
+    """Return the observation of a denial. It holds none of the call's arguments.
+
+    Args:
+        decision: The denial.
+        asked: The call.
+        step: The call's step, as RUN#NUMBER.
+        now: The time, microseconds.
+    """
+    details = {
+        "policy": decision.policy, "rule": decision.rule, "call": title_of(asked), "request_hash": asked.hash,
+        "evidence": list(decision.evidence),
+    }  # fmt: skip
+    return {
+        "actor": decision.policy, "actor_kind": "service", "verb": "deny", "object": f"step/{step}",
+        "reason": decision.why, "authority": _authority(decision), "outcome": "denied",
+        "run": step.rpartition("#")[0], "step": step, "details": details, "occurred_at": now,
+    }  # fmt: skip
+
+
 def question_id(run: str, number: int, asked: RecordedRequest, nth: int) -> str:
     """Return the id of a question about the n-th call of this kind in a step, n from 1."""
     return f"{run}#{number}.{asked.hash[:_DIGITS]}.{nth}"
+
+
+def approval_of(log: Log, question: str) -> Approval | None:
+    """Return the state of a question; None if it has not been asked yet."""
+    try:
+        return _approval(log.state(_KIND + question).fields)
+    except UnknownEntity:
+        return None
+
+
+def ask_person(
+    log: Log, question: str, about: str, run: str, agent: str, by: str, reason: str, now: int, causes: Iterable[str]
+) -> str:
+    """Ask a person something about a run that is no call of it. The question is answered as those of policies are.
+
+    Args:
+        log: The log.
+        question: The question's id.
+        about: What is asked about, in place of a tool's name.
+        run: The run's id.
+        agent: Its agent.
+        by: Who asks.
+        reason: Why, in words.
+        now: The time, microseconds.
+        causes: The observations that it rests on.
+
+    Returns:
+        The id of the observation.
+    """
+    patch = {
+        "tool": about, "agent": agent, "run": run, "status": "awaiting_approval", "started_at": now,
+        "approval": {"decision": "requested", "by": by, "at": now, "reason": reason},
+    }  # fmt: skip
+    return log.observe(_KIND + question, patch, causes=causes)
 
 
 def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bool = False) -> list[ApprovalQuestion]:

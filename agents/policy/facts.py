@@ -24,6 +24,8 @@ from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal.record import Call, Failure, Plain, RecordedRequest
 from refold.agents.policy.rules import Policy
 from refold.agents.recorder.observations import model_call
+from refold.agents.usage.of_runs import usage_of_call
+from refold.agents.usage.prices import prices
 
 
 class AnsweredCall(NamedTuple):
@@ -32,6 +34,13 @@ class AnsweredCall(NamedTuple):
     request: str
     result: str
     step: str
+
+
+class Circle(NamedTuple):
+    """Calls that repeat. calls: all of them, oldest first. period: how many calls one cycle has."""
+
+    calls: tuple[AnsweredCall, ...] = ()
+    period: int = 0
 
 
 class LoopFinder:
@@ -68,6 +77,14 @@ class LoopFinder:
                 return self._last[-period * self._repeats :]
         return []
 
+    @property
+    def ending(self) -> Circle:
+        """The loop that the calls so far end in, with every repetition that is kept; empty if they end in none."""
+        for period in range(1, self._period_max + 1):
+            if self._equal[period] >= period * (self._repeats - 1):
+                return Circle(tuple(self._last[-(self._equal[period] + period) :]), period)
+        return Circle()
+
 
 DECIDED_ON = ("tool", "model")
 
@@ -76,15 +93,18 @@ class RunFacts:
     """The facts of one run, with its nested runs. A registered rule reads them and must not change them.
 
     calls, tool_calls, write_calls, model_calls: how many were begun. steps: how many steps had such calls.
-    input_tokens, output_tokens: as the answers report them. time_s: from the run's start to the last call's end.
-    denied: how many calls were denied.
+    input_tokens, output_tokens: as the answers report them. cost_usd: what they cost. unpriced: a model without a
+    price that answered, else empty. time_s: from the run's start to the last call's end. denied: how many calls were
+    denied.
     """
 
     def __init__(self, policy: Policy, started_at: int = 0) -> None:
         """Begin with no calls. started_at: when the run began, microseconds."""
         self.calls = self.tool_calls = self.write_calls = self.model_calls = self.denied = 0
         self.input_tokens = self.output_tokens = 0
-        self.time_s = 0.0
+        self.cost_usd = self.time_s = 0.0
+        self.unpriced = ""
+        self._prices = prices() if policy.budget.cost_usd is not None else None
         self._started_at = started_at
         self._steps: set[str] = set()
         loop = policy.loop
@@ -125,8 +145,20 @@ class RunFacts:
             said = model_call(call)
             self.input_tokens += said.get("input_tokens", 0)
             self.output_tokens += said.get("output_tokens", 0)
+            self._pay(call)
         elif call.asked.kind == "tool" and self._loops is not None:
             self._loops.add(AnsweredCall(call.asked.hash, result_hash(call.answer, call.failure), step))
+
+    def _pay(self, call: Call) -> None:
+        """Count what a model call cost, if a budget depends on it."""
+        usage = usage_of_call(call) if self._prices is not None else None
+        if self._prices is None or usage is None:
+            return
+        cost = self._prices.cost(usage.model, usage.tokens)
+        if cost is None:
+            self.unpriced = usage.model
+        else:
+            self.cost_usd += cost
 
 
 def result_hash(answer: Plain, failure: Failure | None) -> str:

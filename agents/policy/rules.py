@@ -132,7 +132,8 @@ class PolicyRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a run and its nested runs may use. time_s: seconds from its start to the end of its last call."""
+    """What a run and its nested runs may use. time_s: seconds from its start to the end of its last call. cost_usd: of
+    model calls, US dollars, by the table of prices in force (agents/usage/prices.py)."""
 
     calls: int | None = None
     tool_calls: int | None = None
@@ -142,6 +143,7 @@ class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     tokens: int | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cost_usd: float | None = None
     time_s: float | None = None
 
 
@@ -195,8 +197,21 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             tree = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: nested too deeply
             raise InputError(f"{source} is no TOML: {error}") from None
+        return Policy.of_table(tree, source)
+
+    @staticmethod
+    def of_table(table: Mapping[str, Any], source: str) -> Policy:
+        """Return the policy of a parsed table.
+
+        Args:
+            table: The table.
+            source: Its name in errors.
+
+        Raises:
+            InputError: As `load`.
+        """
         try:
-            policy = msgspec.convert(tree, Policy)
+            policy = msgspec.convert(table, Policy)
         except msgspec.ValidationError as error:
             raise InputError(f"{source}: {error}; docs/guides/policy.md describes policies") from None
         _check(policy, source)

@@ -108,7 +108,7 @@ class Run(Asks):
         self.input = loaded_json(encoded(head.given, "the run's input"))
         self._state: dict[str, Any] = loaded_json(encoded(head.state, "the run's state"))
         self.output: Any = None
-        self.task = head.run if head.parent else head.task or head.run  # a fork's effects have keys of their own
+        self.task = head.task or head.run  # a fork has no task, so its effects have keys of their own
         self.answers = self._answers = answers
         self._children = children
         self._call = call

@@ -3,7 +3,8 @@
 1. Steps up to `at` are the parent's. They are not run again, and must be committed.
 2. After it, if the patch has a result for a call, that result is returned.
 3. A write tool, and an observation, may run if it is allowed by name. Otherwise it gets the recorded answer to an equal
-   request in the parent's steps after the fork; without one it raises NotAllowed.
+   request in the parent's steps after the fork, else the stand-in for tools of that name; without either it raises
+   NotAllowed.
 4. A nested run follows the same policy, with the same permissions and the same changed arguments. Its code runs; a
    recorded run that the parent began after the fork with the same input answers as the parent's steps do.
 5. Everything else follows the policy:
@@ -81,6 +82,7 @@ class Forked:
         allow: Collection[str] = (),
         ask: Asker | None = None,
         is_confined: bool = False,
+        stand_ins: Mapping[str, Plain] | None = None,
     ) -> None:
         """Prepare the answers of a fork.
 
@@ -92,6 +94,8 @@ class Forked:
             allow: Names of the tools that may write; "observe" for observations.
             ask: For the policy `asked`.
             is_confined: Whether the kernel confines this process, so that nothing could be allowed.
+            stand_ins: The answers of write tools, by name, to calls that have no recorded answer. A recorded failure is
+                no answer then.
 
         Raises:
             InputError: There is no such step, it is not committed, or the patch has a result that no call can get.
@@ -112,6 +116,7 @@ class Forked:
         self._allow = frozenset(allow)
         self._ask = ask
         self._is_confined = is_confined
+        self._stand_ins = stand_ins or {}
         self._departure: Departure | None = None
 
     @property
@@ -169,7 +174,7 @@ class Forked:
         child = head if found is None else self._parent.children.get(child_of(found), head)
         answers = Forked(
             child, 0, self._patch.arguments_alone, self._policy, allow=self._allow, ask=self._ask,
-            is_confined=self._is_confined,
+            is_confined=self._is_confined, stand_ins=self._stand_ins,
         )  # fmt: skip
         return Within(answers, child)
 
@@ -178,6 +183,8 @@ class Forked:
         if is_allowed and self._policy == "live":
             return None
         found = self._recorded.take(place, asked)
+        if asked.kind == "tool" and asked.name in self._stand_ins and (found is None or found.failure is not None):
+            return Call(asked=asked, answer=self._stand_ins[asked.name], source="recorded")
         if found is not None or is_allowed:
             return found
         if self._policy == "asked" and (answer := self._asked(place, asked)) is not None:

@@ -18,7 +18,7 @@ same state (recorder/run.py). The pending step continues with its remaining atte
 the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py); every other
 call is really made. A nested run is not such a call, because an equal concurrent one may have been cut short: each is
 found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its parent can be
-forked again.
+forked again. A continuation is a fork with a task (continued.py): it is resumed, and the arguments of its patch apply.
 
 EndedRunAnswers. For a nested run that ended, in an outer run that continues: in a resumed run, and before a fork. Its
 committed steps are not run again, as with a Resumer, and nothing follows them.
@@ -288,11 +288,13 @@ class Resumer:
     is_world = False
 
     def __init__(self, recording: Recording) -> None:
-        if recording.parent:
+        if recording.parent and not recording.task:
             raise InputError(
                 f"run {recording.run} is a fork, and a resume would not know its write tools: fork run "
                 f"{recording.parent} again at {recording.forked_at}"
             )
+        self._at = recording.forked_at if recording.parent else 0
+        self._patch = read_patch(recording.patch)
         self._committed = CommittedSteps(recording, len(recording.steps))
         pending = [step for step in recording.steps if not step.is_committed]
         self._pending = {step.number: tuple(map(_by_number, step.attempts)) for step in pending}
@@ -315,8 +317,8 @@ class Resumer:
         return self._committed.begun(number) if self._committed.has(number) else self._pending.get(number, ())
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """Return no arguments: the code's own are used."""
-        return NO_ARGUMENTS
+        """Return the code's own arguments; in a continuation, those of its patch."""
+        return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """Return the recorded call in a committed step, and in the attempt after one that was cut short; else None."""

@@ -17,6 +17,7 @@ from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, WhyQuery
 from refold.explorer.queries.find import FindQuery
+from refold.explorer.queries.healings import HealingsQuery
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
 from refold.explorer.queries.query import AT, CLOCK, Parameter, Query
@@ -86,6 +87,10 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "approvals": Endpoint(
         "The calls of runs that wait for a person.", lambda _, __, given: ApprovalsQuery(given.get("all", False)),
         parameters=(Parameter("all", "boolean", "Also those that have an answer."),),
+    ),
+    "healings": Endpoint(
+        "The attempts to heal runs, and how each failure fared.", lambda _, __, given: HealingsQuery(**given),
+        parameters=(Parameter("run"),),
     ),
     "deadletters": Endpoint(
         "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),
@@ -178,4 +183,5 @@ def _described(each: Parameter) -> dict[str, Any]:
 def _command(name: str) -> list[str]:
     """Return the words of a command, without its options."""
     return {"run": ["run", "show"], "steps": ["run", "steps"], "compare": ["run", "compare"],
-            "effects": ["effects", "list"], "deadletters": ["deadletters", "list"]}.get(name, [name])  # fmt: skip
+            "effects": ["effects", "list"], "deadletters": ["deadletters", "list"],
+            "healings": ["heal", "--report"]}.get(name, [name])  # fmt: skip

@@ -4,7 +4,8 @@
     GET  /entity/TYPE/ID     an entity at a moment       GET /entities       all types and entities
     GET  /compare?a=&b=      two runs                    GET /diff?a=&b=     two moments
     GET  /story/ID           a run in plain sentences    GET /operate        the condition of the log
-    GET  /static/NAME        styles and scripts          GET /api/...        the same as JSON (api.py)
+    GET  /healings           attempts to heal runs       GET /api/...        the same as JSON (api.py)
+    GET  /static/NAME        styles and scripts
     GET  /live               the newest cut, as an event whenever it changes
     GET  /changes            the newest changes           POST /do/NAME       an action, with --write (actions.py)
     POST /sign-in            the token, off loopback
@@ -120,6 +121,7 @@ SITE: Mapping[str, SitePage] = {
     "changes": SitePage("changes_page:changes_page"),
     "compare": SitePage("compare_page:compare_page"),
     "diff": SitePage("compare_page:diff_page"),
+    "healings": SitePage("healings_page:healings_page"),
     "operate": SitePage("operate_page:operate_page", lane=SLOW),
 }
 

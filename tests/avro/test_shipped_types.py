@@ -28,7 +28,7 @@ FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
 NAMES = (
     *("action", "agent_session", "audit_event", "claude_project", "claude_session", "document", "effect"),
     "entity_graph",
-    *("evaluation", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
+    *("evaluation", "healing", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
     *("langgraph_store", "langgraph_thread"),
     *("openai_session", "pipeline", "run", "runbook", "step", "tool_config"),
 )

@@ -22,8 +22,9 @@ from refold.explorer.queries.log_target import LogTarget
 @click.option("--keep", is_flag=True, help="Keep the log of an earlier demo, and create the new one next to it.")
 @click.option("--incident", is_flag=True, help="Only record the failing run of docs/INCIDENT.md, into the log.")
 @click.option("--capture", is_flag=True, help="Record and play a program that does not use refold.")
+@click.option("--heal", is_flag=True, help="Stop an agent in a loop, heal it, and prove it.")
 @on_log
-def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool) -> int:
+def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool, heal: bool) -> int:
     """See refold work, end to end.
 
     It records an agent, kills it midway, and explains it from its log alone. Then another agent fails, and you find out
@@ -36,18 +37,28 @@ def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capt
     With --capture it runs a small agent with `refold record`, and again with `refold play`, with a stand-in for the
     model (docs/guides/capture.md). The log is in .refold-capture.
 
+    With --heal an agent is stuck in a loop at night, is stopped by its policy, and is healed in the morning
+    (docs/guides/heal.md). The log is in .refold-heal, or that of --log.
+
     \b
     Examples
       refold demo
       refold demo --capture
+      refold demo --heal
       refold demo --incident --log kafka://127.0.0.1:9092/agents
     """
     if capture:
-        if place.url is not None or keep or incident:
+        if place.url is not None or keep or incident or heal:
             raise InputError("--capture makes a log of its own, in the folder of --folder: leave the others out")
         from refold.explorer.demo.capture.demo import run as run_capture
 
         return run_capture(folder)
+    if heal:
+        if keep or incident:
+            raise InputError("--heal tells a story of its own: leave --keep and --incident out")
+        from refold.explorer.demo.heal.demo import run as run_heal
+
+        return run_heal(folder, place)
     if incident:
         if folder is not None or keep:
             raise InputError("--incident records into the log of --log or REFOLD_LOG: leave --folder and --keep out")

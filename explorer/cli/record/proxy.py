@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from refold.agents.policy.rules import Policy
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.output.screen import counted
@@ -47,6 +48,9 @@ fork_option = click.option(
     "--fork", "is_forking", is_flag=True,
     help="Pass the first request that is not recorded, and all after it, to the provider: a fork of the run.",
 )  # fmt: skip
+policy_option = click.option(
+    "--policy", metavar="FILE", help="Check each request before it is passed on (docs/guides/policy.md)."
+)
 
 
 @click.command()
@@ -61,12 +65,13 @@ fork_option = click.option(
 @click.option("--rhythm", type=click.Choice(["none", "recorded"]), default="none", show_default=True,
               help="With --replay: send pieces at once, or with their recorded pauses.")  # fmt: skip
 @redact_option
+@policy_option
 @spool_option
 @spool_max_option
 @on_log
 def proxy(
     place: LogTarget, listen: str, upstream: str | None, agent: str, silence_s: float | None, run_id: str | None,
-    is_forking: bool, rhythm: str, redact: str | None, spool: Path | None, spool_mib: int,
+    is_forking: bool, rhythm: str, redact: str | None, policy: str | None, spool: Path | None, spool_mib: int,
 ) -> int:  # fmt: skip
     """Capture model calls by a proxy that agents are pointed at.
 
@@ -82,6 +87,9 @@ def proxy(
     that names the turn and what differs. With --replay, --fork and --upstream that request and all after it are passed
     on, and captured as a fork, whose parent is the run.
 
+    With --policy a request that the policy denies is not passed on. The agent gets status 403, with an error in the
+    provider's own form, and the denial is recorded.
+
     \b
     Examples
       refold proxy --upstream https://api.openai.com
@@ -94,6 +102,8 @@ def proxy(
     if is_forking and (run_id is None or upstream is None):
         raise InputError("--fork takes a recorded run with --replay, and the provider with --upstream")
     if run_id is not None and not is_forking:
+        if policy is not None:
+            raise InputError("--replay passes no request on, so there is nothing to check: leave --policy out")
         if upstream is not None:
             raise InputError("--replay answers from the recording alone: leave --upstream out, or give --fork")
         return _replay(place, run_id, host, port, redact, stop, is_paced=rhythm == "recorded")
@@ -102,7 +112,7 @@ def proxy(
     capture_module = capture_modules()
     given = capture_settings(
         place, agent, {"upstream": capture_module.shown(upstream)}, redact, spool, spool_mib,
-        host=host, port=port, silence_s=silence_s,
+        host=host, port=port, silence_s=silence_s, policy=None if policy is None else Policy.load(policy),
     )  # fmt: skip
     if run_id is not None:
         given, _, run_id = forking_settings(place, run_id, redact, given, is_paced=rhythm == "recorded")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import click
 
+from refold.agents.policy.rules import Policy
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
     capture_modules,
     capture_settings,
+    policy_option,
     spool_max_option,
     spool_option,
     tell_stored,
@@ -27,13 +29,14 @@ from refold.explorer.queries.log_target import LogTarget
 @click.option("--upstream", metavar="URL",
               help="The provider [from OPENAI_BASE_URL and its like, else the provider's own address].")  # fmt: skip
 @redact_option
+@policy_option
 @spool_option
 @spool_max_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
 def record(
-    place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, spool: Path | None, spool_mib: int,
-    command: tuple[str, ...],
+    place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, policy: str | None,
+    spool: Path | None, spool_mib: int, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a program and capture its model calls.
 
@@ -42,6 +45,9 @@ def record(
     ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST, GOOGLE_GEMINI_BASE_URL, OLLAMA_HOST; and
     AWS_ENDPOINT_URL_BEDROCK_RUNTIME if AWS_BEARER_TOKEN_BEDROCK is set. Claude Code (`claude`) and Codex (`codex`) also
     get the command-line switches that they need. The record says which variables were set.
+
+    With --policy a request that the policy denies is not passed on: the program gets status 403, with an error in the
+    provider's own form, and the denial is recorded.
 
     At the end it prints what was captured, or that nothing was. The exit status is that of the program; if a signal
     ended the program, the same signal ends this command.
@@ -59,7 +65,8 @@ def record(
     shown = {name: module.shown(url) for name, url in upstreams.items()}
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": shown}
-    given = capture_settings(place, agent or name, settings, redact, spool, spool_mib)
+    given = capture_settings(place, agent or name, settings, redact, spool, spool_mib,
+                             policy=None if policy is None else Policy.load(policy))  # fmt: skip
     capture = module.Capture(given, upstreams)
     try:
         pointed = pointing(command, capture.url, upstreams, os.environ)

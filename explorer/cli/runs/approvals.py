@@ -7,6 +7,7 @@ import json
 
 import click
 
+from refold.agents.policy.decision_log import HEAL_QUESTION
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.queries.log_target import LogTarget
@@ -97,5 +98,8 @@ def _answered(place: LogTarget, question: str, reason: str, by: str, *, is_appro
     else:
         run = question.partition("#")[0]
         screen.say(f"{question} is {decision}, says {who}")
-        screen.say(f"to go on: refold run resume {run} --guard FILE")
+        is_heal = question.rpartition("#")[2].split(".")[1:2] == [HEAL_QUESTION]
+        screen.say(
+            f"to go on: refold heal {run} --apply" if is_heal else f"to go on: refold run resume {run} --guard FILE"
+        )
     return 0

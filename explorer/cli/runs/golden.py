@@ -96,7 +96,7 @@ def add(
         if path.exists() and not replace:
             raise InputError(f"{path} exists; give another --name, or --replace it")
         path = write(golden, out)
-    not_kept = _keep(place, run.run, golden.name)
+    not_kept = keep_content(place, run.run, golden.name)
     if as_json:
         screen.json({"file": str(path), "name": golden.name, "run": run.run, "expect": list(golden.expect),
                      "steps": len(golden.run.steps), "hash": golden.run.hash, "kept": not not_kept})  # fmt: skip
@@ -108,7 +108,7 @@ def add(
     return 0
 
 
-def _keep(place: LogTarget, run: str, name: str) -> str:
+def keep_content(place: LogTarget, run: str, name: str) -> str:
     """Mark a run so that its content is kept.
 
     Returns:

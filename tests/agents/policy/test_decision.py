@@ -140,6 +140,36 @@ def test_budgets_are_reached_and_not_passed() -> None:
     assert denied_by("name = 'b'\n[budget]\ntime_s = 2.0", tool(), facts) == "budget.time_s"
 
 
+def test_a_budget_of_money_counts_what_models_with_a_price_cost() -> None:
+    text = "name = 'b'\n[budget]\ncost_usd = 0.001"
+    facts = RunFacts(Policy.parse(text))
+    model = RecordedRequest(kind="model", name="chat", request={"kwargs": {}})
+
+    def answered(name: str, tokens: int) -> None:
+        usage = {"model": name, "usage": {"prompt_tokens": tokens, "completion_tokens": 0}}
+        facts.end(Call(asked=model, answer=usage), "r#1")
+
+    assert denied_by(text, model, facts) is None
+    answered("gpt-4o-mini", 1_000)
+    assert 0 < facts.cost_usd < 0.001
+    assert denied_by(text, model, facts) is None
+    answered("gpt-4o-mini", 100_000)
+    assert denied_by(text, model, facts) == "budget.cost_usd"
+    assert denied_by(text, tool(), facts) is None
+
+
+def test_a_model_without_a_price_uses_a_budget_of_money_up() -> None:
+    text = "name = 'b'\n[budget]\ncost_usd = 100.0"
+    policy = Policy.parse(text)
+    facts = RunFacts(policy)
+    model = RecordedRequest(kind="model", name="chat", request={"kwargs": {}})
+    usage = {"prompt_tokens": 1, "completion_tokens": 0}
+    facts.end(Call(asked=model, answer={"model": "nobody-knows", "usage": usage}), "r#1")
+    decision = decide(policy, facts, model)
+    assert decision is not None
+    assert "the model nobody-knows has no price" in decision.why
+
+
 def ended(facts: RunFacts, names: str, results: str = "") -> None:
     for place, name in enumerate(names):
         answer = results[place] if results else "same"

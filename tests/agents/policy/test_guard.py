@@ -357,3 +357,15 @@ def test_each_of_two_equal_calls_in_a_step_needs_an_approval_of_its_own(log: Age
 def test_an_answer_to_no_question_is_refused(log: AgentLog) -> None:
     with pytest.raises(InputError, match="refold approvals"):
         log.answer("none#1.abc.1", is_approved=True, by="ann")
+
+
+def test_the_decisions_come_out_the_same_in_a_hundred_replays(log: AgentLog) -> None:
+    run = log.run("desk", guard=Policy.parse(POLICY))
+    run.drive(agent)
+    recorded = log.recording(run.id)
+    first = check(Policy.parse(POLICY), recorded)
+    assert [each.is_denied for each in first].count(True) == 2
+    for _ in range(100):
+        replayed = log.replay(run.id, agent)
+        assert replayed.is_same
+        assert check(Policy.parse(POLICY), replayed.now) == first

@@ -31,6 +31,7 @@ ASKED: dict[str, tuple[str, Sequence[str]]] = {
     "effects": (f"/api/effects?run={RUN}", ["effects", "list", "--run", RUN]),
     "effects-before": ("/api/effects?at=@deploy-1", ["effects", "list", "--at", "@deploy-1"]),
     "approvals": ("/api/approvals?all=1", ["approvals", "--all"]),
+    "healings": ("/api/healings", ["heal", "--report"]),
     "deadletters": ("/api/deadletters", ["deadletters", "list"]),
     "verify": ("/api/verify", ["verify"]),
 }

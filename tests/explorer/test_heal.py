@@ -1,0 +1,133 @@
+"""`refold heal`, and `refold demo --heal`, whose story is told on both logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import refold
+from refold.agents.heal.healings import healings
+from refold.explorer.cli.main import run
+from refold_tests.brokers import SharedKafka
+from refold_tests.stuck_agent import paid, placed, stuck
+
+
+@pytest.fixture
+def folder(log_path: Path, tmp_path: Path) -> Path:
+    """The agent's folder; the log has its run `r`, which its loop breaker stopped."""
+    placed(tmp_path / "agent")
+    with refold.open() as log:
+        stuck(log, tmp_path / "agent", "r")
+    return tmp_path / "agent"
+
+
+def heal(folder: Path, *arguments: str) -> int:
+    return run(["heal", *arguments, "--remedies", str(folder / "heal.toml"), "--agent", f"{folder / 'agent.py'}:agent"])
+
+
+def test_a_plan_says_what_is_wrong_and_what_could_be_done(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert heal(folder, "r") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "run r of payer: failed",
+        "loop  the calls of look gave the same results 3 times in a row; the loop breaker of policy night denied the "
+        "next one in step 8",
+        "  last good step  2",
+    ]
+    assert lines[-4:] == [
+        "what could be done, in this order:",
+        "  look again (retry): go on after step 2",
+        "  tell it to stop (change): go on after step 2",
+        "to do it: refold heal r --apply",
+    ]
+    assert heal(folder, "r", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["failure"], [each["remedy"] for each in found["remedies"]]) == (
+        "loop look", ["look again", "tell it to stop"],
+    )  # fmt: skip
+    named = [each for finding in found["findings"] for each in finding["observations"]]
+    assert named
+    with refold.open(read_only=True) as log:
+        assert all(log.port.find(bytes.fromhex(each)) for each in named)
+        assert healings(log) == []
+
+
+def test_a_run_is_healed_reported_and_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert heal(folder, "r", "--apply") == 0
+    said = capsys.readouterr().out
+    assert "refuted   the copy does not satisfy outcome=succeeded" in said
+    assert "healed    run r.2.continued succeeded" in said
+    assert len(paid(folder)) == 1
+    assert run(["heal", "--report"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", lines[1])[:4] == ["loop look", "1", "1", "0"]
+    assert lines[1].endswith("look again: 0 of 1, tell it to stop: 1 of 1")
+    assert run(["heal", "--report", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["status"] for each in found["healings"]] == ["refuted", "healed"]
+    monkeypatch.chdir(tmp_path)
+    assert heal(folder, "r", "--keep") == 0
+    assert capsys.readouterr().out.startswith("golden/healed-r.golden.json: 4 steps, expects outcome=succeeded; pay=1")
+    assert run(["golden", "run", "--agent", f"{folder / 'agent.py'}:agent"]) == 0
+    assert heal(folder, "r", "--keep") == 2
+    assert len(paid(folder)) == 1
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    pytest.param(["heal"], "name the run", id="no run"),
+    pytest.param(["heal", "nobody"], "no run nobody is in this log", id="no such run"),
+    pytest.param(["heal", "r", "--keep"], "run r was not healed", id="nothing to keep"),
+    pytest.param(["heal", "r", "--remedies", "nowhere.toml"], "cannot be read", id="no plan"),
+    pytest.param(["heal", "r", "--apply"], "was begun under the policy night", id="no policy"),
+])  # fmt: skip
+def test_what_cannot_be_done_says_why(
+    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_answered_question_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = folder / "heal.toml"
+    plan.write_text(plan.read_text().replace("answers.pay", "approve = true\nanswers.pay"))
+    assert heal(folder, "r", "--apply") == 1
+    with refold.open(read_only=True) as log:
+        [question] = log.questions()
+    capsys.readouterr()
+    assert run(["approve", question.id]) == 0
+    assert "to go on: refold heal r --apply" in capsys.readouterr().out
+    assert heal(folder, "r", "--apply") == 0
+    assert len(paid(folder)) == 1
+
+
+def told(folder: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--heal", "--folder", str(folder), *(["--log", url] if url else [])]) == 0
+    said = capsys.readouterr().out
+    assert "rule 'loop': tool fetch is denied" in said
+    assert "The list was published once: " in said
+    assert (folder / "published.jsonl").read_text() == '{"kettle": 20, "toaster": 35, "mixer": 60}\n'
+    with refold.open(url or f"file:{folder / 'log'}", read_only=True) as log:
+        made = healings(log)
+        assert [(each.run, each.status) for each in made] == [("nightly-1", "refuted"), ("nightly-1", "healed")]
+        assert log.recording("nightly-1").outcome == "failed"
+        assert log.recording(made[-1].healed_by).output == {"published": 3}
+
+
+def test_the_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(tmp_path / "demo", "", capsys)
+    told(tmp_path / "demo", "", capsys)  # it replaces what it made
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").touch()
+    assert run(["demo", "--heal", "--folder", str(tmp_path / "other")]) == 2
+
+
+@pytest.mark.outside
+def test_the_demo_heals_on_kafka(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(tmp_path / "demo", f"kafka://{kafka.bootstrap}/{prefix}", capsys)
