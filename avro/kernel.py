@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 4
+FORMAT = 5
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -96,6 +96,25 @@ class TypeFolder(Protocol):
         """Like `fold`, but only the states; None if the entity is left to Python."""
 
 
+class BaseWriter(Protocol):
+    """Writes a table's rows as chunks of `.snapshots`: streams/snapshots/chunk.py."""
+
+    def add(self, rows: Sequence[tuple[bytes, bytes]]) -> list[bytes] | None:
+        """Add rows (key, stored state) in the order of their keys. The GIL is released during the call.
+
+        Returns:
+            The chunks that are full; None if Python has to write them, because a row is damaged or out of order.
+        """
+
+    def end(self) -> tuple[bytes | None, int, list[tuple[int, bytes, list[bytes]]]] | None:
+        """End the table.
+
+        Returns:
+            The last chunk, or None if there is nothing left for one; the number of entities; for each slot with
+            entities its number, the digests of its buckets, and their preimages. None as for `add`.
+        """
+
+
 Reader = ObservationReader
 """Defined under a name that no method of the kernel has."""
 
@@ -118,6 +137,9 @@ class Kernel(Protocol):
 
     def placed(self, entities: Sequence[str]) -> list[bytes]:
         """The storage key of each entity's state: `placed` of streams/partition.py."""
+
+    def BaseWriter(self, limit: int) -> BaseWriter:  # noqa: N802
+        """The writer of a table. limit: a chunk with so many bytes of entities is full."""
 
     def TypeFolder(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout], fingerprint: bytes, change_frame: bytes,

@@ -7,6 +7,7 @@
 mod avro;
 mod cbor;
 mod cell;
+mod chunk;
 mod decide;
 mod door;
 mod exact;
@@ -38,7 +39,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -168,6 +169,46 @@ impl RecordDecider {
 #[pyfunction]
 fn placed<'py>(py: Python<'py>, entities: Vec<PyBackedStr>) -> Vec<Bound<'py, PyBytes>> {
     entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity))).collect()
+}
+
+/// Writes a table's rows, in order, as chunks of `.snapshots`.
+#[pyclass(module = "refold_kernel")]
+struct BaseWriter(chunk::BaseWriter);
+
+#[pymethods]
+impl BaseWriter {
+    #[new]
+    fn new(limit: usize) -> Self {
+        BaseWriter(chunk::BaseWriter::new(limit))
+    }
+
+    /// Adds rows (the entity's storage key, its state), with the GIL released, and returns the chunks that are full; None
+    /// if a row is damaged or out of order, after which this writer is of no use.
+    fn add<'py>(
+        &mut self,
+        py: Python<'py>,
+        rows: Vec<(PyBackedBytes, PyBackedBytes)>,
+    ) -> Option<Vec<Bound<'py, PyBytes>>> {
+        let writer = &mut self.0;
+        let add = || rows.iter().map(|(key, state)| writer.add(key, state)).collect::<Option<Vec<_>>>();
+        let chunks = py.detach(|| unless_panicked(add))?;
+        Some(chunks.into_iter().flatten().map(|chunk| PyBytes::new(py, &chunk)).collect())
+    }
+
+    /// Returns the last chunk, if any, the number of entities, and for each slot: its number, the digests of its buckets,
+    /// and what each of them covers. None as in `add`.
+    fn end<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let writer = &mut self.0;
+        let Some(chunk::Ended { last, slots, entities }) = py.detach(|| unless_panicked(|| writer.end())) else {
+            return Ok(None);
+        };
+        let slots = slots.iter().map(|(number, slot)| {
+            let preimages = slot.preimages.iter().map(|each| PyBytes::new(py, each)).collect::<Vec<_>>();
+            (*number, PyBytes::new(py, &slot.digests), preimages)
+        });
+        let last = last.map(|chunk| PyBytes::new(py, &chunk));
+        (last, entities, slots.collect::<Vec<_>>()).into_pyobject(py).map(Some)
+    }
 }
 
 fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
@@ -356,5 +397,6 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(placed, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<RecordDecider>()?;
+    module.add_class::<BaseWriter>()?;
     module.add_class::<TypeFolder>()
 }

@@ -153,10 +153,15 @@ class Pinned:
 
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[Row]:
         """(key, value) with start <= key < stop, in order. Only one scan at a time."""
+        for batch in self.batches(start, stop):
+            yield from batch
+
+    def batches(self, start: bytes, stop: bytes | None) -> Iterator[list[Row]]:
+        """`scan`, in batches."""
         cursor, ended = self._cursor(start, stop), False
         while not ended:
             found, ended = self._step(cursor, _ROWS_PER_STEP)
-            yield from found
+            yield found
 
     def _cursor(self, start: bytes, stop: bytes | None) -> Cursor:
         return Cursor(self._held, start, stop, reverse=False)

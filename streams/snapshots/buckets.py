@@ -45,6 +45,14 @@ class Buckets:
         if self.may_change():
             self._keep(place, preimages)
 
+    def set_slot(self, slot: int, digests: bytes, preimages: list[bytes]) -> None:
+        """Set all buckets of a slot of which none was set before; preimages: empty for an empty bucket."""
+        self.digests.set_buckets(slot, digests)
+        if self.may_change():
+            assert self._preimages is not None
+            self._preimages[slot] = preimages
+            self._bytes += sum([len(each) + _OBJECT_BYTES for each in preimages if each])
+
     def change(self, piece: Piece) -> None:
         """Change a bucket by a piece with its changed and new entities."""
         assert self._preimages is not None

@@ -5,10 +5,12 @@
    observations are set aside now.
 2. The delta is the entities with a distinct observation at or above the last epoch's offset. They come from the fold's
    cache (dirty_entities.py), or else from the log's records and the table. Change their buckets (buckets.py).
-3. When the deltas since the base, this one included, have about as many entities as the base, write a base instead. It
-   is made from the whole table, or from the last epoch's ranges with the delta over them. The latter is used if there
-   are closed entities (closed_entities.py), so that they are not read again, and in a process without the table
-   (sealing_process/).
+3. When the deltas since the base, this one included, have about as many entities as the base, write a base instead.
+   Without closed entities, a base is also written if half as many observations were folded since the last epoch, and at
+   least OBSERVATIONS_MIN: then step 2 is left out, and the base is made from the whole table, about two entities for
+   each of the observations at most. Other bases are made from the whole table, or from the last epoch's ranges with the
+   delta over them. The latter is used if there are closed entities (closed_entities.py), so that they are not read
+   again, and in a process without the table (sealing_process/) that has no kernel.
 4. Append the records; then seal the manifest. A writer that ends before that leaves records that no manifest names; one
    that fails abandons them.
 The written bytes are a function of the log and of the earlier epochs: two owners write the same bytes.
@@ -23,13 +25,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
+from typing import TypeVar
 
 from refold.avro.errors import StorageError
+from refold.avro.kernel import Kernel, find_kernel
 from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
 from refold.streams.partition import PLACE_BYTES, place_in, slots_of
+from refold.streams.snapshots import chunk
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (
     Chunk,
@@ -85,6 +90,8 @@ class SpanWriter:
 
 # With closed entities each base writes all bucket digests, so a base is only worth that after so many changes.
 CHANGED_MIN = 4096
+# With fewer observations since the last epoch, a delta costs less than a base.
+OBSERVATIONS_MIN = 20_000
 # The data of a base is in memory up to this size, and beyond it in a file.
 BASE_BYTES = 4 << 20
 # By partition, at how many 32nds of a base's entities the next base is due. Otherwise partitions that grow equally
@@ -93,6 +100,7 @@ DUE = (32, 26, 36, 30, 24, 34, 28, 38)
 
 Write = Callable[[Iterable[Group]], OffsetSpan]
 """Writes groups as a span."""
+Given = TypeVar("Given")
 Kept = dict[int, tuple[Epoch, Buckets]]
 """The last sealed epoch and its buckets, by partition."""
 
@@ -129,16 +137,14 @@ class Sealer:
         epoch = table.standing.epoch
         written = SpanWriter(self._store, epoch.partition)
         known, buckets = self._kept.pop(epoch.partition, (None, None))
-        pieces: Iterator[Piece] = starmap(piece_of, table.groups())
-        if buckets is None or last is None or known != last.epoch:
-            buckets = Buckets(PREIMAGES_BYTES // self._partitions)
-            if last is None:
-                pieces = buckets.passing(pieces)
-            else:
+        parts = None
+        if last is not None and not is_whole(table.standing, last):
+            if buckets is None or known != last.epoch:
+                buckets = self._new_buckets()
                 deque(buckets.passing(starmap(piece_of, table.groups())), 0)
-        parts = None if last is None else self._over(table, last, buckets, written)
-        if parts is None:
-            parts = self._base(table.standing, pieces, table.members, buckets.digests, written, None)
+            parts = self._over(table, last, buckets, written)
+        if parts is None or buckets is None:
+            parts, buckets, written = self._whole(table, written)
         data = encode_manifest(self._manifest(table.standing, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
         self._kept[epoch.partition] = (epoch, buckets)
@@ -158,13 +164,53 @@ class Sealer:
         same = all(standing.types.get(name) == found for name, found in manifest.types.items())
         return manifest if holds and same and manifest.leaves_out(standing.aside) else None
 
+    def _whole(self, table: TableView, written: SpanWriter) -> tuple[_Parts, Buckets, SpanWriter]:
+        """Write a base from the whole table."""
+        buckets, partition = self._new_buckets(), written.partition
+        kernel = self._kernel(table)
+        if kernel is not None:
+            try:
+                return self._by_kernel(kernel, table, buckets, written), buckets, written
+            except _LeftToPython:
+                self._store.abandon(partition)
+                self._store.take(partition)
+                buckets, written = self._new_buckets(), SpanWriter(self._store, partition)
+        pieces = buckets.passing(starmap(piece_of, table.groups()))
+        parts = self._base(table.standing, pieces, table.members, buckets.digests, written, None)
+        return parts, buckets, written
+
+    def _kernel(self, table: TableView) -> Kernel | None:
+        """The kernel, if it can write a base of the table."""
+        return None if table.standing.closing else find_kernel().kernel
+
+    def _new_buckets(self) -> Buckets:
+        return Buckets(PREIMAGES_BYTES // self._partitions)
+
+    def _by_kernel(self, kernel: Kernel, table: TableView, buckets: Buckets, written: SpanWriter) -> _Parts:
+        """Write a base from the whole table, without closed entities, and set its buckets."""
+        writer = kernel.BaseWriter(chunk.CHUNK_BYTES)
+        entities = 0
+
+        def chunks() -> Iterator[bytes]:
+            nonlocal entities
+            for rows in table.rows():
+                yield from _given(writer.add(rows))
+            last, entities, slots = _given(writer.end())
+            for slot in slots:
+                buckets.set_slot(*slot)
+            if last is not None:
+                yield last
+
+        return _Parts((written.records(chunks()),), entities, 0, (), (), ())
+
     def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
         """Write a delta, or a base from the last epoch's ranges; None if a base from the whole table is due."""
         changes = _Changes(table, last.epoch.offset, buckets)
         parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         due = base_due(last)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
-            if not last.cold and not self._from_ranges:  # reading the table itself is cheapest
+            from_ranges = self._from_ranges and self._kernel(table) is None
+            if not last.cold and not from_ranges:  # reading the table itself is cheapest
                 return None
             return self._base_over(table, last, changes, buckets.digests, written)
         span = written.pieces(changes.pieces())
@@ -274,6 +320,17 @@ class Sealer:
         )
 
 
+class _LeftToPython(Exception):
+    """The kernel left a base to Python: a row is damaged."""
+
+
+def _given(found: Given | None) -> Given:
+    """What the kernel returned, unless it is None."""
+    if found is None:
+        raise _LeftToPython
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The spans of an epoch; see Manifest."""
@@ -290,6 +347,19 @@ def base_due(last: Manifest) -> int:
     """The number of entities in the deltas since the last base at which a base is due."""
     part = DUE[last.epoch.partition % len(DUE)]
     return max(last.warm * part // 32, CHANGED_MIN if last.cold else 1)
+
+
+def whole_due(last: Manifest) -> int | None:
+    """The number of observations since an epoch at which the next one is a base from the whole table, without looking
+    at the changed entities; None for none.
+    """
+    return None if last.cold else max(base_due(last) // 2, OBSERVATIONS_MIN)
+
+
+def is_whole(standing: EpochState, last: Manifest) -> bool:
+    """Whether an epoch after `last` is such a base."""
+    due = whole_due(last)
+    return due is not None and standing.observations - last.observations >= due
 
 
 class _Changes:

@@ -2,15 +2,18 @@
 
 1. The fold reports how many records it folded. A partition is due when its share of EPOCH_RECORDS was folded since its
    last epoch, and that is at least `every_ms` ago. It is also due when its cache is pressing (dirty_entities.py):
-   states would soon be dropped and have to be read again, or the partition has many. The thread is woken.
+   states would soon be dropped and have to be read again, or the partition has many; but not if by then it will have
+   so many records that the next epoch is made from the whole table (seal.py). The thread is woken.
 2. It chooses the partition with the most records since its last epoch.
 3. It takes a view of that table between two batches, which delays the fold only briefly.
 4. It seals the epoch (seal.py; with large tables in another process, sealing_process/sealer.py). If that fails, it is
    tried again after the next records. A base takes as long as many deltas: while the sealing process writes one,
-   partitions that are due go through steps 2 to 4 meanwhile, one after another.
+   partitions that are due go through steps 2 to 4 meanwhile, one after another, unless a rest is due.
 5. After a base it collects garbage (garbage.py), at most every COLLECT_EVERY_MS.
 6. It rests until steps 2 to 5 took at most SHARE_MAX of a processor since they began, because a background thread
-   competes with the fold for the GIL. Then it continues with the next partition.
+   competes with the fold for the GIL. Then it continues with the next partition. With a `Pace` it also rests until
+   they took at most `pace.share` together with the sealing process. It ends this rest when no record was folded for
+   PAUSE_S, when a partition has `pace.unsealed_max` records since its last epoch, or when it is woken.
 A requested snapshot does steps 3 to 5 for all partitions in the caller's thread. Only one thread at a time seals,
 collects or pins.
 """
@@ -24,12 +27,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from itertools import takewhile
 from threading import Event, Lock, Thread
+from typing import NamedTuple
 
 from refold.avro.errors import RefoldError
 from refold.streams.events import tell
 from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
+from refold.streams.snapshots.seal import whole_due
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.store import Pin, SnapshotStore, no_such_epoch
 from refold.streams.snapshots.table import TableView
@@ -38,6 +43,8 @@ EPOCH_RECORDS = 2_500
 """Total for all partitions that are folded here."""
 SHARE_MAX = 0.5
 """The share of one processor's time while epochs are due."""
+PAUSE_S = 0.5
+_LOOK_S = 0.1
 COLLECT_EVERY_MS = 300_000
 
 _log = logging.getLogger(__name__)
@@ -46,17 +53,28 @@ Views = Callable[[Collection[int] | None], AbstractContextManager[Iterable[Table
 """Gives a view of each partition with records, or of some of them, taken when it is the partition's turn."""
 
 
+class Pace(NamedTuple):
+    """How sealing, in both processes, holds back while records are folded.
+
+    share: its share of one processor's time. unsealed_max: it holds back no longer when so many records were folded
+    since the last epoch of a partition.
+    """
+
+    share: float
+    unsealed_max: int
+
+
 class Snapshotter:
     """Seals epochs of one log until `stop`.
 
     partitions: returns those that are sealed here now. clock_ms: milliseconds since 1970. prepare: called before each
-    epoch and before each request. touched: the fold's cache for epochs.
+    epoch and before each request. touched: the fold's cache for epochs. pace: None for no limit but SHARE_MAX.
     """
 
     def __init__(
         self, store: SnapshotStore, sealer: ProcessSealer, views: Views, partitions: Callable[[], Iterable[int]],
         clock_ms: Callable[[], int], *, touched: DirtyEntities, every_ms: int = 0,
-        prepare: Callable[[], None] = lambda: None,
+        prepare: Callable[[], None] = lambda: None, pace: Pace | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._sealer = sealer
@@ -66,10 +84,15 @@ class Snapshotter:
         self._every_ms = every_ms
         self._prepare = prepare
         self._touched = touched
+        self._pace = pace
+        self._folded_at_s = 0.0
         self._collector = Collector(store, GRACE_MS)
         self._collected_at: int | None = None
         self._folded: dict[int, int] = {}
         self._sealed: dict[int, tuple[int, int]] = {}
+        self._whole_due: dict[int, int | None] = {}
+        self._begun = 0.0, 0.0  # when the thread's present round began, and what was used before it
+        self._is_woken = False
         self._due = Event()
         self._stopped = Event()
         self._one_at_a_time = Lock()
@@ -81,11 +104,13 @@ class Snapshotter:
         """Report that further records of a partition were folded."""
         with self._counting:
             folded = self._folded[partition] = self._folded.get(partition, 0) + records
+            self._folded_at_s = time.monotonic()
         if folded - self._at(partition)[0] >= self._share:
             self._due.set()
 
     def wake(self) -> None:
         """Call `prepare` soon, even if nothing is due."""
+        self._is_woken = True
         self._due.set()
 
     def seal(self, pinned_at: int | None = None) -> list[Manifest]:
@@ -146,7 +171,9 @@ class Snapshotter:
             self._due.clear()
             if self._is_stopping:
                 return
+            self._is_woken = False
             begun_s, used_s = time.monotonic(), time.thread_time()
+            self._begun = begun_s, self._used_s()
             try:
                 wait_s = self._next()
             except RefoldError as error:
@@ -154,9 +181,12 @@ class Snapshotter:
                     return
                 _later(error)
                 wait_s = None
-            left_s = rest_s(time.thread_time() - used_s, time.monotonic() - begun_s)
-            self._stopped.wait(left_s)
-            wait_s = None if wait_s is None else max(0.0, wait_s - left_s)
+            rested_s = time.monotonic()
+            self._stopped.wait(rest_s(time.thread_time() - used_s, rested_s - begun_s, SHARE_MAX))
+            while not self._is_woken and (left_s := self._rest_s()) > 0:
+                if self._stopped.wait(min(left_s, _LOOK_S)):
+                    return
+            wait_s = None if wait_s is None else max(0.0, wait_s - (time.monotonic() - rested_s))
 
     def _next(self) -> float | None:
         """Seal the partition that is most overdue; returns the seconds until one may be due, if known."""
@@ -174,21 +204,44 @@ class Snapshotter:
         epoch.
         """
         partition, _ = self._due_most(but=under_way)
-        if partition is not None and not self._is_stopping:
+        if partition is not None and not self._is_stopping and self._rest_s() <= 0:
             self._seal(partition)
+
+    def _used_s(self) -> float:
+        """The processor time of this thread and of the sealing process, in seconds, as far as it is known."""
+        return time.thread_time() + self._sealer.used_s
+
+    def _rest_s(self) -> float:
+        """The seconds to rest now because of the pace."""
+        now_s, pace = time.monotonic(), self._pace
+        if pace is None or now_s - self._folded_at_s > PAUSE_S:
+            return 0.0
+        if any(count - self._at(each)[0] >= pace.unsealed_max for each, count in list(self._folded.items())):
+            return 0.0
+        begun_s, used_s = self._begun
+        return rest_s(self._used_s() - used_s, now_s - begun_s, pace.share)
 
     def _due_most(self, but: int | None = None) -> tuple[int | None, float | None]:
         """The partition that is most overdue, or else the seconds until one may be due, if known."""
         now_ms, share = self._clock_ms(), self._share
         behind = {each: folded - self._at(each)[0] for each, folded in list(self._folded.items()) if each != but}
         early_ms = {
-            each: 0 if self._touched.is_pressing(each) else self._every_ms - (now_ms - self._at(each)[1])
+            each: 0 if self._is_urgent(each, behind[each], now_ms) else self._every_ms - (now_ms - self._at(each)[1])
             for each in behind if behind[each] >= share
         }  # fmt: skip
         due = [each for each, left_ms in early_ms.items() if not 0 < left_ms <= self._every_ms]
         if due:
             return max(due, key=behind.__getitem__), None
         return None, min(early_ms.values()) / 1000 if early_ms else None
+
+    def _is_urgent(self, partition: int, behind: int, now_ms: int) -> bool:
+        """Whether a partition is due before `every_ms`."""
+        if self._pace is not None and behind >= self._pace.unsealed_max:
+            return True
+        if not self._touched.is_pressing(partition):
+            return False
+        whole_due = self._whole_due.get(partition)
+        return whole_due is None or behind * self._every_ms < whole_due * (now_ms - self._at(partition)[1])
 
     @property
     def _share(self) -> int:
@@ -212,6 +265,7 @@ class Snapshotter:
     def _sealed_of(self, view: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
         begun_ms = self._clock_ms()
         manifest = self._sealer.seal(view, meanwhile)
+        self._whole_due[manifest.epoch.partition] = whole_due(manifest)
         # A base from the whole table did not read it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
         tell(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
@@ -239,9 +293,9 @@ class Snapshotter:
         return epoch
 
 
-def rest_s(used_s: float, took_s: float) -> float:
+def rest_s(used_s: float, took_s: float, share: float) -> float:
     """The seconds to rest after an epoch that took `took_s` seconds and `used_s` of processor time."""
-    return max(0.0, used_s / SHARE_MAX - took_s)
+    return max(0.0, used_s / share - took_s)
 
 
 def _later(error: RefoldError) -> None:

@@ -8,9 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from refold.streams.partition import PLACE_BYTES
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.closed_entities import Closing
 from refold.streams.snapshots.manifest import Epoch
+
+Row = tuple[bytes, bytes]
+"""An entity's key (`placed`) and its stored form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class TableView(ABC):
     @abstractmethod
     def groups(self) -> Iterator[Group]:
         """Yield (place, entities in key order) for all places, in order."""
+
+    def rows(self) -> Iterator[Sequence[Row]]:
+        """Yield all entities in the order of their keys (`placed`), in batches."""
+        for place, members in self.groups():
+            yield [(place.to_bytes(PLACE_BYTES, "big") + key, body) for key, body in members]
 
     def at(self, places: Sequence[int]) -> Iterator[Group]:
         """Yield (place, entities in key order) for some places, in their order."""

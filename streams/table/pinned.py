@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from refold.streams.partition import PLACE_BYTES, place_in, slots_of
 from refold.streams.rocks.scan import Pinned
 from refold.streams.snapshots.chunk import Group, Member
-from refold.streams.snapshots.table import EpochState, TableView
+from refold.streams.snapshots.table import EpochState, Row, TableView
 from refold.streams.table import keys
 
 
@@ -29,6 +29,10 @@ class PinnedTable(TableView):
     def at(self, places: Sequence[int]) -> Iterator[Group]:
         for place, rows in zip(places, self._states.prefixed(map(keys.place_key, places)), strict=True):
             yield place, [(key[PLACE_BYTES:], packed) for key, packed in rows]
+
+    def rows(self) -> Iterator[Sequence[Row]]:
+        for slot in slots_of(self.standing.epoch.partition, self._partitions):
+            yield from self._states.batches(keys.place_key(slot << 8), keys.place_key((slot + 1) << 8))
 
     def groups(self) -> Iterator[Group]:
         for slot in slots_of(self.standing.epoch.partition, self._partitions):

@@ -2,10 +2,10 @@
 
 1. When the fold of a partition begins, its snapshots are taken over: whoever wrote them before is fenced, and an epoch
    that was left open is aborted. Records folded since the partition's last epoch count, whichever worker folded them.
-2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit
-   (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold: read the table's point, pin the
-   states, and read the point again. If it differs, a step was written in between: try again. A table that is in the
-   middle of a definition is left for the next time.
+2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit, and
+   with PACE while records are folded (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold:
+   read the table's point, pin the states, and read the point again. If it differs, a step was written in between: try
+   again. A table that is in the middle of a definition is left for the next time.
 3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch; closing the
    table ends reading it. What is open is aborted, at the latest when the next owner fences this process.
 4. A process that is fenced may have lost the partition without knowing. A committed fold of the partition shows that
@@ -33,13 +33,14 @@ from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
-from refold.streams.snapshots.snapshotter import Snapshotter
+from refold.streams.snapshots.snapshotter import Pace, Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
 from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
 from refold.streams.worker.table import PartitionTable
 
 EVERY_MS = 10_000
+PACE = Pace(share=0.15, unsealed_max=100_000)
 # What is read for a base is handed on in parts, and held until then as fetched, unpacked and taken: a little is enough.
 AHEAD_KB = 2 << 10
 
@@ -80,7 +81,7 @@ class Sealing:
         self._is_stopping = False
         self._snapshotter = Snapshotter(
             self._store, sealer, self._views, self._owned, clock_ms, every_ms=EVERY_MS, prepare=self._prepare,
-            touched=self._touched,
+            touched=self._touched, pace=PACE,
         )  # fmt: skip
 
     # Of the fold

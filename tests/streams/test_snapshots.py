@@ -20,7 +20,7 @@ from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.layers import Layers
-from refold.streams.snapshots.snapshotter import SHARE_MAX, rest_s
+from refold.streams.snapshots.snapshotter import rest_s
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.clock import FileClock
 from refold_tests.damaged import Damaged
@@ -150,9 +150,9 @@ def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_rest_makes_rounds_take_their_share() -> None:
-    assert rest_s(used_s=SHARE_MAX, took_s=1.0) == 0.0
-    assert rest_s(used_s=2 * SHARE_MAX, took_s=0.5) == pytest.approx(1.5)
-    assert rest_s(used_s=0.0, took_s=3.0) == 0.0
+    assert rest_s(used_s=0.2, took_s=1.0, share=0.2) == 0.0
+    assert rest_s(used_s=0.4, took_s=0.5, share=0.2) == pytest.approx(1.5)
+    assert rest_s(used_s=0.0, took_s=3.0, share=0.2) == 0.0
 
 
 def test_what_comes_late_and_was_observed_before_the_snapshot(tmp_path: Path, seed: int) -> None:

@@ -12,20 +12,25 @@ import pytest
 from refold.avro.errors import StorageError
 from refold.streams.snapshots import snapshotter as module
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.snapshotter import Snapshotter
+from refold.streams.snapshots.snapshotter import Pace, Snapshotter
+from refold_tests.waiting import await_true
 
 WAIT_S = 30
+HOLDS_BACK = Pace(share=0.1, unsealed_max=100)
 
 
 class Sealing:
     """Seals nothing, and notes which partitions it was to seal; it stops at each until it is let go on.
 
-    bases: the partitions of which every epoch is a base; before it ends others are let in, twice.
+    bases: the partitions of which every epoch is a base; before it ends others are let in, twice. wholes: those that
+    get a base after 32 records, without looking at the changed entities. costs_s: how long the sealing process works
+    for an epoch.
     """
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
         self.bases: set[int] = set()
+        self.wholes: set[int] = set()
         self.ended: list[int | str] = []
         self.failing: set[int] = set()
         self.pressing: set[int] = set()
@@ -33,6 +38,7 @@ class Sealing:
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.is_stopped = False
+        self.used_s = self.costs_s = 0.0
 
     @contextmanager
     def views(self, partitions: Collection[int] | None) -> Iterator[list[int]]:
@@ -43,13 +49,14 @@ class Sealing:
         self.begun.release()
         if not self.is_stopped:
             assert self.go_on.acquire(timeout=WAIT_S)
+        self.used_s += self.costs_s
         if partition in self.failing:
             raise StorageError("the disk is full")
         if partition in self.bases:
             meanwhile()
             meanwhile()
         self.ended.append(partition)
-        return Sealed(partition, partition in self.bases)
+        return Sealed(partition, is_base=partition in self.bases, is_cold=partition not in self.wholes)
 
     def is_pressing(self, partition: int) -> bool:
         """As what the fold keeps."""
@@ -78,10 +85,12 @@ class Sealing:
 
 
 class Sealed:
-    def __init__(self, partition: int, is_base: bool) -> None:
+    def __init__(self, partition: int, *, is_base: bool, is_cold: bool) -> None:
         self.epoch = Epoch(partition, 10, 1)
         self.is_base = is_base
         self.size = 0
+        self.warm = 64
+        self.cold = ["closed ones"] if is_cold else []
 
 
 class Clock:
@@ -101,10 +110,11 @@ def sealing(monkeypatch: pytest.MonkeyPatch) -> Sealing:
 
 
 @contextmanager
-def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0) -> Iterator[Snapshotter]:
+def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | None = None) -> Iterator[Snapshotter]:
     given: Any = sealing
     found = Snapshotter(
         given, given, given.views, lambda: range(4), clock, touched=given, every_ms=every_ms,
+        pace=pace,
     )  # fmt: skip
     try:
         yield found
@@ -183,6 +193,41 @@ def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 0, 0, 1], "nothing is sealed for a single record, pressing or not"
 
 
+def test_one_that_presses_waits_if_it_will_be_sealed_as_a_whole(
+    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets some 32 records in its time, so what presses is not needed; another gets fewer."""
+    monkeypatch.setattr("refold.streams.snapshots.seal.OBSERVATIONS_MIN", 1)
+    clock = Clock()
+    sealing.pressing.update((0, 8))
+    sealing.wholes.update((0, 8))
+    with sealed_by(sealing, clock, every_ms=300) as snapshotter:
+        for partition, expected in ((0, [0]), (8, [0, 8])):
+            snapshotter.folded(8, partition)
+            assert sealing.next_begun() == expected
+            sealing.go_on.release()
+        clock.now_ms += 150
+        snapshotter.folded(16, 0)
+        snapshotter.folded(15, 8)
+        assert sealing.next_begun() == [0, 8, 8]
+        sealing.go_on.release()
+        assert not sealing.begun.acquire(timeout=0.3)
+        clock.now_ms += 150
+        snapshotter.folded(1, 0)
+        assert sealing.next_begun() == [0, 8, 8, 0]
+
+
+def test_one_with_too_many_records_does_not_wait(sealing: Sealing) -> None:
+    with sealed_by(sealing, Clock(), every_ms=300, pace=HOLDS_BACK) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        sealing.go_on.release()
+        snapshotter.folded(99, 0)
+        assert not sealing.begun.acquire(timeout=0.3)
+        snapshotter.folded(1, 0)
+        assert sealing.next_begun() == [0, 0]
+
+
 def test_one_that_presses_goes_before_one_that_rests(sealing: Sealing) -> None:
     clock = Clock()
     with sealed_by(sealing, clock, every_ms=300) as snapshotter:
@@ -241,3 +286,49 @@ def test_one_that_fails_while_a_base_is_written_leaves_the_base(
         snapshotter.folded(4, 1)
         sealing.next_begun()
         assert sealing.ended[:2] == [2, 0]
+
+
+def test_what_the_sealing_process_uses_counts_while_records_are_folded(
+    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour of work, of which a tenth is allowed: the next epoch waits until a partition has too many records."""
+    monkeypatch.setattr(module, "PAUSE_S", float("inf"))
+    sealing.costs_s = 3600.0
+    with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        snapshotter.folded(8, 1)
+        sealing.go_on.release()
+        assert not sealing.begun.acquire(timeout=0.5), "it rests"
+        snapshotter.folded(99, 0)
+        assert not sealing.begun.acquire(timeout=0.3)
+        snapshotter.folded(1, 0)
+        assert sealing.next_begun() == [0, 0]
+        sealing.go_on.release()
+        assert not sealing.begun.acquire(timeout=0.3), "the other one is due, and it rests again"
+        snapshotter.wake()
+        assert sealing.next_begun() == [0, 0, 1]
+
+
+def test_it_does_not_hold_back_when_nothing_is_folded(sealing: Sealing) -> None:
+    sealing.costs_s = 3600.0
+    with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
+        for partition in range(3):
+            snapshotter.folded(8, partition)
+        for number in range(3):
+            assert len(sealing.next_begun()) == number + 1
+            sealing.go_on.release()
+
+
+def test_while_a_base_is_written_no_other_is_sealed_if_that_took_its_share(
+    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", float("inf"))
+    sealing.bases, sealing.costs_s = {0}, 3600.0
+    with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
+        snapshotter.folded(8, 0)
+        sealing.next_begun()
+        snapshotter.folded(8, 1)
+        sealing.go_on.release()
+        await_true(lambda: sealing.ended == [0, "collecting"], within_s=WAIT_S)
+        assert sealing.partitions == [0]

@@ -10,11 +10,11 @@ about 5 ms later. So a message is sent by one call and received by one call.
 The messages between the sealing process (child.py) and its parent (sealer.py). Every request costs time, so predictable
 answers are sent in advance.
 1. The child receives (log id, partitions).
-2. For each epoch it receives a `Begin`. Until the epoch is sealed it sends requests: (name, arguments, left), which
-   call the store or the view. The answer is (True, the result), or (False, a `RemoteError`) for an error.
+2. For each epoch it receives a `Begin`. Until the epoch is sealed it sends requests: (name, arguments, left, used_s),
+   which call the store or the view. The answer is (True, the result), or (False, a `RemoteError`) for an error.
 3. A result with many rows is requested by ("rows", (number, name, arguments)) with a number that the child chooses, and
    continued by ("more", (number,)). The answer to both is (rows, whether they were the last). `left` has the numbers of
-   results that are no longer needed.
+   results that are no longer needed, `used_s` the processor time of the child.
 4. At the end it sends DONE with the arguments of `SealingRequests.done`, or FAILED with a `RemoteError`: one that it
    received, or one of its own, with number 0.
 5. Instead of an answer it may receive a `Begin` of another partition. It seals that epoch first, by steps 2 to 4; then
@@ -38,7 +38,7 @@ DONE, FAILED = "done", "failed"
 PART_BYTES = 2 << 20
 """The approximate size of a batch of requested rows or of appended records; less than a channel's memory."""
 
-Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int]]
+Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int], float]
 Answer: TypeAlias = tuple[bool, Any]
 Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 

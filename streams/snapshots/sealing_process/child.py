@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +35,7 @@ from refold.streams.snapshots.sealing_process.channel import (
     Told,
 )
 from refold.streams.snapshots.store import EpochWriter
-from refold.streams.snapshots.table import EpochState, TableView
+from refold.streams.snapshots.table import EpochState, Row, TableView
 
 
 class _Raised(Exception):
@@ -69,7 +70,7 @@ class _Asking:
         if asked_for == arguments:
             return found
         left, self._left = self._left, []
-        self._other.tell((name, arguments, left))
+        self._other.tell((name, arguments, left, time.process_time()))
         while isinstance(heard := self._other.hear(), Begin):
             self._seal(heard)
         answer: Answer = heard
@@ -169,6 +170,9 @@ class _View(TableView):
     def groups(self) -> Iterator[Group]:
         return self._asking.rows("groups")
 
+    def rows(self) -> Iterator[Sequence[Row]]:
+        return self._asking.rows("table")
+
     def at(self, places: Sequence[int]) -> Iterator[Group]:
         return self._asking.rows("at", places)
 
@@ -215,7 +219,7 @@ class _Sealing:
                 runtime.give_back()
 
     def _say(self, name: str, *arguments: Any) -> None:
-        self._other.tell((name, arguments, []))
+        self._other.tell((name, arguments, [], time.process_time()))
 
 
 def _own(error: Exception) -> RemoteError:

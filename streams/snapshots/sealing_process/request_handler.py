@@ -8,6 +8,7 @@ from typing import Any
 
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.manifest import Manifest, read_manifest
+from refold.streams.snapshots.seal import is_whole
 from refold.streams.snapshots.sealing_process.channel import PART_BYTES, Answer, RemoteError, SealingFailed, Told
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
@@ -23,7 +24,7 @@ class SealingRequests:
         self._raised: dict[int, Exception] = {}
         self._numbers = count(1)
         self._begun: dict[str, Callable[..., Iterator[Any]]] = {
-            "records": store.records, "groups": view.groups, "at": view.at,
+            "records": store.records, "groups": view.groups, "table": view.rows, "at": view.at,
         }  # fmt: skip
         self._calls: dict[str, Callable[..., Any]] = {
             "take": store.take,
@@ -54,9 +55,13 @@ class SealingRequests:
         told_of("take", own.partition)
         told_of("end", own.partition)
         last = told_of("latest", own)
-        if last is not None:
-            told_of("manifest_bytes", last)
-            told_of("touched", last.offset)
+        if last is not None and told_of("manifest_bytes", last) is not None:
+            try:
+                whole = is_whole(self.standing, self._store.manifest(last))
+            except StorageError:
+                whole = True
+            if not whole:
+                told_of("touched", last.offset)
         return told
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
@@ -112,7 +117,7 @@ class SealingRequests:
         return part, True
 
 
-def _size(row: tuple[int, bytes | list[tuple[bytes, bytes]]]) -> int:
-    """The bytes of a record, or of the entities of a group."""
-    found = row[1]
+def _size(row: tuple[int, bytes | list[tuple[bytes, bytes]]] | list[tuple[bytes, bytes]]) -> int:
+    """The bytes of a record, or of the entities of a group or a batch."""
+    found = row if isinstance(row, list) else row[1]
     return len(found) if isinstance(found, bytes) else sum([len(body) for _, body in found])

@@ -44,11 +44,12 @@ _MODULE = "refold.streams.snapshots.sealing_process.child"
 
 class SealingProcess:
     """The handle of a sealing process, which is started here and ended by `end`. is_sound: the process can be used for
-    further epochs.
+    further epochs. used_s: its processor time when it last sent a message, in seconds.
     """
 
     def __init__(self, log_id: bytes, partitions: int) -> None:
         self.is_sound = True
+        self.used_s = 0.0
         own, other = socket.socketpair()
         with other, shared_memory() as memory:
             self._channel = Channel(own, memory.fileno(), silent_s=_SILENT_S)
@@ -69,7 +70,7 @@ class SealingProcess:
         self.is_sound = False
         self._tell(Begin(desk.standing, desk.first_answers()))
         while True:
-            name, arguments, left = self._hear()
+            name, arguments, left, self.used_s = self._hear()
             if name in {DONE, FAILED}:
                 break
             if name in _LONG:
@@ -169,6 +170,12 @@ class ProcessSealer:
             if not child.is_sound:  # it is lost, or an interrupt stopped it in the middle of an epoch
                 self._end()
                 self._store.abandon(table.standing.epoch.partition)
+
+    @property
+    def used_s(self) -> float:
+        """The processor time of the sealing process, in seconds; 0 without one."""
+        child = self._child
+        return 0.0 if child is None else child.used_s
 
     def stop(self) -> None:
         """Kill the process: a thread that is sealing by it gets an error."""
