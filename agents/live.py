@@ -36,6 +36,8 @@ from refold.agents.redaction.tokens import fresh_key
 from refold.agents.replay.memory_runs import in_memory
 from refold.agents.replay.player import EndedRunAnswers, Resumer
 from refold.agents.sampling import check_share, class_of
+from refold.agents.supervise.gated_sink import GatedSink
+from refold.agents.supervise.supervised import given_gate
 from refold.agents.vault import ValueCipher, run_key
 from refold.avro.errors import InputError
 from refold.avro.observation import Link, Source
@@ -310,6 +312,8 @@ class Live:
             decisions = DecisionLog(self._log, head, own, seq, partial(self._vault.seal, run_key(head.run)))
             answers = GuardedAnswers(answers, guard, head.run, self._around.now_micros, decisions)
             sink = GuardedSink(own, guard, head.run, redact)
+        if (gate := given_gate()) is not None:
+            sink = GatedSink(sink, gate, self._log.flush)
         chance = Nondeterminism(self._around.now_micros, self._around.new_id)
         return Run(
             given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,

@@ -58,8 +58,7 @@ class AgentLog(Log):
             version: The agent's version.
             code_version: The commit that it runs from.
             title, user, tags, metadata: More about the run, for people and for `runs`.
-            input: The input, of the types that docs/AGENTS.md lists.
-            state: Its working memory at the start, of the same types.
+            input, state: The input, and its working memory at the start, of the types that docs/AGENTS.md lists.
             seed: For run.random, and to be passed to models.
             task: The first part of its effects' keys, which stays the same when the task is tried again in another run
                 [the run's id].
@@ -75,6 +74,7 @@ class AgentLog(Log):
                 raises StrayCall; "adopt" records it as a call of this run, if no other run is open.
             guard: A policy, or the path of its file, for the run's tool and model calls (docs/guides/policy.md). A run
                 that was begun with one cannot be resumed without one.
+                Under `refold up` id, resume and guard are the supervisor's if none is given (docs/guides/supervise.md).
 
         Raises:
             InputError: An argument is invalid, the id is taken, or the run cannot be resumed.
@@ -87,8 +87,10 @@ class AgentLog(Log):
         from refold.agents.recorder.observations import run_entity
         from refold.agents.recorder.requests import head_of
         from refold.agents.redaction.redactor import is_redacting
+        from refold.agents.supervise.supervised import as_supervised
 
         caller = caller_of(agent, is_resumed=resume is not None)
+        id, resume, guard = (id, resume, guard) if caller else as_supervised(self, id, resume, guard)
         if resume is not None:
             return self._resumed(agent, resume, redact, sample, strays, policy_of(guard))
         head = head_of(
@@ -205,8 +207,8 @@ class AgentLog(Log):
                 recorded answer, else raise Unrecorded. asked: the same, but call `ask` instead of raising.
             allow: Names of the writes that may run ("observe" for observations). Any other write raises NotAllowed.
             ask: Returns the answer of a call that is not recorded, for the policy `asked`.
-            version, code_version, entry: As for `run` [the parent's].
-            tags, id, redact, guard: As for `run`. The guard counts the parent's recorded calls.
+            version, code_version, entry, tags, id, redact, guard: As for `run`; the first three are the parent's if
+                they are not given. The guard counts the parent's recorded calls.
             stand_ins: Answers of write tools by name, for calls that are not allowed and have no recorded answer.
 
         Returns:
@@ -364,8 +366,7 @@ class AgentLog(Log):
             parent: Only forks of this run.
             model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
-            limit: At most so many, the newest ones.
-            at: As they were at a point.
+            limit, at: At most so many, the newest ones; as they were at a point.
 
         Returns:
             The runs; `unread` and `damaged` name those that could not be read.

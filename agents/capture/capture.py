@@ -7,7 +7,6 @@ in the spool; then the rest of the spool is stored, and the runs end.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,10 +23,10 @@ from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.policy.rules import Policy
 from refold.agents.redaction.redactor import Redact
+from refold.agents.state_home import state_folder
+from refold.agents.supervise.supervised import given_gate
 from refold.streams.client import RuntimeContext
 from refold.streams.open import process_surroundings
-
-_STATE_HOME = "XDG_STATE_HOME"
 
 
 class CaptureSettings(NamedTuple):
@@ -73,7 +72,9 @@ class Capture:
         spool = Spool(root, around, given.spool_bytes_max)
 
         def handling() -> Handling:
-            proxy = Proxy(to, spool, around.now_micros, silence_s=given.silence_s, policy=given.policy)
+            proxy = Proxy(
+                to, spool, around.now_micros, silence_s=given.silence_s, policy=given.policy, gate=given_gate()
+            )
             return proxy if given.replaying is None else ForkingUpstream(given.replaying, proxy, given.say)
 
         try:
@@ -109,15 +110,4 @@ class Capture:
 
 def spool_root(log_url: str, environment: Mapping[str, str]) -> Path:
     """Return the folder of a log's spools: one of the user's folders, named after the log's URL."""
-    home = environment.get(_STATE_HOME)
-    state = Path(home) if home and Path(home).is_absolute() else Path.home() / ".local" / "state"
-    return state / "refold" / "capture" / hashlib.sha256(log_url.encode()).hexdigest()[:16]
-
-
-def whole_url(url: str) -> str:
-    """Return a log's URL in a form that means the same from every folder."""
-    scheme, colon, rest = url.partition(":")
-    if scheme != "file" or not colon:
-        return url
-    path, question, options = rest.partition("?")
-    return f"file:{Path(path).absolute()}{question}{options}"
+    return state_folder("capture", log_url, environment)

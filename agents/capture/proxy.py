@@ -42,6 +42,7 @@ from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason
 from refold.agents.journal.record import Plain
 from refold.agents.policy.guard import DENIED_STATUS
 from refold.agents.policy.rules import Policy
+from refold.agents.supervise.gate import PauseGate
 from refold.avro.errors import InputError
 
 BODY_BYTES_MAX = 64 << 20
@@ -86,7 +87,7 @@ class Proxy:
 
     def __init__(
         self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None,
-        policy: Policy | None = None,
+        policy: Policy | None = None, gate: PauseGate | None = None,
     ) -> None:  # fmt: skip
         """Create a proxy.
 
@@ -96,7 +97,9 @@ class Proxy:
             now_micros: Returns the time, microseconds.
             silence_s: How long a provider may send nothing, seconds; None: as long as the agent waits.
             policy: The rules for requests; None: every request is forwarded.
+            gate: Requests wait here while the agent is paused.
         """
+        self._gate = gate
         self._guard = None if policy is None else ProxyGuard(policy, now_micros())
         self._upstreams = upstreams
         self._spool = spool
@@ -112,6 +115,8 @@ class Proxy:
         url = self._upstreams.url(request.raw_path)
         if url is None:
             return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
+        if self._gate is not None:
+            await self._gate.wait_async()
         began_at = self._now_micros()
         if self._guard is not None and body is None and not is_socket(request):
             ask_for_body(request)

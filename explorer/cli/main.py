@@ -65,6 +65,10 @@ COMMANDS = {
         "bisect": ("runs.bisect:bisect_", "Find the commit at which an agent stops matching a run."),
         "golden": ("runs.golden:golden", "Keep runs as tests, and run today's code against them."),
     },
+    "Agents": {
+        "up": ("agents.up:up", "Run the agents of refold.toml, and keep them running."),
+        "agents": ("agents.agents:agents", "Show supervised agents, and start, pause or stop them."),
+    },
     "Operate": {
         "init": ("operate.init:init", "Create the log if it does not exist, and describe it."),
         "doctor": ("operate.doctor:doctor", "Check a log and its environment, and say what to fix."),

@@ -3,6 +3,7 @@
     POST /do/mark      name                                       POST /do/pin       run, take_back
     POST /do/flag      run, reason, take_back                     POST /do/settle    effect, fate, result, note
     POST /do/approve   question, reason                           POST /do/deny      question, reason
+    POST /do/agent     agent, desired, reason
 
 1. A form on a page posts to /do/NAME. refold's web server refuses a post that another site caused (header Origin).
 2. The action opens the log for writing, writes, flushes and closes it. So the explorer does not remain its owner.
@@ -14,6 +15,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
@@ -21,6 +23,9 @@ from refold.agents.effects.errors import NotDone
 from refold.agents.effects.order import Done
 from refold.agents.log import AgentLog
 from refold.agents.retention.marks import flag, pin, unflag, unpin
+from refold.agents.supervise.entries import AgentEntries
+from refold.agents.supervise.lease import DESIRED
+from refold.agents.supervise.listing import known_agent
 from refold.avro.errors import InputError
 from refold.avro.strict_json import json_or_text
 from refold.explorer.queries.log_target import LogTarget
@@ -102,11 +107,20 @@ def _answer(log: AgentLog, form: ActionForm, *, is_approved: bool) -> None:
     log.answer(form.need("question"), is_approved=is_approved, by=getpass.getuser(), reason=form.get("reason"))
 
 
+def _agent(log: AgentLog, form: ActionForm) -> None:
+    name, desired, now = form.need("agent"), form.need("desired"), time.time_ns() // 1000
+    if desired not in DESIRED:
+        raise InputError(f"desired: one of {', '.join(DESIRED)}, given {desired!r:.40}")
+    known_agent(log, name, now)
+    AgentEntries(log, lambda: now).request(name, desired, getpass.getuser(), form.get("reason"))
+
+
 ACTIONS: Mapping[str, Callable[[AgentLog, ActionForm], None]] = {
     "mark": _mark,
     "flag": _flag,
     "pin": _pin,
     "settle": _settle,
+    "agent": _agent,
     "approve": lambda log, form: _answer(log, form, is_approved=True),
     "deny": lambda log, form: _answer(log, form, is_approved=False),
 }

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import refold
 from refold.avro.errors import InputError
+from refold.explorer.queries.agents import AgentsQuery
 from refold.explorer.queries.compare import CompareQuery
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
@@ -83,6 +84,9 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "effects": Endpoint(
         "What write tools did, or may have done.", lambda _, __, given: EffectsQuery(**given),
         parameters=(Parameter("status"), Parameter("run"), Parameter("tool"), AT),
+    ),
+    "agents": Endpoint(
+        "The supervised agents, and what they do.", lambda _, __, given: AgentsQuery(**given), parameters=(AT,)
     ),
     "approvals": Endpoint(
         "The calls of runs that wait for a person.", lambda _, __, given: ApprovalsQuery(given.get("all", False)),
@@ -183,5 +187,5 @@ def _described(each: Parameter) -> dict[str, Any]:
 def _command(name: str) -> list[str]:
     """Return the words of a command, without its options."""
     return {"run": ["run", "show"], "steps": ["run", "steps"], "compare": ["run", "compare"],
-            "effects": ["effects", "list"], "deadletters": ["deadletters", "list"],
+            "effects": ["effects", "list"], "agents": ["agents", "list"], "deadletters": ["deadletters", "list"],
             "healings": ["heal", "--report"]}.get(name, [name])  # fmt: skip

@@ -7,7 +7,8 @@
     GET  /healings           attempts to heal runs       GET /api/...        the same as JSON (api.py)
     GET  /static/NAME        styles and scripts
     GET  /live               the newest cut, as an event whenever it changes
-    GET  /changes            the newest changes           POST /do/NAME       an action, with --write (actions.py)
+    GET  /changes            the newest changes           GET /agents         supervised agents
+    POST /do/NAME            an action, with --write (actions.py)
     POST /sign-in            the token, off loopback
 
 1. refold's web server checks Host, Origin and size limits (streams/web/server.py), as for every page of refold.
@@ -122,6 +123,7 @@ SITE: Mapping[str, SitePage] = {
     "compare": SitePage("compare_page:compare_page"),
     "diff": SitePage("compare_page:diff_page"),
     "healings": SitePage("healings_page:healings_page"),
+    "agents": SitePage("agents_page:agents_page"),
     "operate": SitePage("operate_page:operate_page", lane=SLOW),
 }
 

@@ -26,7 +26,7 @@ from refold_tests.tree import ROOT
 
 FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
 NAMES = (
-    *("action", "agent_session", "audit_event", "claude_project", "claude_session", "document", "effect"),
+    *("action", "agent", "agent_session", "audit_event", "claude_project", "claude_session", "document", "effect"),
     "entity_graph",
     *("evaluation", "healing", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
     *("langgraph_store", "langgraph_thread"),

@@ -182,12 +182,12 @@ class CaptureModules:
     """The modules that capturing needs, imported."""
 
     def __init__(self) -> None:
-        from refold.agents.capture.capture import Capture, CaptureSettings, whole_url
+        from refold.agents.capture.capture import Capture, CaptureSettings
         from refold.agents.capture.exchange import shown_url
         from refold.agents.capture.playback import RecordedUpstream, recorded_together
         from refold.agents.capture.server import LoopbackServer
 
-        self.Capture, self.CaptureSettings, self.whole_url = Capture, CaptureSettings, whole_url
+        self.Capture, self.CaptureSettings = Capture, CaptureSettings
         self.shown, self.Replaying, self.Serving = shown_url, RecordedUpstream, LoopbackServer
         self.together = recorded_together
 
@@ -215,11 +215,12 @@ def capture_settings(
 ) -> CaptureSettings:  # fmt: skip
     """Return the settings for capturing into a command's log. Also set this process's switch interval for it."""
     from refold.agents.log import open_log
+    from refold.agents.state_home import whole_url
     from refold.streams.open import given_url
 
     module = capture_modules()
     sys.setswitchinterval(SWITCH_S)
-    url = module.whole_url(given_url(place.url))
+    url = whole_url(given_url(place.url))
     given: CaptureSettings = module.CaptureSettings(
         url,
         lambda: open_log(

@@ -30,6 +30,7 @@ ASKED: dict[str, tuple[str, Sequence[str]]] = {
     "markers": ("/api/markers", ["markers"]),
     "effects": (f"/api/effects?run={RUN}", ["effects", "list", "--run", RUN]),
     "effects-before": ("/api/effects?at=@deploy-1", ["effects", "list", "--at", "@deploy-1"]),
+    "agents": ("/api/agents", ["agents", "list"]),
     "approvals": ("/api/approvals?all=1", ["approvals", "--all"]),
     "healings": ("/api/healings", ["heal", "--report"]),
     "deadletters": ("/api/deadletters", ["deadletters", "list"]),

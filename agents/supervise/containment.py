@@ -1,0 +1,107 @@
+"""Contain an agent by bubblewrap: what it can see and reach, and where the kernel refuses.
+
+    file system   the root is read-only; the work folder can be written. /tmp, /run and /dev/shm are empty and its own.
+                  What it must not see is covered: the log's folder, refold's state, keys, and `hide` of refold.toml.
+    network       a namespace of its own, with a loopback on which only the proxy answers (contained.py)
+    processes     a namespace of its own; all of them end with the first one. No privilege can be gained.
+    limits        rlimits of each process; the number of processes by a control group where one can be made, else by an
+                  rlimit, which the kernel does not apply to root
+
+It is not a virtual machine: the kernel is shared, and what the user may read and is not covered can be read.
+
+`probe` starts a program in this way once. If that fails, the agent is not started, and the reason is recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from refold.agents.keys.choose import KEYS_ENVIRONMENT
+from refold.avro.errors import InputError
+from refold.streams.open import file_path, is_kafka
+
+_PROBE_S = 60
+_HIERARCHIES = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
+
+
+def bubblewrap(work: str, hidden: Sequence[str]) -> list[str]:
+    """Return the command that contains another, up to the other.
+
+    Args:
+        work: The folder that can be written.
+        hidden: Folders and files that cannot be seen.
+
+    Raises:
+        InputError: The program bwrap is missing, or the kernel refuses.
+    """
+    program = shutil.which("bwrap")
+    if program is None:
+        raise InputError('isolation = "bubblewrap" needs the program bwrap, which is not on PATH (Debian: bubblewrap)')
+    refusal = _refusal(program)
+    if refusal:
+        raise InputError(f'isolation = "bubblewrap": the kernel refuses it here: {refusal}')
+    mounts = {each: _cover(each) for each in hidden} | {(work := os.path.realpath(work)): ["--bind", work, work]}
+    # A folder before what is in it, which it would hide.
+    ordered = [word for each in sorted(mounts, key=lambda path: path.count("/")) for word in mounts[each]]
+    return [*_contained(program), *ordered, "--chdir", work]
+
+
+def hidden_paths(log_url: str, state: str, environment: Mapping[str, str], more: Sequence[str]) -> list[str]:
+    """Return what a contained agent must not see, as far as it exists.
+
+    Args:
+        log_url: The log; the folder of a `file:` log has a socket by which its owner can be asked.
+        state: Refold's folder of the user's state.
+        environment: The supervisor's variables.
+        more: What refold.toml lists.
+    """
+    found = [state, *more]
+    if not is_kafka(log_url):
+        found.append(str(file_path(log_url)))
+    keys = environment.get(KEYS_ENVIRONMENT, "")
+    if keys.startswith("file:"):
+        found.append(keys.removeprefix("file:"))
+    return [os.path.realpath(each) for each in found if Path(each).exists()]
+
+
+def _contained(program: str) -> list[str]:
+    return [
+        program, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
+        "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev",
+        "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run",
+    ]  # fmt: skip
+
+
+def _cover(path: str) -> list[str]:
+    return ["--tmpfs", path] if Path(path).is_dir() else ["--ro-bind", os.devnull, path]
+
+
+@cache
+def _refusal(program: str) -> str:
+    """Return why bubblewrap cannot contain anything here; empty if it can."""
+    done = subprocess.run(
+        [*_contained(program), "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=_PROBE_S, check=False,
+    )  # fmt: skip
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"bwrap exited with {done.returncode}"
+
+
+def group_for(name: str) -> str:
+    """Return the folder of a control group that bounds processes and can be made here; empty if none can."""
+    for hierarchy in _HIERARCHIES:
+        group = hierarchy / f"refold-{name}"
+        try:
+            if not group.exists():
+                group.mkdir()
+            is_usable = (group / "pids.max").exists() and os.access(group / "cgroup.procs", os.W_OK)
+            group.rmdir()
+        except OSError:
+            continue
+        if is_usable:
+            return str(group)
+    return ""

@@ -1,0 +1,140 @@
+"""The records of agents in the log: reading what it says of one, and recording about it.
+
+Everything here is durable on return, because a process is started or ended only after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from refold.agents.supervise.lease import AgentRecord, ObservedState
+from refold.agents.supervise.settings import AgentSettings
+from refold.avro.observation import Source
+from refold.streams.client import Log
+from refold.streams.log.port import observation_in
+
+TYPE = "agent"
+_WHY_MAX = 2_000
+_WITHOUT_VALUE = ("pid", "process_start", "boot", "restart_at", "exit_status", "run", "host")
+
+
+def entity_of(name: str) -> str:
+    """Return the entity of an agent."""
+    return f"{TYPE}/{name}"
+
+
+class AgentEntries:
+    """Reads and writes the agents of a log. For the log's thread. now_micros: the clock of what is recorded."""
+
+    def __init__(self, log: Log, now_micros: Callable[[], int]) -> None:
+        self._log = log
+        self._now_micros = now_micros
+
+    def read(self, name: str, known: AgentRecord | None = None) -> AgentRecord:
+        """Return what the log says of an agent now.
+
+        Args:
+            name: The agent.
+            known: What it said at the last read, which is updated.
+        """
+        entity, record = entity_of(name), known or AgentRecord()
+        with self._log.turn:
+            port = self._log.port
+            port.hand_over()
+            port.refresh()
+            end = port.ends()[port.partition_of(entity)]
+            for each in port.entity_records(entity, end, record.offset):
+                record.take(observation_in(port.registry, each), each.id)
+            record.offset = max(record.offset, end)
+        return record
+
+    def request(self, name: str, what: str, by: str, why: str) -> int:
+        """Record what an agent should do: running, paused or stopped. Return the number of the request."""
+        number = self.read(name).desired.number + 1
+        now = self._now_micros()
+        patch: dict[str, Any] = {"desired": what, "desired_at": now, "desired_by": by, "request": number}
+        patch |= {"desired_why": why} if why else {}
+        self._log.observe(
+            entity_of(name), patch, priority=number, cleared=() if why else ("desired_why",)
+        )  # fmt: skip
+        self._log.flush()
+        return number
+
+
+class OwnedEntries:
+    """What one supervisor records of one agent under one claim."""
+
+    def __init__(
+        self, log: Log, now_micros: Callable[[], int], name: str, token: str, owner: str, lease_ms: int
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._now_micros = now_micros
+        self._entity = entity_of(name)
+        self.token = token
+        self._owner = owner
+        self._lease_ms = lease_ms
+        self._seq = 0
+        self._last_at = 0
+
+    def claim(self, after: AgentRecord) -> None:
+        """Request the agent, after the last claim that was seen. The log's order decides whether it is granted."""
+        lease = {"token": self.token, "act": "claimed", "after": after.token or None, "beat": after.beat}
+        self._say({"lease": lease, "lease_ms": self._lease_ms, "owner": self._owner}, priority=0)
+
+    def renew(self, record: AgentRecord) -> None:
+        """Renew the claim by its next beat."""
+        lease = {"token": self.token, "act": "renewed", "beat": record.beat + 1}
+        self._say({"lease": lease, "renewed_at": self._now_micros()}, priority=record.term)
+
+    def release(self, record: AgentRecord) -> None:
+        """Give the agent up: another supervisor may have it at once."""
+        lease = {"token": self.token, "act": "released", "beat": record.beat + 1}
+        self._say({"lease": lease, "released": True}, priority=record.term)
+
+    def granted(self, record: AgentRecord, settings: AgentSettings) -> None:
+        """Record who owns the agent now, and how it is run."""
+        now = self._now_micros()
+        patch = {
+            "owner": self._owner, "term": record.term, "lease_ms": self._lease_ms, "renewed_at": now,
+            "released": False, "command": list(settings.command), "mode": settings.mode, "restart": settings.restart,
+            "isolation": settings.isolation,
+        } | ({"policy": settings.policy} if settings.policy else {})  # fmt: skip
+        self._say(patch, priority=record.term, cleared=() if settings.policy else ("policy",))
+
+    def status(self, record: AgentRecord, observed: ObservedState, **more: Any) -> None:
+        """Record what the agent does.
+
+        Args:
+            record: What the log said before.
+            observed: The new status.
+            more: Further fields.
+        """
+        now = self._now_micros()
+        observed = observed._replace(why=observed.why[:_WHY_MAX])
+        given = observed._asdict()
+        patch = {
+            name: value for name, value in given.items() if name not in _WITHOUT_VALUE or value not in (0, "", None)
+        }  # fmt: skip
+        if observed.exit_status is not None:
+            patch["exit_status"] = observed.exit_status
+        transition = {
+            "at": now, "before": record.observed.status, "after": observed.status, "why": observed.why,
+            "term": record.term, "attempt": observed.attempt,
+        }  # fmt: skip
+        if observed.status != record.observed.status:
+            patch |= {"status_at": now, "transitions": [transition]}
+        patch |= more
+        cleared = tuple(sorted({*_WITHOUT_VALUE} - patch.keys()))
+        self._say(patch, priority=record.term, cleared=cleared)
+
+    def _say(self, patch: Mapping[str, Any], *, priority: int, cleared: tuple[str, ...] = ()) -> None:
+        # Of two observations with one priority the later one counts, also if the clock was set back between them.
+        self._last_at = max(self._now_micros(), self._last_at + 1)
+        source = Source(self._owner, self.token, "", "", self._seq)
+        self._seq += 1
+        self._log.observe(
+            self._entity, patch, source=source, observed_at=self._last_at, priority=priority, cleared=cleared,
+            allow_future=True,
+        )  # fmt: skip
+        self._log.flush()

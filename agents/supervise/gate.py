@@ -1,0 +1,64 @@
+"""The gate at which a paused agent waits: before a step (sdk), or before a model call is passed on (capture).
+
+It is a folder with two files. The owner creates `hold`, and removes it. Who reaches the gate while `hold` is there
+writes `held`, and waits until `hold` is gone. A file and not the log, because the gate is passed before each step: it
+costs one look at a folder, and agent and owner are on one machine. What is wanted, and that the agent waits, is in the
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_HOLD, _HELD = "hold", "held"
+_LOOK_S = 0.05
+
+
+class PauseGate:
+    """The gate of one agent. folder: exists, and only its owner and its agent use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hold = folder / _HOLD
+        self._held = folder / _HELD
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the agent should wait."""
+        return self._hold.exists()
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the agent waits at the closed gate."""
+        return self._held.exists()
+
+    def close(self) -> None:
+        """Let the agent wait from its next boundary on."""
+        self._held.unlink(missing_ok=True)
+        self._hold.touch()
+
+    def open(self) -> None:
+        """Let the agent go on."""
+        self._hold.unlink(missing_ok=True)
+        self._held.unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """Wait at the gate while it is closed."""
+        while self.is_closed:
+            self._reach()
+            time.sleep(_LOOK_S)
+
+    async def wait_async(self) -> None:
+        """As `wait`, while the event loop goes on."""
+        while self.is_closed:
+            self._reach()
+            await asyncio.sleep(_LOOK_S)
+
+    def _reach(self) -> None:
+        if not self._held.exists():
+            with suppress(OSError):  # the folder is gone, and the owner with it
+                self._held.touch()
+            if not self.is_closed:  # it was opened meanwhile
+                self._held.unlink(missing_ok=True)

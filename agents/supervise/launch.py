@@ -1,0 +1,100 @@
+"""The command and the environment with which an agent is started."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from refold.agents.supervise.contained import contained_command
+from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths
+from refold.agents.supervise.settings import AgentSettings, inherited
+from refold.agents.supervise.supervised import GUARD
+from refold.avro.errors import InputError
+
+_LIMITS = {
+    "processes": ("nproc", 1), "memory_mb": ("as", 1 << 20), "files": ("nofile", 1), "file_mb": ("fsize", 1 << 20),
+    "cpu_s": ("cpu", 1),
+}  # fmt: skip
+"""Each limit's name for prlimit, and its unit."""
+
+
+class AgentLaunch(NamedTuple):
+    """How an agent is started. contained: what is contained, as it is recorded."""
+
+    command: list[str]
+    environment: dict[str, str]
+    contained: dict[str, Any]
+
+
+def launch_of(
+    settings: AgentSettings, log_url: str, environment: Mapping[str, str], capture_command: Sequence[str], folder: Path
+) -> AgentLaunch:
+    """Return how an agent is started.
+
+    Args:
+        settings: The agent.
+        log_url: Its log, with an absolute path.
+        environment: The supervisor's variables.
+        capture_command: Runs a program whose model calls are captured, up to its options.
+        folder: The agent's folder in the user's state.
+
+    Raises:
+        InputError: It cannot be started as the file says; the message says why.
+    """
+    given = settings.environment(environment)
+    variables = {"PYTHONUNBUFFERED": "1", **inherited(environment), **given, "REFOLD_LOG": log_url}
+    limits = {name: limit for name, limit in msgspec.structs.asdict(settings.limits).items() if limit is not None}
+    contained: dict[str, Any] = {"isolation": settings.isolation, "limits": limits}
+    if settings.isolation == "bubblewrap":
+        command, more = _contained(settings, log_url, environment, folder, limits)
+        contained |= more
+    else:
+        if "processes" in limits and os.geteuid() == 0:
+            raise InputError("limits.processes: the kernel does not apply it to root; run refold up as another user")
+        command = _limited(limits, settings.command)
+    if settings.mode == "capture":
+        options = ["--log", log_url, "--agent", settings.name]
+        options += ["--upstream", settings.upstream] if settings.upstream else []
+        options += ["--policy", settings.policy] if settings.policy else []
+        command = [*capture_command, *options, "--", *command]
+    elif settings.policy:
+        variables[GUARD] = settings.policy
+    return AgentLaunch(command, variables, contained)
+
+
+def _contained(
+    settings: AgentSettings, log_url: str, environment: Mapping[str, str], folder: Path, limits: Mapping[str, int]
+) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
+    """Return the command of a contained agent, and what is contained."""
+    hidden = hidden_paths(log_url, str(folder.parent), environment, settings.hide)
+    prefix = bubblewrap(settings.work, hidden)
+    group, processes = "", limits.get("processes")
+    if processes is not None:
+        group = group_for(hashlib.sha256(str(folder).encode()).hexdigest()[:16])
+        if not group and os.geteuid() == 0:
+            raise InputError("limits.processes: no control group can be made here, and root has no rlimit of it")
+    inner = {name: limit for name, limit in limits.items() if name != "processes" or not group}
+    contained = {
+        "file_system": f"read-only but for {settings.work}", "hidden": ["/tmp", "/run", *hidden],
+        "network": "the capture proxy only", "processes": "a namespace of its own",
+    }  # fmt: skip
+    if processes is not None:
+        contained["limited_by"] = "a control group" if group else "an rlimit"
+    return contained_command(prefix, group, processes, _limited(inner, settings.command)), contained
+
+
+def _limited(limits: Mapping[str, int], command: Sequence[str]) -> list[str]:
+    """Return a command that runs another with limits on its resources."""
+    options = [f"--{_LIMITS[name][0]}={limit * _LIMITS[name][1]}" for name, limit in limits.items()]
+    if not options:
+        return list(command)
+    program = shutil.which("prlimit")
+    if program is None:
+        raise InputError("its limits need the program prlimit (util-linux), which is not on PATH here")
+    return [program, *options, "--", *command]

@@ -1,0 +1,130 @@
+"""Who owns an agent, what it should do, and what it does: decided from its records in the log's order. Pure.
+
+1. A supervisor requests an agent by an act `claimed` with a new token, which names the last claim and the last beat
+   that it had seen. It is granted if at its position that is still the last beat of the last claim; else it is denied
+   for good. So of several requests the first is granted, and a renewal that comes first denies them all.
+2. A granted claim has the next term, a fencing number. `renewed` counts only for the last claim, and only with the next
+   beat; `released` ends it. Acts of earlier claims count for nothing.
+3. When a claim may be requested is not decided here but by clocks (owner.py): a claim that is open is requested only
+   when its last beat is older than its lease.
+4. A status counts if it was recorded by the last claim, whose token is its source's run. It has the term as its
+   priority. So also where only the folded state is read, no status of an earlier owner hides one of a later owner.
+5. Of the requests of people, the one with the highest number counts. Two that were made at once have the same number:
+   of them the later one counts, as in the folded state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from refold.avro.observation import Observation
+from refold.reducers.order import order_key
+
+ACTIVE = frozenset({"starting", "running", "pausing", "paused", "stopping"})
+"""In these statuses a process may exist, unless its owner is gone."""
+
+
+DESIRED = ("running", "paused", "stopped")
+
+
+class DesiredState(NamedTuple):
+    """What an agent should do: running, paused or stopped; empty if nobody requested anything.
+
+    number: of the request. at: microseconds.
+    """
+
+    what: str = ""
+    number: int = 0
+    by: str = ""
+    why: str = ""
+    at: int = 0
+
+
+class ObservedState(NamedTuple):
+    """What an agent does, as its owner recorded it. The names are those of the fields of the type `agent`.
+
+    status: empty if nothing was recorded. restart_at: microseconds. handled: the number of the request that was
+    followed.
+    """
+
+    status: str = ""
+    why: str = ""
+    run: str = ""
+    attempt: int = 0
+    failures: int = 0
+    handled: int = 0
+    restart_at: int = 0
+    pid: int = 0
+    process_start: int = 0
+    boot: str = ""
+    host: str = ""
+    exit_status: int | None = None
+
+
+_NOTHING_DESIRED, _NOTHING_OBSERVED = DesiredState(), ObservedState()
+
+
+@dataclass(slots=True)
+class AgentRecord:
+    """What the log says of one agent below `offset`; updated by `take`.
+
+    token: the last claim, empty if there was none. beat: its last one. is_open: whether it was not released. term: how
+    many claims were granted. tokens: every claim that was requested.
+    """
+
+    offset: int = 0
+    token: str = ""
+    beat: int = 0
+    is_open: bool = False
+    term: int = 0
+    lease_ms: int = 0
+    owner: str = ""
+    desired: DesiredState = _NOTHING_DESIRED
+    observed: ObservedState = _NOTHING_OBSERVED
+    tokens: set[str] = field(default_factory=set)
+    _desired_order: tuple[int, bytes] = (0, b"")
+
+    def take(self, observation: Observation, observation_id: bytes) -> None:
+        """Apply the next observation of the agent, in log order."""
+        patch = observation.patch
+        lease = patch.get("lease")
+        if isinstance(lease, Mapping):
+            self._lease(lease, patch)
+        if "desired" in patch:
+            self._desire(observation, observation_id)
+        if "status" in patch and observation.source.run == self.token:
+            self.observed = _observed(patch)
+
+    def _lease(self, lease: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
+        token, act, beat = lease["token"], lease["act"], lease["beat"]
+        if act == "claimed":
+            if token not in self.tokens and (lease.get("after") or "", beat) == (self.token, self.beat):
+                self.token, self.beat, self.is_open = token, 0, True
+                self.term += 1
+                self.lease_ms = patch.get("lease_ms") or 0
+                self.owner = patch.get("owner") or ""
+            self.tokens.add(token)
+        elif token == self.token and self.is_open and beat == self.beat + 1:
+            self.beat = beat
+            self.is_open = act == "renewed"
+
+    def _desire(self, observation: Observation, observation_id: bytes) -> None:
+        patch = observation.patch
+        order = (observation.priority, order_key(observation, observation_id))
+        if order > self._desired_order:
+            self._desired_order = order
+            self.desired = DesiredState(
+                _text(patch, "desired"), observation.priority, _text(patch, "desired_by"), _text(patch, "desired_why"),
+                patch.get("desired_at") or 0,  # type: ignore[arg-type]
+            )  # fmt: skip
+
+
+def _text(patch: Mapping[str, Any], name: str) -> str:
+    value = patch.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _observed(patch: Mapping[str, Any]) -> ObservedState:
+    return ObservedState(**{name: patch[name] for name in ObservedState._fields if name in patch})

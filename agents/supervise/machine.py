@@ -1,0 +1,169 @@
+"""What an owner does next about its agent. Pure: the same record, process and time give the same decision.
+
+    stopped, unknown, none --start--> starting --> running --> ended | failed
+                                                   running --failed, may be tried again--> waiting --time--> starting
+                                                   running --pause--> pausing --held--> paused --resume--> running
+                                                   running --stop--> stopping --> stopped
+
+1. A process that ended is recorded before anything else is decided.
+2. A request of a person counts once: an agent that ended or failed is started again only by a newer request, or by its
+   restart policy.
+3. A process that was to be stopped is `stopped`, however it ended.
+4. An agent that should be paused and has no process gets none until it is resumed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from refold.agents.supervise.lease import AgentRecord, ObservedState
+from refold.agents.supervise.settings import AgentSettings
+
+
+class ProcessView(NamedTuple):
+    """The process of an agent as its owner sees it. Without one, nothing is set.
+
+    exit_status: of the one that ended, negative for a signal; None while it runs. failure: why it could not be started,
+    or why nothing is known of its end. is_refused: whether another attempt would be refused too. ran_s: for how long it
+    ran, seconds. is_held: whether it waits at a boundary.
+    """
+
+    pid: int = 0
+    is_there: bool = False
+    exit_status: int | None = None
+    failure: str = ""
+    is_refused: bool = False
+    ran_s: float = 0.0
+    is_held: bool = False
+
+
+class Deed(Enum):
+    """What the owner must do, besides recording a status."""
+
+    NOTHING = ""
+    START = "start"
+    STOP = "stop"
+    HOLD = "hold"
+    LET_GO = "let go"
+
+
+class NextMove(NamedTuple):
+    """The status to record before the deed; None: what is recorded stays true."""
+
+    deed: Deed = Deed.NOTHING
+    observed: ObservedState | None = None
+
+
+def next_move(
+    record: AgentRecord, process: ProcessView, settings: AgentSettings, now: int, outcome: str = ""
+) -> NextMove:
+    """Return what the owner of an agent does next.
+
+    Args:
+        record: What the log says of the agent.
+        process: Its process.
+        settings: How it is run.
+        now: The time, microseconds.
+        outcome: How the run ended that a process would continue; empty if it did not end.
+    """
+    observed = record.observed._replace(handled=record.desired.number)
+    if process.failure or process.exit_status is not None:
+        return NextMove(observed=_ended(record, process, settings, now, outcome))
+    move = _with_process(record, process, observed) if process.is_there else _without_process(
+        record, observed, now, outcome
+    )  # fmt: skip
+    is_new = record.observed.handled < record.desired.number
+    if move == NextMove() and is_new and observed.status == record.desired.what:
+        return NextMove(observed=observed)  # there is nothing to do, and that is recorded too
+    return move
+
+
+def _with_process(record: AgentRecord, process: ProcessView, observed: ObservedState) -> NextMove:
+    wanted, status = record.desired.what, observed.status
+    if status == "starting" and process.pid:
+        return NextMove(observed=observed._replace(status="running", why="its process runs", pid=process.pid))
+    if wanted == "stopped" and status not in ("stopping", "starting"):
+        return NextMove(Deed.STOP, observed._replace(status="stopping", why=_asked(record)))
+    if wanted == "paused" and status == "running":
+        return NextMove(Deed.HOLD, observed._replace(status="pausing", why=_asked(record)))
+    if wanted == "paused" and status == "pausing" and process.is_held:
+        return NextMove(observed=observed._replace(status="paused", why="it waits at a boundary"))
+    if wanted == "running" and status in ("pausing", "paused"):
+        return NextMove(Deed.LET_GO, observed._replace(status="running", why=_asked(record)))
+    return NextMove()
+
+
+def _without_process(record: AgentRecord, observed: ObservedState, now: int, outcome: str) -> NextMove:
+    wanted, status, before = record.desired.what, observed.status, record.observed
+    is_new = before.handled < record.desired.number
+    if wanted != "running":
+        is_over = status in ("ended", "failed") and not is_new
+        return NextMove() if status == wanted or not wanted or is_over else _rest(observed, wanted, record)
+    if status in ("ended", "failed") and not is_new:
+        return NextMove()
+    if status == "waiting" and now < observed.restart_at and not is_new:
+        return NextMove()
+    if observed.run and outcome == "succeeded" and status not in ("ended", "failed", "waiting", ""):
+        why = "its run succeeded before its process ended"
+        return NextMove(observed=_without(observed)._replace(status="ended", why=why, failures=0))
+    if status in ("ended", "failed"):
+        observed = observed._replace(failures=0)
+    run = "" if status == "ended" or outcome == "succeeded" else observed.run
+    why = "its wait is over" if status == "waiting" and not is_new else _asked(record)
+    return NextMove(Deed.START, _without(observed)._replace(
+        status="starting", why=why, run=run, attempt=observed.attempt + 1, exit_status=None
+    ))  # fmt: skip
+
+
+def _rest(observed: ObservedState, status: str, record: AgentRecord) -> NextMove:
+    """Record that an agent without a process is stopped or paused. The run of one that ended is over."""
+    run = "" if observed.status == "ended" else observed.run
+    return NextMove(observed=_without(observed)._replace(status=status, why=_asked(record), run=run))
+
+
+def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, now: int, outcome: str) -> ObservedState:
+    """Return the status after the end of a process."""
+    before, status = record.observed, process.exit_status
+    observed = _without(before)._replace(exit_status=status, handled=record.desired.number)
+    if before.status == "stopping":
+        return observed._replace(status="stopped", why=before.why, failures=0)
+    has_succeeded = status == 0 or (outcome == "succeeded" and bool(before.run) and not process.failure)
+    how = process.failure or _exit_text(status or 0)
+    if has_succeeded and settings.restart != "always":
+        return observed._replace(status="ended", why=how, failures=0)
+    if has_succeeded:
+        failures = 0
+        wait_s = settings.backoff_s
+        observed = observed._replace(run="")
+    else:
+        failures = (0 if process.ran_s > settings.reset_s else before.failures) + 1
+        is_given_up = settings.retries is not None and failures > settings.retries
+        if settings.restart == "never" or is_given_up or process.is_refused:
+            more = f", for the {failures}th time in a row" if is_given_up and failures > 1 else ""
+            return observed._replace(status="failed", why=how + more, failures=failures)
+        wait_s = settings.backoff_after(failures)
+    return observed._replace(
+        status="waiting", why=how, failures=failures, restart_at=now + int(wait_s * 1e6)
+    )  # fmt: skip
+
+
+def _without(observed: ObservedState) -> ObservedState:
+    return observed._replace(pid=0, process_start=0, boot="", restart_at=0)
+
+
+def _exit_text(status: int) -> str:
+    return f"a signal ended it: {-status}" if status < 0 else f"it exited with {status}"
+
+
+def _asked(record: AgentRecord) -> str:
+    desired = record.desired
+    return f"{desired.by or 'somebody'} requested: {desired.what}" + (f", because {desired.why}" if desired.why else "")
+
+
+def needs_outcome(record: AgentRecord, process: ProcessView) -> bool:
+    """Tell whether `next_move` needs to know how the run ended that a process would continue."""
+    if process.exit_status is not None or process.is_there or process.failure:
+        return process.exit_status is not None
+    is_new = record.observed.handled < record.desired.number
+    return record.desired.what == "running" and (is_new or record.observed.status not in ("ended", "failed", "waiting"))

@@ -1,0 +1,49 @@
+"""What a supervisor tells an agent's process by its environment.
+
+REFOLD_RUN    the id of the run that the process begins, or resumes if it was begun
+REFOLD_GATE   the folder of the gate at which it waits while it is paused (gate.py)
+REFOLD_GUARD  the policy of its runs
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from refold.agents.supervise.gate import PauseGate
+
+if TYPE_CHECKING:
+    from refold.agents.policy.guard import Guarding
+    from refold.streams.client import Log
+
+RUN, GATE, GUARD = "REFOLD_RUN", "REFOLD_GATE", "REFOLD_GUARD"
+
+
+def given_gate() -> PauseGate | None:
+    """Return the gate of the agent that this process runs; None if it is not supervised."""
+    folder = os.environ.get(GATE)
+    return PauseGate(Path(folder)) if folder else None
+
+
+def as_supervised(
+    log: Log, id: str | None, resume: str | None, guard: Guarding | None
+) -> tuple[str | None, str | None, Guarding | None]:  # fmt: skip
+    """Return the id, the run to resume, and the policy of a run of this process.
+
+    The first run of which neither id nor resume is given is the one that the supervisor names: it is resumed if it was
+    begun before. The variable is then removed from the environment, so that no process that this one starts makes the
+    same run.
+
+    Args:
+        log: The log of the run.
+        id: The id that the code gives, if any.
+        resume: The run to resume that the code gives, if any.
+        guard: The policy that the code gives, if any.
+    """
+    from refold.agents.recorder.observations import run_entity
+
+    guard = os.environ.get(GUARD) or None if guard is None else guard
+    if id is None and resume is None and (given := os.environ.pop(RUN, "")):
+        return (None, given, guard) if log.states([run_entity(given)]) else (given, None, guard)
+    return id, resume, guard

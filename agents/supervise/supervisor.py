@@ -1,0 +1,68 @@
+"""A supervisor: it owns agents of a log, and runs them. owner.py describes what it does for each one.
+
+An agent never waits for another one's process: no step of an owner blocks on a process. If an owner fails by a defect
+or by the log, that is said, and the others go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from refold.agents.supervise.owner import AgentOwner, SupervisorSettings
+from refold.agents.supervise.settings import AgentSettings
+from refold.avro.errors import RefoldError
+from refold.streams.client import Log
+
+TICK_S = 0.25
+
+
+class Supervisor:
+    """Runs agents. For one thread, the log's."""
+
+    def __init__(self, log: Log, agents: Mapping[str, AgentSettings], by: SupervisorSettings) -> None:
+        """Take care of agents. agents: by name."""
+        self._say = by.say
+        self._owners = {name: AgentOwner(log, settings, by) for name, settings in agents.items()}
+        self._problems: dict[str, str] = {}
+
+    def run(self, is_stopped: Callable[[float], bool], *, is_until_done: bool = False) -> bool:
+        """Run the agents until a stop, then end them.
+
+        Args:
+            is_stopped: Waits for at most so many seconds; returns whether to stop.
+            is_until_done: Whether to stop when no agent has anything to do: each ended, failed, or was stopped.
+
+        Returns:
+            Whether no agent had failed.
+        """
+        while not is_stopped(TICK_S):
+            for name, owner in self._owners.items():
+                self._tried(name, owner.tick)
+            if is_until_done and all(owner.is_done for owner in self._owners.values()):
+                break
+        has_succeeded = not any(owner.has_failed for owner in self._owners.values())
+        self.end()
+        return has_succeeded
+
+    def end(self) -> None:
+        """End every agent, and give it up."""
+        ahead = dict(self._owners)
+        while ahead:
+            for name, owner in list(ahead.items()):
+                if self._tried(name, owner.end):
+                    del ahead[name]
+            time.sleep(TICK_S / 5)
+
+    def _tried(self, name: str, step: Callable[[], bool | None]) -> bool:
+        """Do a step of an owner; return its result. A problem is said once, until a step works again."""
+        try:
+            result = bool(step())
+        except (RefoldError, OSError) as error:
+            problem = " ".join(str(error).split())
+            if self._problems.get(name) != problem:
+                self._say(f"{name}: {problem}")
+            self._problems[name] = problem
+            return False
+        self._problems.pop(name, None)
+        return result

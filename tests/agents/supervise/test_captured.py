@@ -1,0 +1,210 @@
+"""Agents below the capture proxy: paused in a model call, and contained by bubblewrap."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.agents.state_home import state_folder
+from refold_tests.absent import without
+from refold_tests.child import children
+from refold_tests.model_server import ModelServer, Reply, model_server
+from refold_tests.supervised import Desk, Starting
+from refold_tests.supervising import supervisor
+
+pytestmark = pytest.mark.outside
+
+ASK = """
+import json, os, sys, time, urllib.request
+
+def ask(text):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer sk-of-the-agent"},
+    )
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["message"]["content"]
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Starting]:
+    with children() as starting:
+        yield starting
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "work").mkdir()
+    with Desk(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with model_server() as server:
+        yield server
+
+
+def declare(desk: Desk, server: ModelServer, code: str, more: str = "") -> None:
+    (desk.folder / "work" / "agent.py").write_text(ASK + code)
+    (desk.folder / "refold.toml").write_text(f"""
+[agents.desk]
+command = [{sys.executable!r}, "-S", "agent.py"]
+work = "work"
+mode = "capture"
+restart = "never"
+upstream = {server.url!r}
+{more}
+""")
+
+
+def test_a_captured_agent_is_paused_in_its_next_call(desk: Desk, start: Starting, server: ModelServer) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def mind(body: dict[str, object]) -> Reply:
+        asked.set()
+        go_on.wait(60)
+        return Reply(["done"])
+
+    server.mind = mind
+    declare(desk, server, "ask('one')\nask('two')\n")
+    supervisor(start, desk.url, desk.folder)
+    assert asked.wait(60)
+    desk.wish("paused")
+    desk.awaits_gate()
+    go_on.set()  # the first call is answered; the second is held
+    desk.awaits("paused")
+    assert len(server.requests) == 1
+    desk.wish("running")
+    desk.awaits("ended")
+    assert len(server.requests) == 2
+    assert {run.agent for run in desk.log.runs()} == {"desk"}
+
+
+def contains() -> bool:
+    return shutil.which("bwrap") is not None
+
+
+@pytest.fixture
+def bwrap() -> None:
+    if not contains():
+        without("needs the program bwrap")
+
+
+TRIES = """
+import errno, socket
+said = {}
+
+def tried(name, function):
+    try:
+        said[name] = function() or "did"
+    except OSError as error:
+        said[name] = errno.errorcode.get(error.errno, str(error.errno))
+
+def connected(address, family=socket.AF_INET):
+    with socket.socket(family) as it:
+        it.settimeout(20)
+        it.connect(address)
+
+def forked():
+    pids = []
+    try:
+        while len(pids) < 60:  # a fork bomb that is bounded on its own side too
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(60)
+                os._exit(0)
+            pids.append(pid)
+    finally:
+        said["forks"] = len(pids)
+        for pid in pids:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+
+paths = json.loads(sys.argv[1])
+tried("write work", lambda: open("result", "w").close())
+tried("write beside", lambda: open(paths["beside"], "w").close())
+tried("write etc", lambda: open("/etc/refold-was-here", "w").close())
+tried("write tmp", lambda: open("/tmp/refold-was-here", "w").close())
+tried("read log", lambda: str(len(os.listdir(paths["log"]))))
+tried("read state", lambda: str(len(os.listdir(paths["state"]))))
+tried("read hidden", lambda: open(paths["hidden"]).read() or "empty")
+tried("provider", lambda: connected(("127.0.0.1", paths["provider"])))
+tried("internet", lambda: connected(("192.0.2.1", 80)))
+tried("processes", lambda: str(len([each for each in os.listdir("/proc") if each.isdigit()])))
+tried("variables", lambda: ",".join(sorted(each for each in os.environ if each.startswith("REFOLD_"))) or "none")
+tried("mount", lambda: os.mkdir("/sys/fs/refold"))
+tried("bomb", forked)
+said["model"] = ask("hello")
+print(json.dumps(said))
+"""
+
+
+def test_a_contained_agent_reaches_its_work_folder_and_the_proxy_only(
+    desk: Desk, start: Starting, server: ModelServer, bwrap: None
+) -> None:
+    server.mind = lambda body: Reply(["an answer"])
+    (desk.folder / "secret").write_text("a secret")
+    state = state_folder("agents", desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"})
+    paths = {
+        "beside": f"{desk.folder}/beside", "log": f"{desk.folder}/log", "state": str(state),
+        "hidden": f"{desk.folder}/secret", "provider": int(server.url.rpartition(":")[2]),
+    }  # fmt: skip
+    declare(
+        desk, server, TRIES,
+        "isolation = 'bubblewrap'\nhide = ['secret']\n[agents.desk.limits]\nprocesses = 20\nmemory_mb = 2048\n",
+    )  # fmt: skip
+    toml = desk.folder / "refold.toml"
+    toml.write_text(toml.read_text().replace('"agent.py"]', f'"agent.py", {json.dumps(paths)!r}]'))
+    supervisor(start, desk.url, desk.folder)
+    row = desk.awaits("ended", "failed")
+    output = desk.output()
+    assert row.status == "ended", (row.why, output)
+    said = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+    forks = said.pop("forks")
+    assert 5 < forks < 20, "the bomb was bounded from outside"
+    assert int(said.pop("processes")) < 5, "it sees its own processes only"
+    assert said.pop("read hidden") in ("EACCES", "empty")
+    assert said == {
+        "write work": "did", "write beside": "did", "write etc": "EROFS", "write tmp": "did",
+        "read log": "0", "read state": "0",
+        "provider": "ECONNREFUSED", "internet": "ENETUNREACH", "variables": "none", "mount": said["mount"],
+        "bomb": "EAGAIN", "model": "an answer",
+    }  # fmt: skip
+    assert said["mount"] != "did"
+    assert not Path("/etc/refold-was-here").exists()
+    assert not Path("/tmp/refold-was-here").exists()
+    assert not (desk.folder / "beside").exists(), "/tmp, in which this folder is, is its own"
+    assert (desk.folder / "work" / "result").exists()
+    assert row.contained["network"] == "the capture proxy only"
+    assert row.contained["limits"] == {"processes": 20, "memory_mb": 2048}
+    [run] = desk.log.runs()
+    assert run.agent == "desk"
+
+
+def test_where_bubblewrap_is_refused_the_agent_does_not_start(
+    desk: Desk, start: Starting, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = desk.folder / "programs"
+    programs.mkdir()
+    fake = programs / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    declare(desk, server, "open('ran', 'w')\n", "isolation = 'bubblewrap'")
+    supervisor(start, desk.url, desk.folder)
+    row = desk.awaits("failed")
+    assert row.why == (
+        'isolation = "bubblewrap": the kernel refuses it here: bwrap: No permissions to create new namespace'
+    )
+    assert row.attempt == 0
+    assert not (desk.folder / "work" / "ran").exists()

@@ -1,0 +1,121 @@
+"""Who owns an agent: the log's order decides, and every reader decides alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from refold.agents.supervise.lease import AgentRecord
+from refold.avro.observation import Observation, Source
+
+
+class Story:
+    """Records of one agent, each with an id of its own."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Observation, bytes]] = []
+
+    def say(self, patch: dict[str, Any], by: str = "", priority: int = 0, at: int = 0) -> None:
+        observation = Observation("agent/a", at, source=Source("s", by), patch=patch, priority=priority)
+        self.written.append((observation, len(self.written).to_bytes(32, "big")))
+
+    def act(self, token: str, act: str, beat: int, after: str | None = None) -> None:
+        lease: dict[str, Any] = {"token": token, "act": act, "beat": beat, "after": after}
+        self.say({"lease": lease, "lease_ms": 30, "owner": f"owner of {token}"}, token)
+
+    def read(self, until: int | None = None) -> AgentRecord:
+        record = AgentRecord()
+        for observation, identity in self.written[:until]:
+            record.take(observation, identity)
+        return record
+
+
+def holder(record: AgentRecord) -> tuple[str, int, bool, int]:
+    return record.token, record.beat, record.is_open, record.term
+
+
+def test_the_first_request_is_granted_and_the_second_denied_for_good() -> None:
+    story = Story()
+    story.act("a", "claimed", 0)
+    story.act("b", "claimed", 0)
+    assert holder(story.read()) == ("a", 0, True, 1)
+    assert story.read().owner == "owner of a"
+    story.act("a", "released", 1)
+    story.act("b", "claimed", 1, "a")  # a token that was denied once
+    assert holder(story.read()) == ("a", 1, False, 1)
+    story.act("c", "claimed", 1, "a")
+    assert holder(story.read()) == ("c", 0, True, 2)
+
+
+def test_a_renewal_that_comes_first_denies_a_takeover() -> None:
+    story = Story()
+    story.act("a", "claimed", 0)
+    story.act("a", "renewed", 1)
+    story.act("b", "claimed", 0, "a")
+    assert holder(story.read()) == ("a", 1, True, 1)
+
+
+def test_a_renewal_that_comes_after_a_takeover_counts_for_nothing() -> None:
+    story = Story()
+    story.act("a", "claimed", 0)
+    story.act("b", "claimed", 0, "a")
+    story.act("a", "renewed", 1)
+    story.act("a", "released", 2)
+    assert holder(story.read()) == ("b", 0, True, 2)
+
+
+def test_only_the_last_claim_says_what_the_agent_does() -> None:
+    story = Story()
+    story.act("a", "claimed", 0)
+    story.say({"status": "running", "attempt": 1}, "a", 1)
+    story.act("b", "claimed", 0, "a")
+    story.say({"status": "stopped", "attempt": 1}, "a", 1)
+    assert story.read().observed.status == "running"
+    story.say({"status": "unknown", "attempt": 1}, "b", 2)
+    assert story.read().observed.status == "unknown"
+
+
+def test_the_request_with_the_highest_number_counts() -> None:
+    story = Story()
+    story.say({"desired": "running", "desired_by": "ann", "desired_at": 9}, "x", 1, at=500)
+    story.say({"desired": "paused", "desired_by": "bob"}, "y", 2, at=100)  # his clock is behind
+    assert story.read().desired[:3] == ("paused", 2, "bob")
+    story.say({"desired": "stopped"}, "z", 2, at=50)
+    assert story.read().desired.what == "paused"
+
+
+ACTS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from(["claimed", "renewed", "released"]), st.integers(0, 9)),
+    max_size=40,
+)
+
+
+@given(ACTS)
+@settings(max_examples=300)
+def test_whatever_supervisors_do_the_acts_that_count_are_a_chain(acts: list[tuple[str, str, int]]) -> None:
+    """Each supervisor read the log up to some earlier point, and acts by what it saw there."""
+    story = Story()
+    granted: list[str] = []
+    for number, (who, act, behind) in enumerate(acts):
+        seen = story.read(max(0, len(story.written) - behind))
+        mine = [each for each in granted if each.startswith(who)]
+        before = story.read()
+        if act == "claimed":
+            story.act(f"{who}{number}", "claimed", seen.beat, seen.token or None)
+        elif mine:
+            story.act(mine[-1], act, seen.beat + 1)
+        else:
+            continue
+        after = story.read()
+        if after.token != before.token:
+            # It was granted: its author had seen everything about ownership up to here.
+            assert (after.token, after.term) == (f"{who}{number}", before.term + 1)
+            assert (seen.token, seen.beat) == (before.token, before.beat)
+            granted.append(after.token)
+        elif holder(after) != holder(before):
+            assert before.is_open
+            assert mine[-1] == before.token
+            assert after.beat == before.beat + 1
+    assert len({*granted}) == len(granted) == story.read().term
