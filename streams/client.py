@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from refold.avro.blob import Blob
+from refold.avro.codec import reframed
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
 from refold.avro.errors import Expired, InputError, NotAnswerable, SchemaError, ValidationError
@@ -166,21 +167,30 @@ class Log:
 
     @_in_turn
     def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
-             blobs: Mapping[bytes, bytes]) -> None:  # fmt: skip
-        """Record an observation that was built elsewhere, under the definition it was built by."""
-        version = self._registered(self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0))
-        self._append(observation, version, blobs, observation_id)
+             blobs: Mapping[bytes, bytes], data: bytes | None = None) -> None:  # fmt: skip
+        """Record an observation that was built elsewhere, under the definition it was built by.
 
-    def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes],
-                observation_id: bytes | None = None) -> bytes:  # fmt: skip
+        Args:
+            observation: The observation.
+            observation_id: Its id.
+            definition: The definition.
+            blobs: The contents that it names, by their SHA-256.
+            data: Its framed bytes under the definition, with any wire id, if the caller has them.
+        """
+        version = self._registered(self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0))
+        codec = version.codec
+        own = codec.encode_observation(observation) if data is None else reframed(data, codec.schema_id)
+        self._put(observation, observation_id, own, blobs)
+
+    def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes]) -> bytes:
+        data, observation_id = version.codec.encode_identified(observation)
+        self._put(observation, observation_id, data, blobs)
+        return observation_id
+
+    def _put(self, observation: Observation, observation_id: bytes, data: bytes, blobs: Mapping[bytes, bytes]) -> None:
         for digest, content in blobs.items():
             self._port.blobs.put(digest, content)
-        if observation_id is None:
-            data, observation_id = version.codec.encode_identified(observation)
-        else:
-            data = version.codec.encode_observation(observation)
         self._port.append(observation, observation_id, data)
-        return observation_id
 
     def _writer(self, type_name: str) -> TypeVersion:
         """The version for writing a type: the user's file, else the log's newest, else the shipped one."""

@@ -57,7 +57,7 @@ class Incoming:
     def _each(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:
         for number, file in enumerate(self._files):
             for given in file.lines(progress[number] if progress else None):
-                take(*self._built(given, is_held))
+                take(*self._built(given, is_held), None)
 
     def _built(
         self, given: FileObservation, is_held: IsHeld

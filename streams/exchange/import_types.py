@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from refold.avro.blob import Blobs
 from refold.avro.definition import TypeDefinition
-from refold.avro.envelope import ObservationValidator, check_entity
+from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, SchemaError
 from refold.avro.json_line import LineReader
 from refold.avro.observation import Observation, type_of
@@ -39,7 +39,7 @@ class Vocabulary:
         self._shipped = shipped
         self._carried: dict[str, list[TypeDefinition]] = {}
         self._readers: dict[str, LineReader] = {}
-        self._doors: dict[str, ObservationValidator] = {}
+        self._writers: dict[str, TypeVersion] = {}
 
     def adopt(self, carried: Iterable[FileDefinition]) -> list[TypeDefinition]:
         """Add a file's definitions by offset, and return those to register, in that order.
@@ -66,7 +66,7 @@ class Vocabulary:
                 taken.append(each.definition)
         self._carried = {name: [each.definition for each in versions] for name, versions in by_type.items()}
         self._readers.clear()
-        self._doors.clear()
+        self._writers.clear()
         return taken
 
     def _newer(self, name: str, versions: list[FileDefinition]) -> list[FileDefinition]:
@@ -91,12 +91,18 @@ class Vocabulary:
             Fold(definition)  # a custom reducer that cannot run is refused here
             self._registry.add(definition)
 
-    def door(self, type_name: str) -> ObservationValidator:
-        """Return the write checks of a type; SchemaError if it is unknown."""
-        door = self._doors.get(type_name)
-        if door is None:
-            door = self._doors[type_name] = ObservationValidator(self._candidates(type_name)[0])
-        return door
+    def writer(self, type_name: str) -> TypeVersion:
+        """Return the definition to write a type with, with its checks and its codec. It counts as used.
+
+        Raises:
+            SchemaError: the type is unknown, or the log would not register the definition.
+        """
+        found = self._writers.get(type_name)
+        if found is None:
+            definition = self._candidates(type_name)[0]
+            self.use(definition)
+            found = self._writers[type_name] = TypeVersion(definition, 0, 0)
+        return found
 
     def read(self, line: Mapping[str, object], blobs: Blobs) -> tuple[Observation, bytes, TypeDefinition]:
         """Return the observation in a line, its id, and the definition to write it with.

@@ -2,7 +2,8 @@
 
 Every WINDOW observations the log is flushed and refreshed, so everything before an interruption is durable. Repeats are
 looked up in the log, and memory holds only the ids since the last flush. For a log that cannot look up an id without
-reading its records, memory holds the ids of all its records (some 100 bytes each).
+reading its records, memory holds the ids of all its records (some 100 bytes each). Nothing is looked up in a log that
+was empty and to which nobody else writes, for up to ALONE observations.
 
 `Recorder` is a log's `observe` for importers that build many observations and must not write before all are valid.
 """
@@ -13,16 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.ids import identify
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.streams.client import Log
 from refold.streams.exchange.import_types import Vocabulary
 from refold.streams.log.port import LogPort
 
 WINDOW = 20_000
+ALONE = 1_000_000
 
-Take: TypeAlias = Callable[[Observation, bytes, TypeDefinition, Mapping[bytes, bytes]], None]
-"""Called with an observation, its id, the definition it was built with, and the contents it names."""
+Take: TypeAlias = Callable[[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None], None]
+"""Called with an observation, its id, the definition it was built with, the contents it names, and its framed bytes
+under any wire id; None if they are not known."""
 
 
 class Intake:
@@ -35,6 +37,8 @@ class Intake:
         self._log = log
         self._recent: set[bytes] = set()
         self._held = None if log.port.finds_at_once else _Held(log.port)
+        # The ids that this has recorded, as long as the log holds no other record.
+        self._alone: set[bytes] | None = None if any(log.port.ends().values()) else set()
         self.read = 0
         self.new = 0
         self.durable = 0
@@ -51,14 +55,17 @@ class Intake:
         observation_id: bytes,
         definition: TypeDefinition,
         blobs: Mapping[bytes, bytes],
+        data: bytes | None = None,
     ) -> None:
-        """Record an observation, unless the log has it."""
+        """Record an observation, unless the log has it. The arguments are those of `Take`."""
         self.read += 1
         self.entities.add(observation.entity)
         if observation_id in self._recent or self._has(observation_id):
             return
-        self._log.take(observation, observation_id, definition, blobs)
+        self._log.take(observation, observation_id, definition, blobs, data)
         self._recent.add(observation_id)
+        if self._alone is not None:
+            self._alone.add(observation_id)
         self.new += 1
         if len(self._recent) >= WINDOW:
             self.flush()
@@ -70,9 +77,13 @@ class Intake:
         if self._held is not None:
             self._held.read_on()
         self._recent.clear()
+        if self._alone is not None and not len(self._alone) == sum(self._log.port.ends().values()) < ALONE:
+            self._alone = None
         self.durable = self.read
 
     def _has(self, observation_id: bytes) -> bool:
+        if self._alone is not None:
+            return observation_id in self._alone
         if self._held is not None:
             return observation_id in self._held.ids
         return self._log.port.find(observation_id) is not None
@@ -129,10 +140,9 @@ class Recorder:
         Raises:
             InputError: the observation is invalid.
         """
-        door = self._vocabulary.door(type_of(entity))
-        self._vocabulary.use(door.definition)
+        version = self._vocabulary.writer(type_of(entity))
         blobs: dict[bytes, bytes] = {}
-        observation = door.build(
+        observation = version.door.build(
             entity,
             patch,
             observed_at=observed_at,
@@ -143,6 +153,6 @@ class Recorder:
             link=link,
             blobs=blobs,
         )
-        observation_id = identify(observation)
-        self._take(observation, observation_id, door.definition, blobs)
+        data, observation_id = version.codec.encode_identified(observation)
+        self._take(observation, observation_id, version.definition, blobs, data)
         return observation_id.hex()

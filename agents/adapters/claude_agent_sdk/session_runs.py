@@ -107,7 +107,7 @@ class SessionRuns:
             vocabulary = Vocabulary(self._log.port.registry, {}, shipped_types())
 
         def definition(type_name: str) -> TypeDefinition:
-            return vocabulary.door(type_name).definition
+            return vocabulary.writer(type_name).definition
 
         known = recent(self._recorded, session, set, SESSIONS_KEPT)
         checked, new = Recorder(vocabulary, lambda *each: None), Recorder(vocabulary, partial(self._take, known))
@@ -121,14 +121,14 @@ class SessionRuns:
 
     def _take(
         self, known: set[bytes], observation: Observation, observation_id: bytes, definition: TypeDefinition,
-        blobs: Mapping[bytes, bytes],
+        blobs: Mapping[bytes, bytes], data: bytes | None,
     ) -> None:  # fmt: skip
         """Record an observation, unless it was recorded. If it is recorded again, it is the same one, by its id."""
         if observation_id in known:
             return
         with self._log.turn:
             if not self._log.port.finds_at_once or self._log.port.find(observation_id) is None:
-                self._log.take(observation, observation_id, definition, blobs)
+                self._log.take(observation, observation_id, definition, blobs, data)
         known.add(observation_id)
 
 

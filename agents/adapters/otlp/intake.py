@@ -162,7 +162,7 @@ class SpanIntake:
     def _record(self, log: AgentLog, vocabulary: Vocabulary, spans: list[SentSpan]) -> SpansRecorded:
         rejected, why = 0, ""
         for span in spans:
-            made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes]]] = []
+            made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None]] = []
             recorder = Recorder(vocabulary, lambda *each: made.append(each))  # noqa: B023  # used at once
             try:
                 observe_span(span, recorder.observe)

@@ -214,7 +214,7 @@ def _patch(vocabulary: Vocabulary, entity: str, assignments: tuple[str, ...]) ->
 
 
 def _door(vocabulary: Vocabulary, entity: str) -> ObservationValidator:
-    return vocabulary.door(type_of(entity))
+    return vocabulary.writer(type_of(entity)).door
 
 
 def _check(place: LogTarget, entity: str, assignments: tuple[str, ...], given: dict[str, Any]) -> None:

@@ -65,8 +65,9 @@ def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | N
     found = Imports()
 
     def take(
-        observation: Observation, observation_id: bytes, definition: TypeDefinition, blobs: Mapping[bytes, bytes]
-    ) -> None:
+        observation: Observation, observation_id: bytes, definition: TypeDefinition, blobs: Mapping[bytes, bytes],
+        data: bytes | None,
+    ) -> None:  # fmt: skip
         found.ids.append(observation_id.hex())
         found.by_id[observation_id.hex()] = observation
         found.blobs.update(blobs)
