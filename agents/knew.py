@@ -69,7 +69,7 @@ class UnreadStep(NamedTuple):
     why: str
 
 
-def heard_in(
+def answers_in(
     log: Log, vault: ValueCipher, steps: Iterable[EntityView], cut: Cut
 ) -> tuple[list[ReceivedAnswer], list[UnreadStep]]:
     """Return the answers in some steps, in the order in which they were received.
@@ -200,7 +200,7 @@ def knew(
         found = sorted(latest.values(), key=lambda each: (each.at, each.run, each.step))
     held = log.states(dict.fromkeys(each.entity for each in found), point.cut)
     known = tuple(_known(log, each, held.get(each.entity), point.cut) for each in found)
-    heard, unheard = heard_in(log, vault, steps, last)
+    heard, unheard = answers_in(log, vault, steps, last)
     heard = [each for each in heard if micros is None or each.at <= micros]
     return Knowledge(point, known, tuple(heard if every else last_answers(heard)), tuple(unheard))
 

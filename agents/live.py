@@ -21,7 +21,7 @@ from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.policy.decision_log import DecisionLog
 from refold.agents.policy.guard import TAG, Guard, GuardedAnswers, GuardedSink, guard_of
 from refold.agents.policy.rules import Policy
-from refold.agents.recorder.answers import WORLD, Answers, Within
+from refold.agents.recorder.answers import WORLD, Answers, ChildAnswers
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.log_backend import LogReach, read_again
@@ -56,8 +56,8 @@ class LiveChildren:
     """Creates the nested runs of a run in a log: in the log, or in memory if they ended. See recorder/children.py."""
 
     def __init__(
-        self, live: Live, log: Log, around: RuntimeContext, vault: ValueCipher, head: Recording, redact: RunRedactor,
-        start_of: StartOf, guard: Guard | None,
+        self, live: LiveRuns, log: Log, runtime: RuntimeContext, vault: ValueCipher, head: Recording,
+        redact: RunRedactor, start_of: StartOf, guard: Guard | None,
     ) -> None:  # fmt: skip
         """Set up the nested runs of one run.
 
@@ -73,7 +73,7 @@ class LiveChildren:
         """
         self._live = live
         self._log = log
-        self._around = around
+        self._runtime = runtime
         self._vault = vault
         self._head = head
         self._redact = redact
@@ -88,12 +88,12 @@ class LiveChildren:
                 f"one was asked of {url}"
             )
 
-    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
+    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children."""
         parent = self._head
         head = msgspec.structs.replace(
             head, kind=head.kind or parent.kind, user=head.user or parent.user, redacted=parent.redacted,
-            started_at=self._around.now_micros(),
+            started_at=self._runtime.now_micros(),
         )  # fmt: skip
         attempt = 1
         if within.is_sought or given.is_named:
@@ -110,7 +110,7 @@ class LiveChildren:
             call, attempt, self._guard,
         )  # fmt: skip
 
-    def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> Within:
+    def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> ChildAnswers:
         """Return what is recorded of a nested run with that id, which this run began before its process ended.
 
         Raises:
@@ -120,9 +120,9 @@ class LiveChildren:
         if not is_sought or (found.caller, found.caller_step) != (head.caller, head.caller_step):
             raise InputError(f"run {head.run} is recorded already: give another id, or no id")
         if found.status != "ended":
-            return Within(Resumer(found), found)
+            return ChildAnswers(Resumer(found), found)
         call.expect(found)
-        return Within(EndedRunAnswers(found), found, is_whole=True)
+        return ChildAnswers(EndedRunAnswers(found), found, is_whole=True)
 
     def _in_memory(self, recording: Recording, answers: Answers, call: ChildCall) -> Run:
         def fields(entity: str, answer: Plain) -> Mapping[str, Any]:
@@ -136,12 +136,12 @@ class LiveChildren:
         return for_run(self._redact, fresh_key)  # fresh_key is not called: the parent's redactor has a key
 
 
-class Live:
+class LiveRuns:
     """Creates the runs of one log."""
 
-    def __init__(self, log: Log, around: RuntimeContext, vault: ValueCipher) -> None:
+    def __init__(self, log: Log, runtime: RuntimeContext, vault: ValueCipher) -> None:
         self._log = log
-        self._around = around
+        self._runtime = runtime
         self._vault = vault
 
     def begin(
@@ -306,15 +306,15 @@ class Live:
         sink: RunSink = own
         start_of = start_of or self._start_of(head, is_resumed=attempt > 1)
         ledger = self._ledger(redact, seq, start_of)
-        children = LiveChildren(self, self._log, self._around, self._vault, head, redact, start_of, guard)
+        children = LiveChildren(self, self._log, self._runtime, self._vault, head, redact, start_of, guard)
         reach = LogReach(self._log, ledger, head.agent, head.run, seq)
         if guard is not None:
             decisions = DecisionLog(self._log, head, own, seq, partial(self._vault.seal, run_key(head.run)))
-            answers = GuardedAnswers(answers, guard, head.run, self._around.now_micros, decisions)
+            answers = GuardedAnswers(answers, guard, head.run, self._runtime.now_micros, decisions)
             sink = GuardedSink(own, guard, head.run, redact)
         if (gate := given_gate()) is not None:
             sink = GatedSink(sink, gate, self._log.flush)
-        chance = Nondeterminism(self._around.now_micros, self._around.new_id)
+        chance = Nondeterminism(self._runtime.now_micros, self._runtime.new_id)
         return Run(
             given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
             children=children, call=call,
@@ -351,7 +351,7 @@ class Live:
             return Source(order.agent, order.run, order.step.rpartition("#")[2], order.tool, next(seq))
 
         return Ledger(
-            self._log, self._around.now_micros, self._around.new_id, keeper=self._vault, redact=redact,
+            self._log, self._runtime.now_micros, self._runtime.new_id, keeper=self._vault, redact=redact,
             new_source=source, start_of=start_of,
         )  # fmt: skip
 
@@ -439,12 +439,12 @@ class CapturedRun:
         return {"source": source, "observed_at": at, "causes": [self.sink.last] if self.sink.last else []}
 
 
-class Capturing:
+class CaptureRecorder:
     """Begins runs of one log that are recorded from outside of the agent's code."""
 
-    def __init__(self, live: Live, redacting: Callable[[], RunRedactor], around: RuntimeContext) -> None:
+    def __init__(self, live: LiveRuns, redacting: Callable[[], RunRedactor], runtime: RuntimeContext) -> None:
         """Use a log. redacting: returns a redactor for one run. around: the log's clock and ids."""
-        self.around = around
+        self.runtime = runtime
         self._live = live
         self._redacting = redacting
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from refold.agents.entry import Agent
     from refold.agents.journal.record import Plain, Recording
     from refold.agents.knew import Knowledge
-    from refold.agents.live import Capturing, Live
+    from refold.agents.live import CaptureRecorder, LiveRuns
     from refold.agents.policy.decision_log import ApprovalQuestion
     from refold.agents.policy.guard import Guarding
     from refold.agents.policy.rules import Policy
@@ -107,12 +107,12 @@ class AgentLog(Log):
                 raise InputError(
                     f"run {caller.id} checks its nested runs by its own policy: give guard= to the outer run"
                 )
-            found: Run = caller.begin_within(head, RunOptions(entry, sample, strays, bool(id)), self.port.url)
+            found: Run = caller.begin_child_run(head, RunOptions(entry, sample, strays, bool(id)), self.port.url)
             return found
-        around = self._around
+        runtime = self._runtime
         if id and self.states([run_entity(id)]):
             raise InputError(f"run {id} is recorded already: continue it with resume=, or give another id")
-        head = replace(head, run=id or around.new_id(), started_at=around.now_micros(), redacted=is_redacting(redact))
+        head = replace(head, run=id or runtime.new_id(), started_at=runtime.now_micros(), redacted=is_redacting(redact))
         return self._live.begin(head, entry, self._redacting(redact), sample, strays, policy_of(guard))
 
     def _resumed(
@@ -221,12 +221,12 @@ class AgentLog(Log):
 
         from refold.agents.policy.guard import policy_of
         from refold.agents.replay.child_head import ForkChanges
-        from refold.agents.replay.forked import Forked
+        from refold.agents.replay.forked import ForkAnswers
         from refold.agents.replay.patch import read_patch
 
         changes = ForkChanges(state, drop, input, results, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
-        answers = Forked(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask, stand_ins=stand_ins)
+        answers = ForkAnswers(parent, at, read_patch(head.patch), policy, allow=allow, ask=ask, stand_ins=stand_ins)
         before = replace(parent, steps=tuple(step for step in parent.steps if step.number <= at))
         return self._live.fork(head, entry or self._entry(run), redacting, answers, policy_of(guard), before)
 
@@ -266,7 +266,7 @@ class AgentLog(Log):
 
     def now_micros(self) -> int:
         """Return the time of this log's clock, microseconds since 1970."""
-        return self._around.now_micros()
+        return self._runtime.now_micros()
 
     def fork_confined(
         self, run: str, agent: Agent | str | None = None, *, at: int,
@@ -292,15 +292,15 @@ class AgentLog(Log):
         from refold.agents.entry import entry_for
         from refold.agents.redaction.redactor import Redactor
         from refold.agents.replay.child_head import ForkChanges
-        from refold.agents.replay.forked import Forked
+        from refold.agents.replay.forked import ForkAnswers
         from refold.agents.replay.patch import read_patch
 
         entry = entry_for(agent) if callable(agent) else agent or self._required_entry(run)
         changes = ForkChanges(state, drop, input, results, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, code_version, tags, redact)
-        Forked(parent, at, read_patch(head.patch), "recorded")  # raises if this cannot be forked
+        ForkAnswers(parent, at, read_patch(head.patch), "recorded")  # raises if this cannot be forked
         forked_confined(
-            lambda: self._live.fork_sink(head, entry, redacting), entry, head, parent, self._around.now_micros,
+            lambda: self._live.fork_sink(head, entry, redacting), entry, head, parent, self._runtime.now_micros,
             fields=self._fields, redact=redact, key=self._redaction_key() if isinstance(redact, Redactor) else None,
         )  # fmt: skip
 
@@ -312,7 +312,7 @@ class AgentLog(Log):
         from refold.agents.replay.child_head import child_head
 
         parent, redacting = self.recording(run), self._redacting(redact)
-        child, now = id or self._around.new_id(), self._around.now_micros()
+        child, now = id or self._runtime.new_id(), self._runtime.now_micros()
         head = child_head(parent, at, changes, redact, redacting, child, now, version, code_version, tags)
         return parent, head, redacting
 
@@ -374,9 +374,9 @@ class AgentLog(Log):
         Raises:
             InputError: An argument is invalid.
         """
-        from refold.agents.recordings.find import Wanted, find, time_of
+        from refold.agents.recordings.find import RunConditions, find, time_of
 
-        wanted = Wanted(
+        wanted = RunConditions(
             time_of(since, "since"), time_of(until, "until"), agent, outcome, user, tag, parent, flagged, tool, error,
             text, model, usage,
         )  # fmt: skip
@@ -420,7 +420,7 @@ class AgentLog(Log):
         """
         from refold.agents.policy.decision_log import answer
 
-        answer(self, question, self._around.now_micros(), is_approved=is_approved, by=by, reason=reason)
+        answer(self, question, self._runtime.now_micros(), is_approved=is_approved, by=by, reason=reason)
 
     @cached_property
     def vault(self) -> ValueCipher:
@@ -437,11 +437,11 @@ class AgentLog(Log):
             if "vault" in self.__dict__:
                 self.vault.close()
 
-    def capturing(self, redact: Redact | None = None) -> Capturing:
+    def capturing(self, redact: Redact | None = None) -> CaptureRecorder:
         """Return an interface that records runs from outside an agent's code (agents/capture). redact: as for `run`."""
-        from refold.agents.live import Capturing
+        from refold.agents.live import CaptureRecorder
 
-        return Capturing(self._live, lambda: self._redacting(redact), self._around)
+        return CaptureRecorder(self._live, lambda: self._redacting(redact), self._runtime)
 
     def _redacting(self, redact: Redact | None) -> RunRedactor:
         """Return the redactor of one run of this log. A Redactor without a key of its own uses the log's."""
@@ -461,13 +461,13 @@ class AgentLog(Log):
         """The effects of write tools: list, settle and compensate them (docs/EFFECTS.md)."""
         from refold.agents.effects.ledger import Ledger
 
-        return Ledger(self, self._around.now_micros, self._around.new_id, keeper=self.vault)
+        return Ledger(self, self._runtime.now_micros, self._runtime.new_id, keeper=self.vault)
 
     @cached_property
-    def _live(self) -> Live:
-        from refold.agents.live import Live
+    def _live(self) -> LiveRuns:
+        from refold.agents.live import LiveRuns
 
-        return Live(self, self._around, self.vault)
+        return LiveRuns(self, self._runtime, self.vault)
 
 
 def open_log(
@@ -479,7 +479,7 @@ def open_log(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
-    around: RuntimeContext | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> AgentLog:
     """Open a log. A missing log is created, unless read_only is set.
 
@@ -492,9 +492,9 @@ def open_log(
         owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers; seconds.
         config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
-        around: Clock, ids and name of this process, for tests.
+        runtime: Clock, ids and name of this process, for tests.
     """
     return open_as(
         AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,
-        config=config, worker=worker, around=around,
+        config=config, worker=worker, runtime=runtime,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def is_expired(digest: bytes, content: bytes) -> bool:
     return content == EXPIRED and len(digest) == ID_BYTES and digest != _EMPTY
 
 
-def may_stand(digest: bytes, content: bytes) -> bool:
+def is_content_of(digest: bytes, content: bytes) -> bool:
     """Whether `content` has this digest, or is the marker of an expired content."""
     return hashlib.sha256(content).digest() == digest or is_expired(digest, content)
 

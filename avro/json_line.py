@@ -13,7 +13,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from refold.avro.blob import Blobs, may_stand
+from refold.avro.blob import Blobs, is_content_of
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import ObservationValidator, check_micros
 from refold.avro.errors import InputError, ValidationError
@@ -152,7 +152,7 @@ def _carry_blobs(line: Mapping[str, Any], blobs: Blobs) -> None:
             digest, data = bytes.fromhex(name), base64.b64decode(content, validate=True)
         except (ValueError, TypeError):
             raise ValidationError("blobs", "contents as base64 by their SHA-256 in hex", name) from None
-        if not may_stand(digest, data):
+        if not is_content_of(digest, data):
             raise ValidationError(f"blobs.{name}", "a content's key is its own SHA-256", f"({len(data)} bytes)")
         blobs[digest] = data
 

@@ -82,7 +82,7 @@ class TypeVersion:
         return state_codec(self.definition, self.wire_ids and self.wire_ids.state)
 
     @cached_property
-    def door(self) -> ObservationValidator:
+    def validator(self) -> ObservationValidator:
         """The checks at write."""
         return ObservationValidator(self.definition)
 
@@ -174,7 +174,7 @@ class Registry:
             raise SchemaError(f"{definition.name}: its schema has the 31-bit id of one of {clash.definition.name}; "
                               "change any doc-free part of it, such as the order of its fields")  # fmt: skip
 
-    def hinders(self, version: TypeVersion, definition: TypeDefinition, wire_ids: WireIds | None = None) -> bool:
+    def conflicts_with(self, version: TypeVersion, definition: TypeDefinition, wire_ids: WireIds | None = None) -> bool:
         """Whether this version alone prevents a definition from being added."""
         if not self.is_in_effect(version, len(self)):
             return False

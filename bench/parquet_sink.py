@@ -53,7 +53,7 @@ def _recorded(place: Path, count: int) -> refold.Log:
 
 def _add(table: Table, log: refold.Log, place: Path, count: int) -> None:
     from refold.sinks.parquet.sink import open_sink
-    from refold.streams.runtime import calm_collector
+    from refold.streams.runtime import tune_garbage_collector
 
     rebuilds, commits, size = [], [], 0
     for number in range(RUNS):
@@ -61,7 +61,7 @@ def _add(table: Table, log: refold.Log, place: Path, count: int) -> None:
         rebuilds.append(took)
         lake = place / f"lake-{number}"
         sink = open_sink(lake.as_uri())
-        with calm_collector():  # as in `refold sink`
+        with tune_garbage_collector():  # as in `refold sink`
             _, *took = _timed(lambda sink=sink, view=view: sink.commit(view))
         commits.append(took)
         size = sum(each.stat().st_size for each in lake.glob("commits/**/*.parquet"))

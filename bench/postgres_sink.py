@@ -68,7 +68,7 @@ def show(console: Console, folder: Path, share: int) -> None:
 def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
     from refold.sinks.postgres.sink import PostgresSink
     from refold.sinks.run import keep_up
-    from refold.streams.runtime import calm_collector
+    from refold.streams.runtime import tune_garbage_collector
 
     source = observations(count, uniform(ENTITIES * count // CHANGES, SEED))
     schema = f"bench_{place.name.replace('-', '_')}"
@@ -81,7 +81,7 @@ def _run(server: Postgres, place: Path, count: int) -> tuple[Took, Took, Took]:
             log.flush()
             rows_before = _rows(server, schema)
             began, cpu = time.perf_counter(), time.process_time()
-            with calm_collector():  # as in `refold sink`
+            with tune_garbage_collector():  # as in `refold sink`
                 keep_up(log.port, sink, follow=False, stop=Event())
             wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
             return Took(more, _rows(server, schema) - rows_before, wall_s, cpu_s)

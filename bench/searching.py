@@ -25,7 +25,7 @@ from refold.agents.usage.of_runs import ModelUsage
 from refold.agents.usage.prices import Prices
 from refold.agents.usage.tokens import TokenUsage
 from refold.sinks.search.database import SearchDatabase
-from refold.sinks.search.find import SearchWanted, TurnFinder
+from refold.sinks.search.find import SearchConditions, TurnFinder
 from refold.sinks.search.turns import SearchedRun, SearchedTurn
 from refold.sinks.search.words import search_key
 from refold.streams.cut import Cut
@@ -120,7 +120,7 @@ def _build(
             database.put_turn(turn, key)
 
 
-def _questions(rng: random.Random, words: list[str], turns: int) -> list[SearchWanted]:
+def _questions(rng: random.Random, words: list[str], turns: int) -> list[SearchConditions]:
     found = []
     for number in range(QUESTIONS):
         # From every part of the vocabulary: frequent words as often as rare ones.
@@ -129,7 +129,7 @@ def _questions(rng: random.Random, words: list[str], turns: int) -> list[SearchW
             {}, {}, {"tool": f"tool{rng.randrange(50)}"}, {"error": "timeout"}, {"model": "dear"},
             {"min_cost_usd": 0.15}, {"since": BEGIN + rng.randrange(turns) * 1_000_000}, {"agent": "agent7"},
         ]  # fmt: skip
-        found.append(SearchWanted(" ".join(some), **filters[number % len(filters)]))  # type: ignore[arg-type]
+        found.append(SearchConditions(" ".join(some), **filters[number % len(filters)]))  # type: ignore[arg-type]
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from refold.avro.canonical import INTEGER_END, INTEGER_MIN, number
 from refold.avro.observation import Value
-from refold.reducers.cells import Cell, Element, Elements, Mutation, Reducer, Said
+from refold.reducers.cells import AssertionEnvelope, Cell, Element, Elements, Mutation, Reducer
 
 
 def exact(value: int | float) -> tuple[int, int]:
@@ -64,7 +64,7 @@ class _Total(Reducer):
     def cause(self, element: Element, by: bytes) -> bytes:
         return by
 
-    def _changed(self, before: Value, after: Value, said: Said, out: list[Mutation]) -> None:
+    def _changed(self, before: Value, after: Value, said: AssertionEnvelope, out: list[Mutation]) -> None:
         if before != after:
             out.append(Mutation(self.field, "set", None, before, after, said.id))
 
@@ -72,7 +72,7 @@ class _Total(Reducer):
 class Sum(_Total):
     """The exact sum."""
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         numerator, shift = exact(value)
         if cell is None:
             after = [_packed(numerator), shift, 1, said.q]
@@ -90,7 +90,7 @@ class Sum(_Total):
 class Count(_Total):
     """The number of live assertions."""
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         after: list[Any] = [1, said.q] if cell is None else [cell[0] + 1, max(cell[1], said.q)]
         self._changed(None if cell is None else cell[0], after[0], said, out)
         return after

@@ -31,7 +31,7 @@ class Assertion(NamedTuple):
     source: Source
 
 
-class Said(NamedTuple):
+class AssertionEnvelope(NamedTuple):
     """The part of an assertion that comes from its observation: created once, however many fields it asserts."""
 
     priority: int
@@ -77,7 +77,7 @@ class Reducer(ABC):
         self.field = field
 
     @abstractmethod
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         """Fold one more live assertion of `value`, and return the new cell; mutations are appended to `out`."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 from refold.avro.canonical import encode
 from refold.avro.observation import Value
-from refold.reducers.cells import Cell, Element, Elements, Mutation, Op, Reducer, Said
+from refold.reducers.cells import AssertionEnvelope, Cell, Element, Elements, Mutation, Op, Reducer
 
 
 class Union(Reducer):
@@ -18,7 +18,7 @@ class Union(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         after: dict[bytes, Any] = {} if cell is None else cell
         for element in value:
             key = encode(element)
@@ -52,7 +52,7 @@ class Append(Reducer):
         super().__init__(field)
         self.limit = limit
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         before: list[Any] = cell or []
         grown = before + [[element, said.q, index] for index, element in enumerate(value)]
         dropped = max(0, len(grown) - self.limit)
@@ -83,7 +83,7 @@ class Map(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         after: dict[str, Any] = {} if cell is None else cell
         priority, q = said.priority, said.q
         for key, new in value.items():

@@ -22,7 +22,7 @@ from refold.avro.nodes import Node
 from refold.avro.observation import Value
 from refold.avro.values import checker
 from refold.reducers import failed
-from refold.reducers.cells import Assertion, Cell, Element, Elements, Mutation, Op, Reducer, Said
+from refold.reducers.cells import Assertion, AssertionEnvelope, Cell, Element, Elements, Mutation, Op, Reducer
 from refold.reducers.registered import VERSION, function_of
 
 Function: TypeAlias = Callable[[Any, Assertion], Any]
@@ -59,7 +59,7 @@ class Custom(Reducer):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.field, self.function, self._node)
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
         after = self._after(before, value, said)
         if not self.same(before, after):
@@ -67,7 +67,7 @@ class Custom(Reducer):
             out.append(Mutation(self.field, op, None, before, after, said.id))
         return [after, said.q]
 
-    def _after(self, before: Value, value: Any, said: Said) -> Value:
+    def _after(self, before: Value, value: Any, said: AssertionEnvelope) -> Value:
         """Return the function's result for an assertion; the unchanged value if the function fails (failed.py)."""
         try:
             # Pass a copy: a function that modifies its argument and then fails must not change the value.

@@ -20,7 +20,7 @@ from refold.avro.canonical import ID_HEAD, in_key_order
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.observation import ID_BYTES, Observation
 from refold.reducers.arithmetic import Count, Sum
-from refold.reducers.cells import Cell, Mutation, Reducer, Said, new_tuple
+from refold.reducers.cells import AssertionEnvelope, Cell, Mutation, Reducer, new_tuple
 from refold.reducers.collection import Append, Map, Union
 from refold.reducers.custom import Custom, code_of
 from refold.reducers.dedup_state import PENDING_HELD
@@ -61,12 +61,12 @@ class Seen(NamedTuple):
         return self.q[-32:]
 
 
-def said_by(seen: Seen) -> Said:
+def envelope_of(seen: Seen) -> AssertionEnvelope:
     """Return the common part of an observation's assertions."""
     observation = seen.observation
     q = seen.q
     parts = (observation.priority, q, q[-ID_BYTES:], observation.observed_at, observation.source)
-    return new_tuple(Said, parts)
+    return new_tuple(AssertionEnvelope, parts)
 
 
 def reducer_of(field: FieldDefinition) -> Reducer:
@@ -136,7 +136,7 @@ class Fold:
             clears[field] = q
             if field in self.reducers:
                 before[field] = cells.pop(field, None)
-        said = said_by(seen)
+        said = envelope_of(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
             if reducer is None or (clears and q < clears.get(field, FIRST)):
@@ -177,7 +177,7 @@ class Fold:
         observation, cells = seen.observation, entity.cells
         if observation.link is not None:
             fold_link(entity.links, observation, seen.q, out)
-        said = said_by(seen)
+        said = envelope_of(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
             if reducer is None or seen.q < entity.clears.get(field, FIRST):

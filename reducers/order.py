@@ -49,7 +49,7 @@ def order_bound(observed_at: int) -> bytes:
     return _U64.pack(observed_at + SIGN)
 
 
-def place_of(key: bytes) -> OrderKey:
+def split_order_key(key: bytes) -> OrderKey:
     """Split an order key into its parts."""
     agent, run = key[8 : -8 - ID_BYTES].split(b"\0")[:2]
     return OrderKey(

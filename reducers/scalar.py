@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from refold.avro.observation import Value
-from refold.reducers.cells import Cell, Element, Elements, Mutation, Reducer, Said, new_tuple
+from refold.reducers.cells import AssertionEnvelope, Cell, Element, Elements, Mutation, Reducer, new_tuple
 
 
 class Winner(Reducer):
@@ -16,11 +16,11 @@ class Winner(Reducer):
 
     has_winner = True
 
-    def beats(self, value: Any, said: Said, cell: Any) -> bool:
+    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
         """Return whether an assertion wins over the cell's winner."""
         raise NotImplementedError
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         if cell is None:
             out.append(Mutation(self.field, "set", None, None, value, said.id))
         elif self.beats(value, said, cell):
@@ -45,7 +45,7 @@ class Winner(Reducer):
 class Latest(Winner):
     """The assertion with the greatest (priority, Q) wins."""
 
-    def fold(self, cell: Cell, value: Any, said: Said, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
         # The same as `Winner.fold`, without the call to `beats`: most fields have this reducer.
         priority, q, own, _, _ = said
         if cell is None:
@@ -58,26 +58,26 @@ class Latest(Winner):
             out.append(new_tuple(Mutation, (self.field, "set", None, old, value, own)))
         return [value, priority, q]
 
-    def beats(self, value: Any, said: Said, cell: Any) -> bool:
+    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
         return bool(said.priority > cell[1] or (said.priority == cell[1] and said.q > cell[2]))
 
 
 class First(Winner):
     """The assertion with the greatest priority wins, and among these the one with the least Q."""
 
-    def beats(self, value: Any, said: Said, cell: Any) -> bool:
+    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
         return bool(said.priority > cell[1] or (said.priority == cell[1] and said.q < cell[2]))
 
 
 class Least(Winner):
     """The least value wins; among equal values the least Q. Priority is ignored."""
 
-    def beats(self, value: Any, said: Said, cell: Any) -> bool:
+    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
         return bool(value < cell[0] or (value == cell[0] and said.q < cell[2]))
 
 
 class Greatest(Winner):
     """The greatest value wins; among equal values the least Q. Priority is ignored."""
 
-    def beats(self, value: Any, said: Said, cell: Any) -> bool:
+    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
         return bool(value > cell[0] or (value == cell[0] and said.q < cell[2]))

@@ -29,7 +29,7 @@ from refold.avro.quarantine import CHANGES, OBSERVATIONS
 from refold.sinks.initial_load import change_history, definitions_at, load_of, told
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load
 from refold.sinks.states import advance, begun, follows, is_exact, packed, unpacked
-from refold.streams.changes import Change, Shown
+from refold.streams.changes import Change, MutationFormatter
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader, first_past
 from refold.streams.log.port import LogReader
@@ -39,7 +39,7 @@ from refold.streams.table.folds import Folds
 CACHE_BYTES_MAX = 32 << 20
 
 
-class Remembered:
+class StateCache:
     """States by name. The least recently added leave first. Bounded by the bytes that were read for them, encoded."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
@@ -107,8 +107,8 @@ class Feed:
         self._reader = ChangeReader(log)
         self._places: dict[int, int] = {}
         self._looked: dict[int, tuple[int, int]] = {}
-        self._remembered = Remembered()
-        self._shown: dict[bytes, Shown] = {}
+        self._remembered = StateCache()
+        self._shown: dict[bytes, MutationFormatter] = {}
 
     def forget(self) -> None:
         """Forget every state that was handed out: the sink may not have stored it."""
@@ -276,8 +276,8 @@ class Feed:
                 states[name], weights[name] = found, len(data)
         return states, weights
 
-    def _shown_of(self, definition: TypeDefinition) -> Shown:
+    def _shown_of(self, definition: TypeDefinition) -> MutationFormatter:
         found = self._shown.get(definition.fingerprint)
         if found is None:
-            found = self._shown[definition.fingerprint] = Shown(definition, python=False)
+            found = self._shown[definition.fingerprint] = MutationFormatter(definition, python=False)
         return found

@@ -20,10 +20,10 @@ from refold.reducers.entity import Entity, unpack
 from refold.reducers.state import hash_state
 from refold.sinks.port import EntityState, HistoryStep, Load
 from refold.sinks.states import is_exact, state_of
-from refold.streams.changes import Change, Shown
+from refold.streams.changes import Change, MutationFormatter
 from refold.streams.cut import Cut
 from refold.streams.feed import ChangeReader
-from refold.streams.history import Observed, moments, seen_in
+from refold.streams.history import RecordedObservation, moments, seen_in
 from refold.streams.log.port import LogReader, firsts
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
@@ -37,7 +37,9 @@ AT_ONCE = 500
 class RecomputedEntity:
     """One entity at a cut: its state, and the rows of its history on request."""
 
-    def __init__(self, log: LogReader, type_fold: TypeFold, entity: str, observed: Sequence[Observed]) -> None:
+    def __init__(
+        self, log: LogReader, type_fold: TypeFold, entity: str, observed: Sequence[RecordedObservation]
+    ) -> None:
         self._log = log
         self._fold = type_fold
         self.entity = entity
@@ -55,7 +57,7 @@ class RecomputedEntity:
         found.state_hash = hash_state(fold, found)
         return state_of(found, fold, self._fold.version.definition, partition, self._observed[-1].recorded_at)
 
-    def history(self, shown: Shown, from_offset: int) -> Iterator[HistoryStep]:
+    def history(self, shown: MutationFormatter, from_offset: int) -> Iterator[HistoryStep]:
         """The changes by observations at or after an offset, in log order."""
         partition = self._log.partition_of(self.entity)
         for moment in moments(self._fold.fold, self.entity, self._observed):
@@ -76,10 +78,10 @@ def told(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> Iterat
         for name in some:
             by_partition.setdefault(log.partition_of(name), []).append(name)
         for partition, mine in by_partition.items():
-            observed: dict[str, list[Observed]] = {}
+            observed: dict[str, list[RecordedObservation]] = {}
             end = cut.offsets[partition]
             for record in firsts(log.records_among(partition, mine, end, lambda more: None)):
-                found = Observed(seen_in(record, log.registry), record.recorded_at)
+                found = RecordedObservation(seen_in(record, log.registry), record.recorded_at)
                 observed.setdefault(record.entity, []).append(found)
             for name, each in observed.items():
                 yield RecomputedEntity(log, folds.of_entity(name), name, each)
@@ -117,7 +119,7 @@ class _Loading:
         self._rebuilt = rebuilt
         self._types = types
         self._folds = Folds(log.registry, cut.schemas)
-        self._shown: dict[str, Shown] = {}
+        self._shown: dict[str, MutationFormatter] = {}
 
     def entities(self) -> Iterator[EntityState]:
         """Each entity with the time of its latest observation; times are looked up for many entities at once."""
@@ -189,14 +191,18 @@ class _Loading:
             wanted = versions[each.entity]
             yield from (step for step in each.history(self._shown_of(each.type), 0) if step.version in wanted)
 
-    def _shown_of(self, type_name: str) -> Shown:
+    def _shown_of(self, type_name: str) -> MutationFormatter:
         found = self._shown.get(type_name)
         if found is None:
-            found = self._shown[type_name] = Shown(self._folds.of(type_name).version.definition, python=False)
+            found = self._shown[type_name] = MutationFormatter(
+                self._folds.of(type_name).version.definition, python=False
+            )
         return found
 
 
-def change_history(shown: Shown, change: Change, partition: int, end: int | None = None) -> Iterator[HistoryStep]:
+def change_history(
+    shown: MutationFormatter, change: Change, partition: int, end: int | None = None
+) -> Iterator[HistoryStep]:
     """A change's history, below an offset if one is given."""
     entity = change.entity
     for step in change.steps:

@@ -20,7 +20,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, StorageError
 from refold.avro.observation import Source, type_of
 from refold.reducers.cells import Mutation
-from refold.streams.changes import Row, Shown, rows
+from refold.streams.changes import MutationFormatter, Row, rows
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.view import StateView
@@ -81,7 +81,7 @@ class HistoryStep(NamedTuple):
     recorded_at: int
     source: Source
     mutations: Sequence[Mutation]
-    shown: Shown
+    shown: MutationFormatter
 
     def rows(self) -> Iterator[Row]:
         """One row for each mutation."""

@@ -184,8 +184,8 @@ def keep_snapshots(
             watch.asked()
             if not follow:
                 break
-            while not stop.is_set() and (rest_s := every_s - (time.monotonic() - began)) > 0:
-                stop.wait(min(LAG_EVERY_S, rest_s))
+            while not stop.is_set() and (pause_s := every_s - (time.monotonic() - began)) > 0:
+                stop.wait(min(LAG_EVERY_S, pause_s))
                 log.refresh()
                 watch.lags(feed.lag(cut))
         except StorageError as error:

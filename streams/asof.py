@@ -78,7 +78,9 @@ def _known(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut) -> Entity
     end = cut.offsets[log.partition_of(entity)]
     begin = _checkpoint(log, type_fold, entity, end)
     if begin is not None:
-        found = _onto(type_fold.fold, begin.entity, _seen(log, entity, log.arrivals(entity, end, begin.offset + 1)))
+        found = _fold_onto(
+            type_fold.fold, begin.entity, _seen(log, entity, log.arrivals(entity, end, begin.offset + 1))
+        )
         if found is not None:
             return found
     return fold_observed(type_fold.fold, entity, observed_below(log, entity, cut), None)
@@ -99,7 +101,7 @@ def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int
     if begin is not None:
         rest = sorted((each for each in live if each.offset > begin.offset), key=lambda each: each.q)
         begin.entity.residue.pending = set()
-        found = _onto(type_fold.fold, begin.entity, map(_bare, _seen(log, entity, rest)))
+        found = _fold_onto(type_fold.fold, begin.entity, map(_without_retractions, _seen(log, entity, rest)))
         if found is not None:
             found.version = len(live)
             return found
@@ -151,14 +153,14 @@ def _seen(log: LogReader, entity: str, arrivals: Iterable[IndexedObservation]) -
     return [Seen(each.offset, each.q, decode(record.data)) for each, record in zip(some, records, strict=True)]
 
 
-def _bare(seen: Seen) -> Seen:
+def _without_retractions(seen: Seen) -> Seen:
     """An observation without its retractions."""
     if not seen.observation.retracts:
         return seen
     return seen._replace(observation=seen.observation._replace(retracts=()))
 
 
-def _onto(fold: Fold, entity: Entity, further: Iterable[Seen]) -> Entity | None:
+def _fold_onto(fold: Fold, entity: Entity, further: Iterable[Seen]) -> Entity | None:
     """Fold further observations onto the entity; None if one of them cannot be folded directly."""
     try:
         for seen in further:

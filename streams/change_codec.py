@@ -23,7 +23,7 @@ from refold.avro.registry import TypeVersion
 from refold.avro.wire import from_wire, to_wire
 from refold.reducers.cells import Mutation, new_tuple
 from refold.reducers.links import FIELD as LINKS
-from refold.reducers.order import order_key_of, place_of
+from refold.reducers.order import order_key_of, split_order_key
 from refold.streams.changes import Change, ChangeStep
 
 _NULL, _PRESENT = b"\0", b"\2"  # the branches of [null, T]
@@ -107,7 +107,7 @@ class ChangeCodec:
             changed[place] = _PRESENT + write_items(found)
         return b"".join((
             write_long(offset), write_long(version), own, write_long(observed_at), write_long(recorded_at),
-            _said_by(agent, run, agents_step, tool), write_long(seq), *changed, write_items(links),
+            _encoded_source(agent, run, agents_step, tool), write_long(seq), *changed, write_items(links),
         ))  # fmt: skip
 
     def _change(self, data: bytes, at: int) -> tuple[Change, int]:
@@ -179,7 +179,7 @@ def _mutation_writer(field: FieldDefinition, node: Mapping[str, Any]) -> Callabl
         if adapt is not None:
             old, new = None if old is None else adapt(old), None if new is None else adapt(new)
         if write_key is not None:
-            head += write_key((*place_of(key[0]), key[1]) if reducer == "append" else key)
+            head += write_key((*split_order_key(key[0]), key[1]) if reducer == "append" else key)
         holder = _NULL if observation == own else _PRESENT + observation
         return head + write_value(old) + write_value(new) + holder
 
@@ -237,7 +237,7 @@ def _link_mutation(datum: Mapping[str, Any], own: bytes) -> Mutation:
 
 
 @lru_cache(maxsize=1024)  # all observations of a run have the same names
-def _said_by(agent: str, run: str, step: str, tool: str) -> bytes:
+def _encoded_source(agent: str, run: str, step: str, tool: str) -> bytes:
     return b"".join(map(write_text, (agent, run, step, tool)))
 
 

@@ -18,7 +18,7 @@ from refold.avro.jsonform import shower
 from refold.avro.observation import Source
 from refold.reducers.cells import Mutation
 from refold.reducers.links import FIELD as LINKS
-from refold.reducers.order import place_of
+from refold.reducers.order import split_order_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Row:
     source: Source
 
 
-class Shown:
+class MutationFormatter:
     """Converts keys and values of one type's mutations to JSON form; python=True keeps bytes, Blob and Sealed as
     objects.
     """
@@ -63,14 +63,14 @@ class Shown:
     def key(self, key: Any) -> Any:
         """A mutation's key: text, [relation, target], or [[observed_at, agent, run, seq, id], index]."""
         if isinstance(key, tuple) and isinstance(key[0], bytes):
-            place = place_of(key[0])
+            place = split_order_key(key[0])
             return [[*place[:4], place.id.hex()], key[1]]
         return list(key) if isinstance(key, tuple) else key
 
 
 def rows(
-    shown: Shown, entity: str, mutations: Sequence[Mutation], *, by: bytes, version: int, partition: int, offset: int,
-    observed_at: int, recorded_at: int, source: Source,
+    shown: MutationFormatter, entity: str, mutations: Sequence[Mutation], *, by: bytes, version: int, partition: int,
+    offset: int, observed_at: int, recorded_at: int, source: Source,
 ) -> Iterator[Row]:  # fmt: skip
     """Yield a step's mutations as rows."""
     for each in mutations:

@@ -24,7 +24,7 @@ from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
 from refold.avro.times import datetime_micros, parse_time
 from refold.streams.asof import entities_at, entity_at
-from refold.streams.changes import Change, Row, Shown, rows
+from refold.streams.changes import Change, MutationFormatter, Row, rows
 from refold.streams.cut import Cut
 from refold.streams.feed import changes_from
 from refold.streams.history import difference, moments, observed_below
@@ -103,14 +103,14 @@ class Log:
     """
 
     def __init__(
-        self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], around: RuntimeContext
+        self, port: LogPort, types: Mapping[str, TypeDefinition], mine: set[str], runtime: RuntimeContext
     ) -> None:
         self.turn = RLock()
         self._port = port
         self._types = types
         self._mine = mine
-        self._around = around
-        self._sources = Sources(around.agent, around.new_id)
+        self._runtime = runtime
+        self._sources = Sources(runtime.agent, runtime.new_id)
         self._writers: dict[str, TypeVersion] = {}
 
     # Recording
@@ -138,10 +138,10 @@ class Log:
         process. Raises ValidationError, which names the field, the rule and the given value; nothing is recorded then.
         """
         version = self._writer(type_of(check_entity(entity)))
-        now = self._around.now_micros()
+        now = self._runtime.now_micros()
         blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
         origin, count = self._sources.next(source)
-        observation = version.door.build(
+        observation = version.validator.build(
             entity, patch, observed_at=now if observed_at is None else _micros(observed_at), now=now, kind=kind,
             priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
             subject=subject, allow_future=allow_future, blobs=blobs,
@@ -238,7 +238,7 @@ class Log:
         all.
         """
         with self.turn:
-            end = self._port.flush_begun()
+            end = self._port.begin_flush()
         end()
 
     @_in_turn
@@ -249,7 +249,7 @@ class Log:
             raise InputError(f"{name}: give the name without @; it is used as @{name.lstrip('@')}")
         self.flush()
         cut = self.point(at).cut
-        self._port.mark(Marked(name, str(cut), self._around.now_micros() // 1000), replace=replace)
+        self._port.mark(Marked(name, str(cut), self._runtime.now_micros() // 1000), replace=replace)
         return cut
 
     # Asking
@@ -259,7 +259,7 @@ class Log:
         """Resolve a WHEN to a cut. Raises NotAnswerable, which names the nearest point that can be answered."""
         self._port.flush()
         self._port.refresh()
-        return Points(self._port, self._around.now_micros() // 1000).resolve(when, entity, clock)
+        return Points(self._port, self._runtime.now_micros() // 1000).resolve(when, entity, clock)
 
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
         """Return one entity at a point. Raises UnknownEntity if it has no observation there."""
@@ -310,7 +310,7 @@ class Log:
         partition = self._port.partition_of(entity)
         observed = observed_below(self._port, entity, last)
         type_fold = Folds(self._port.registry, last.schemas).of_entity(entity)
-        shown = Shown(type_fold.version.definition, python=python)
+        shown = MutationFormatter(type_fold.version.definition, python=python)
         found: list[Row] = []
         for moment in moments(type_fold.fold, entity, observed):
             seen = moment.observed.seen
@@ -342,15 +342,15 @@ class Log:
     def verify(self, progress: Progress = lambda more, total: None) -> VerifyReport:
         """Fold the whole log again and compare the result with every table, index, change and content."""
         self._port.flush()
-        with self._port.still(is_verified=True) as port:
-            return verify(port, Points(port, self._around.now_micros() // 1000).end(), progress)
+        with self._port.frozen(is_verified=True) as port:
+            return verify(port, Points(port, self._runtime.now_micros() // 1000).end(), progress)
 
     def snapshot(self, *, pin: bool = False) -> list[Epoch]:
         """Seal an epoch of every partition that has records, from which rebuilds begin; durable on return.
 
         pin: also pin these epochs. Epochs are also sealed automatically, in the background, as the log grows.
         """
-        return list(self._port.snapshot(self._around.now_micros() // 1000 if pin else None))
+        return list(self._port.snapshot(self._runtime.now_micros() // 1000 if pin else None))
 
     def recover(self, *, wait: bool = True) -> Mapping[str, Any]:
         """Delete the entity tables and make them again from snapshots and records; returns how.
@@ -369,7 +369,7 @@ class Log:
 
     def pin(self, epochs: Iterable[Epoch]) -> None:
         """Pin sealed epochs. Raises InputError, and pins none, if one of them does not exist."""
-        self._port.pin(list(epochs), self._around.now_micros() // 1000)
+        self._port.pin(list(epochs), self._runtime.now_micros() // 1000)
 
     def unpin(self, epochs: Iterable[Epoch]) -> None:
         """Unpin epochs: the retention policy applies to them again."""

@@ -75,10 +75,10 @@ def parse_cut(text: str) -> Cut:
     """Parse a cut's text, with or without the prefix `cut:`. Raises InputError, also for a cut of another fold
     version.
     """
-    return of_this_fold(read_cut(text))
+    return require_fold_version(read_cut(text))
 
 
-def of_this_fold(cut: Cut) -> Cut:
+def require_fold_version(cut: Cut) -> Cut:
     """Return the cut. Raises InputError if it was made by another fold version than this release's."""
     if cut.fold_version != FOLD_VERSION:
         raise InputError(

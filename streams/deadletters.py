@@ -108,7 +108,7 @@ REMEDIES = {
 }
 
 
-class Letter(NamedTuple):
+class DeadLetterView(NamedTuple):
     """A dead letter.
 
     number: its offset in `.deadletters`. entity: of the observation in the record, or else the key; empty if that is
@@ -155,15 +155,15 @@ def position_in(given: str | bytes | None) -> Position | None:
     return Position(*_POSITION.unpack(given))
 
 
-def letters(log: LogReader) -> Iterator[Letter]:
+def dead_letters(log: LogReader) -> Iterator[DeadLetterView]:
     """Yield every dead letter of a log, by the position of its record. Raises CorruptionError if one cannot be read."""
     for each in log.deadletters():
-        yield letter_of(log.registry, each.offset, read_verdict(each.partition, each.data))
+        yield describe_dead_letter(log.registry, each.offset, read_verdict(each.partition, each.data))
 
 
-def letters_at(log: LogReader, positions: Sequence[Position]) -> list[Letter]:
+def dead_letters_at(log: LogReader, positions: Sequence[Position]) -> list[DeadLetterView]:
     """Return the dead letters on these records, in this order. InputError if a record has none."""
-    there = {each.position: each for each in letters(log) if each.position in positions}
+    there = {each.position: each for each in dead_letters(log) if each.position in positions}
     missing = [each for each in dict.fromkeys(positions) if each not in there]
     if missing:
         named = ", ".join(map(str, islice(missing, NAMED_MAX))) + (", ..." if len(missing) > NAMED_MAX else "")
@@ -171,14 +171,14 @@ def letters_at(log: LogReader, positions: Sequence[Position]) -> list[Letter]:
     return [there[each] for each in dict.fromkeys(positions)]
 
 
-def letter_of(registry: Registry, number: int, verdict: Verdict) -> Letter:
+def describe_dead_letter(registry: Registry, number: int, verdict: Verdict) -> DeadLetterView:
     """Describe a verdict's record, by the known schemas."""
     value = verdict.value or b""
     try:
         observation = registry.decode(value)
     except UndecodableError:
-        return Letter(number, verdict, _key_text(verdict.key), _wire_id(value), None)
-    return Letter(number, verdict, observation.entity, _wire_id(value), observation)
+        return DeadLetterView(number, verdict, _key_text(verdict.key), _wire_id(value), None)
+    return DeadLetterView(number, verdict, observation.entity, _wire_id(value), observation)
 
 
 def _wire_id(value: bytes) -> int | None:

@@ -17,7 +17,7 @@ LETTERS_EVERY_S = 60.0
 PASSED_EVERY_S = 60.0
 
 
-def tell(log: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
+def log_event(log: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
     """Log an event. Fields that are None are left out."""
     if not log.isEnabledFor(level):
         return
@@ -36,7 +36,7 @@ def listed(numbers: Iterable[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
-class LetterLog:
+class DeadLetterLog:
     """Logs dead letters, at most LETTERS_MAX in LETTERS_EVERY_S; then how many were left out. For one thread."""
 
     def __init__(self, log: logging.Logger, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -46,16 +46,16 @@ class LetterLog:
         self._told = 0
         self._suppressed = 0
 
-    def tell(self, partition: int, offset: int, reason: str) -> None:
+    def log(self, partition: int, offset: int, reason: str) -> None:
         """Log that a record got a verdict."""
-        self.look()
+        self.flush_if_due()
         if self._told < LETTERS_MAX:
             self._told += 1
-            tell(self._log, "dead_letter", logging.WARNING, partition=partition, offset=offset, reason=reason)
+            log_event(self._log, "dead_letter", logging.WARNING, partition=partition, offset=offset, reason=reason)
         else:
             self._suppressed += 1
 
-    def look(self) -> None:
+    def flush_if_due(self) -> None:
         """Begin the next interval if it is due."""
         if self._now_s() - self._begun_s >= LETTERS_EVERY_S:
             self.end()
@@ -64,12 +64,12 @@ class LetterLog:
         """Log how many were left out, and begin the next interval."""
         now_s = self._now_s()
         if self._suppressed:
-            tell(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
-                 seconds=round(now_s - self._begun_s))  # fmt: skip
+            log_event(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
+                      seconds=round(now_s - self._begun_s))  # fmt: skip
         self._begun_s, self._told, self._suppressed = now_s, 0, 0
 
 
-class PassedLog:
+class SkippedRecordsLog:
     """Logs how many records of a topic are skipped, when the number grew: at most once in PASSED_EVERY_S for each
     topic.
 
@@ -81,12 +81,12 @@ class PassedLog:
         self._now_s = now_s
         self._told: dict[tuple[str, str], tuple[int, float]] = {}
 
-    def look(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
+    def update(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
         """Check the present numbers of skipped records. event: the name of the event to log."""
         now_s = self._now_s()
         for each in found:
             records, told_s = self._told.get((event, each.topic), (0, now_s - PASSED_EVERY_S))
             if each.records > records and now_s - told_s >= PASSED_EVERY_S:
                 self._told[event, each.topic] = each.records, now_s
-                tell(self._log, event, logging.WARNING, topic=each.topic, records=each.records,
-                     partition=each.first.partition, offset=each.first.offset)  # fmt: skip
+                log_event(self._log, event, logging.WARNING, topic=each.topic, records=each.records,
+                          partition=each.first.partition, offset=each.first.offset)  # fmt: skip

@@ -22,23 +22,23 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
-from refold.streams.changes import Row, Shown, rows
+from refold.streams.changes import MutationFormatter, Row, rows
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader, Record, firsts, observation_in
 from refold.streams.table.folds import Folds
 
 
-class Observed(NamedTuple):
+class RecordedObservation(NamedTuple):
     """A distinct observation of one entity, and its recorded_at in milliseconds since 1970."""
 
     seen: Seen
     recorded_at: int
 
 
-class Moment(NamedTuple):
+class VersionChanges(NamedTuple):
     """One observation, the version it made, and its mutations."""
 
-    observed: Observed
+    observed: RecordedObservation
     version: int
     mutations: Sequence[Mutation]
 
@@ -49,10 +49,10 @@ def seen_in(record: Record, registry: Registry) -> Seen:
     return Seen(record.offset, order_key(observation, record.id), observation)
 
 
-def observed_below(log: LogReader, entity: str, cut: Cut) -> list[Observed]:
+def observed_below(log: LogReader, entity: str, cut: Cut) -> list[RecordedObservation]:
     """Return an entity's distinct observations below a cut, in log order. Raises UnknownEntity if there is none."""
     records = firsts(log.entity_records(entity, cut.offsets[log.partition_of(entity)]))
-    found = [Observed(seen_in(record, log.registry), record.recorded_at) for record in records]
+    found = [RecordedObservation(seen_in(record, log.registry), record.recorded_at) for record in records]
     if not found:
         raise unknown(entity, cut)
     return found
@@ -63,19 +63,21 @@ def unknown(entity: str, cut: Cut) -> UnknownEntity:
     return UnknownEntity(f"{entity}: it has no observation before {cut.short}; `refold tail` shows what this log holds")
 
 
-def fold_observed(fold: Fold, entity: str, observed: Sequence[Observed], observed_until: int | None) -> Entity:
+def fold_observed(
+    fold: Fold, entity: str, observed: Sequence[RecordedObservation], observed_until: int | None
+) -> Entity:
     """Fold an entity from its observations."""
     return fold.from_nothing(entity, [each.seen for each in observed], observed_until)
 
 
-def moments(fold: Fold, entity: str, observed: Sequence[Observed]) -> Iterator[Moment]:
+def moments(fold: Fold, entity: str, observed: Sequence[RecordedObservation]) -> Iterator[VersionChanges]:
     """Each observation with its mutations, in log order."""
     state = Entity(entity)
     folded: list[Seen] = []
     for each in observed:
         state, mutations = fold.step(state, each.seen, lambda: folded)
         folded.append(each.seen)
-        yield Moment(each, state.version, mutations)
+        yield VersionChanges(each, state.version, mutations)
 
 
 AT_ONCE = 2_000
@@ -109,21 +111,21 @@ def _candidates(log: LogReader, a: Cut, b: Cut) -> set[str]:
     return names
 
 
-def _observed(log: LogReader, a: Cut, b: Cut, names: list[str]) -> dict[str, list[Observed]]:
+def _observed(log: LogReader, a: Cut, b: Cut, names: list[str]) -> dict[str, list[RecordedObservation]]:
     """The distinct observations of some entities below the later point, in log order for each entity."""
     by_partition: dict[int, set[str]] = {}
     for name in names:
         by_partition.setdefault(log.partition_of(name), set()).add(name)
-    found: dict[str, list[Observed]] = {name: [] for name in names}
+    found: dict[str, list[RecordedObservation]] = {name: [] for name in names}
     for partition, some in by_partition.items():
         end = max(a.offsets[partition], b.offsets[partition])
         for record in firsts(log.records_among(partition, some, end, lambda more: None)):
-            found[record.entity].append(Observed(seen_in(record, log.registry), record.recorded_at))
+            found[record.entity].append(RecordedObservation(seen_in(record, log.registry), record.recorded_at))
     return found
 
 
 def _of_entity(
-    log: LogReader, folds: Folds, a: Cut, b: Cut, name: str, observed: list[Observed], python: bool
+    log: LogReader, folds: Folds, a: Cut, b: Cut, name: str, observed: list[RecordedObservation], python: bool
 ) -> list[Row]:
     partition = log.partition_of(name)
     type_fold = folds.of_entity(name)
@@ -138,7 +140,7 @@ def _of_entity(
         return []
     last = observed[-1]
     mutations = type_fold.fold.differences(before, after, last.seen.id)
-    shown = Shown(type_fold.version.definition, python=python)
+    shown = MutationFormatter(type_fold.version.definition, python=python)
     by_id = {each.seen.id: each for each in observed}
     found: list[Row] = []
     for mutation in mutations:

@@ -48,7 +48,7 @@ def open_as(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
-    around: RuntimeContext | None = None,
+    runtime: RuntimeContext | None = None,
 ) -> L:
     """Open a log, as a Log or a subclass. A log that does not exist is created, unless read_only.
 
@@ -57,25 +57,23 @@ def open_as(
     by name (reducers/registered.py). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
     Kafka's brokers. config: settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG
     names. worker: the URL of a worker's pages (default: REFOLD_WORKER); without one the workers of a Kafka log are
-    found by their group. around: the clock, ids and process name to use, for tests.
+    found by their group. runtime: the clock, ids and process name to use, for tests.
     """
     allow(reducers)
     mine = load_types([Path(each) for each in types], code_of)
-    surroundings = around or process_surroundings()
-    port = open_port(
-        url, surroundings, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker
-    )
-    return kind(port, {**shipped_types(), **mine}, set(mine), surroundings)
+    runtime = runtime or process_context()
+    port = open_port(url, runtime, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker)
+    return kind(port, {**shipped_types(), **mine}, set(mine), runtime)
 
 
-def log_on(port: LogPort, mine: Mapping[str, TypeDefinition], around: RuntimeContext) -> Log:
+def log_from_port(port: LogPort, mine: Mapping[str, TypeDefinition], runtime: RuntimeContext) -> Log:
     """Return a Log on an open port. mine: the user's types by name, in addition to or instead of the shipped ones."""
-    return Log(port, {**shipped_types(), **mine}, set(mine), around)
+    return Log(port, {**shipped_types(), **mine}, set(mine), runtime)
 
 
 def open_port(
     url: str | None = None,
-    around: RuntimeContext | None = None,
+    runtime: RuntimeContext | None = None,
     *,
     read_only: bool = False,
     owner_timeout_s: float = OWNER_TIMEOUT_S,
@@ -88,10 +86,10 @@ def open_port(
     from refold.streams.log.file.log import FileLog
 
     path, partitions, blobs = _place(url)
-    surroundings = around or process_surroundings()
+    runtime = runtime or process_context()
     return FileLog(
         path,
-        clock_ms=lambda: surroundings.now_micros() // 1000,
+        clock_ms=lambda: runtime.now_micros() // 1000,
         new_id=lambda: uuid.uuid4().bytes,
         partitions=partitions,
         read_only=read_only,
@@ -117,7 +115,7 @@ def open_kafka(
         from refold.streams.registry.settings import registry_settings
     except ModuleNotFoundError as error:
         raise _without_kafka(url, error) from error
-    address, settings = parse_url(given_url(url)), registry_settings(os.environ)
+    address, settings = parse_url(resolved_url(url)), registry_settings(os.environ)
     schema_ids = None if settings is None else SchemaIds(settings)
     workers = Workers(address, config, worker or os.environ.get(WORKER_ENVIRONMENT))
     log = KafkaLog(
@@ -131,17 +129,17 @@ def open_kafka(
 def _without_kafka(url: str | None, error: ModuleNotFoundError) -> Exception:
     if (error.name or "").partition(".")[0] != "confluent_kafka":
         return error
-    return InputError(f"{given_url(url)}: Kafka's client is not installed here; pip install 'refold[kafka]'")
+    return InputError(f"{resolved_url(url)}: Kafka's client is not installed here; pip install 'refold[kafka]'")
 
 
-def given_url(url: str | None = None) -> str:
+def resolved_url(url: str | None = None) -> str:
     """Return the URL, or else REFOLD_LOG, or else file:.refold."""
     return url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
 def is_kafka(url: str | None = None) -> bool:
     """Whether the URL is of a log on Kafka."""
-    return given_url(url).partition(":")[0] == KAFKA
+    return resolved_url(url).partition(":")[0] == KAFKA
 
 
 def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bool:
@@ -153,7 +151,7 @@ def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bo
         from refold.streams.log.kafka.url import parse_url
     except ModuleNotFoundError as error:
         raise _without_kafka(url, error) from error
-    return kafka_log_exists(parse_url(given_url(url)), timeout_s=timeout_s)
+    return kafka_log_exists(parse_url(resolved_url(url)), timeout_s=timeout_s)
 
 
 def file_path(url: str | None = None) -> Path:
@@ -161,19 +159,19 @@ def file_path(url: str | None = None) -> Path:
     return _place(url)[0]
 
 
-def asked_partitions(url: str | None = None) -> int | None:
+def partitions_in_url(url: str | None = None) -> int | None:
     """Return the number of partitions in the URL, if any. Raises InputError if the URL is invalid."""
     return _place(url)[1]
 
 
-def asked_blobs(url: str | None = None) -> str | None:
+def content_store_in_url(url: str | None = None) -> str | None:
     """Return the content store in the URL of a `file:` log, if any. Raises InputError if the URL is invalid."""
     return _place(url)[2]
 
 
 def _place(url: str | None) -> tuple[Path, int | None, str | None]:
     """The folder, the number of partitions and the content store in a URL."""
-    place = given_url(url)
+    place = resolved_url(url)
     scheme, colon, rest = place.partition(":")
     if colon and scheme == KAFKA:
         raise InputError(f"{place}: this takes a log in a folder; give file:PATH")
@@ -215,7 +213,7 @@ def _partitions(url: str, partitions: str | None) -> int | None:
     return check_partitions(int(partitions))
 
 
-def process_surroundings() -> RuntimeContext:
+def process_context() -> RuntimeContext:
     """The clock of this machine, random ids, and user@host/pid as the agent."""
     try:
         user = getpass.getuser()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from refold.avro.errors import InputError, NotAnswerable, ValidationError
 from refold.avro.times import datetime_micros, millis_text, parse_time, time_text
-from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, of_this_fold, parse_cut, read_cut
+from refold.streams.cut import PREFIX, SHORT_DIGITS, Cut, parse_cut, read_cut, require_fold_version
 from refold.streams.defaults import CLOCKS
 from refold.streams.log.port import LogReader
 
@@ -133,7 +133,7 @@ class Points:
         if len(found) != 1:
             reason = "several markers stand at cuts with" if found else "no marker stands at a cut with"
             raise InputError(f"{text}: {reason} this short hash; give the cut's whole text")
-        return self._checked(of_this_fold(found.pop()))
+        return self._checked(require_fold_version(found.pop()))
 
     def _checked(self, cut: Cut) -> Cut:
         """Return the cut if it belongs to this log and is not past its end. Raises InputError or NotAnswerable

@@ -37,7 +37,7 @@ LOOK_S = 0.25
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def keep_little() -> None:
+def limit_freed_memory() -> None:
     """Make the C library keep little freed memory. Call it before starting threads. Has no effect if the environment
     configures malloc."""
     told = any(name.startswith("MALLOC_") for name in os.environ)
@@ -47,7 +47,7 @@ def keep_little() -> None:
         _call("mallopt", setting, value)
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Return all unused pages to the system: takes some 10 ms for a few hundred megabytes; other threads continue."""
     _call("malloc_trim", 0)
 
@@ -62,7 +62,7 @@ _THRESHOLDS = 50_000, 20, 50
 
 
 @contextmanager
-def calm_collector() -> Iterator[None]:
+def tune_garbage_collector() -> Iterator[None]:
     """Make the garbage collector search for cycles rarely during the block, and not among existing objects.
 
     Folding and bulk writing create objects without cycles, which are freed at a batch's end. Searching them after every

@@ -19,10 +19,10 @@ from refold.avro.registry import TypeVersion
 from refold.reducers.conflicts import Conflicts, conflicts
 from refold.reducers.entity import Entity, stored_hash, unpack
 from refold.reducers.fold import Seen
-from refold.reducers.order import place_of
+from refold.reducers.order import split_order_key
 from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
-from refold.streams.history import Observed, observed_below
+from refold.streams.history import RecordedObservation, observed_below
 from refold.streams.log.port import LogReader, Position, observation_in
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.table.folds import Folds
@@ -153,7 +153,7 @@ class EntityView:
         return [seen.id for seen in self._live if seen.q >= floor and field in seen.observation.patch]
 
     @cached_property
-    def history(self) -> list[Observed]:
+    def history(self) -> list[RecordedObservation]:
         """The entity's distinct observations below the cut, in log order."""
         return observed_below(self._log, self.entity, self._cut)
 
@@ -201,7 +201,7 @@ class EntityView:
         if any(fields[name].reducer == "first" for name in self._entity.cells if name in fields):
             return True
         end = self._cut.offsets[self._log.partition_of(self.entity)]
-        return len({place_of(each.q).agent for each in self._log.arrivals(self.entity, end)}) > 1
+        return len({split_order_key(each.q).agent for each in self._log.arrivals(self.entity, end)}) > 1
 
 
 class StateView:

@@ -25,7 +25,7 @@ def page() -> ModuleType:
     return module
 
 
-def test_a_page_has_what_was_printed_its_goals_and_what_was_left_out(page: ModuleType, tmp_path: Path) -> None:
+def test_page_has_results_goals_and_omissions(page: ModuleType, tmp_path: Path) -> None:
     console = page.PageConsole(file=io.StringIO())
     table = Table(title="A\n title")
     table.add_column("peer")
@@ -46,7 +46,7 @@ def test_a_page_has_what_was_printed_its_goals_and_what_was_left_out(page: Modul
     assert (tmp_path / "figures-one.svg").is_file()
 
 
-def test_a_picture_has_every_point_within_it(page: ModuleType) -> None:
+def test_picture_contains_every_point(page: ModuleType) -> None:
     points = [(1, 5.0), (1_000, 7.5), (1_000_000, 6.0)]
     root = ElementTree.fromstring(page.drawn(page.Picture("x", "a < b", "n", "us", {"one": points, "two": points[:1]})))
     circles = [each for each in root if each.tag.endswith("circle")]

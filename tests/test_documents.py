@@ -33,7 +33,7 @@ ELSEWHERE = (
 
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each.name not in ELSEWHERE], ids=lambda page: page.name)
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+def test_examples_on_a_page_run(page: Path, tmp_path: Path) -> None:
     with_conversation(tmp_path)
     run_page(page, tmp_path)
 
@@ -78,7 +78,7 @@ CODE = ("avro", "reducers", "streams", "agents", "sinks", "explorer", "tests", "
 @pytest.mark.parametrize(
     "page", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "reference").glob("*.md")], ids=_path
 )
-def test_modules_that_a_page_names_without_a_folder_exist(page: Path) -> None:
+def test_modules_named_without_a_folder_exist(page: Path) -> None:
     modules = {each.name for folder in CODE for each in (ROOT / folder).rglob("*.py")}
     named = re.findall(r"`(\w+\.py)`", page.read_text(encoding="utf-8"))
     assert [each for each in named if each not in modules] == []
@@ -91,13 +91,13 @@ def test_no_diagram_has_a_semicolon(page: Path) -> None:
     assert [line for each in diagrams for line in each.splitlines() if ";" in line] == []
 
 
-def test_the_index_lists_every_page() -> None:
+def test_index_lists_every_page() -> None:
     """But for the decisions, which are a folder in the order of their numbers."""
     linked = {(INDEX.parent / target).resolve() for target, _ in LINK.findall(INDEX.read_text(encoding="utf-8"))}
     assert [_path(each) for each in ALL_PAGES if each.parent.name != "decisions" and each not in {INDEX, *linked}] == []
 
 
-def test_the_architecture_fits_on_four_pages() -> None:
+def test_architecture_fits_on_four_pages() -> None:
     """At 3,500 bytes a page. What does not fit belongs in docs/reference or docs/decisions."""
     assert len((ROOT / "ARCHITECTURE.md").read_bytes()) <= 14_000
 
@@ -105,7 +105,7 @@ def test_the_architecture_fits_on_four_pages() -> None:
 ROW = re.compile(r"^\| .* \|$", re.MULTILINE)
 
 
-def test_every_row_of_the_security_page_names_tests_that_exist() -> None:
+def test_every_row_of_the_security_page_names_existing_tests() -> None:
     """A bare name is of the folder of the test before it; a name in parentheses is a driver of the fuzzer."""
     page = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
     tables = page.partition("\n## Entrances\n")[2].partition("\n## What is protected\n")[0]

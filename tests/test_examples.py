@@ -68,7 +68,7 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAYS))
-def test_an_example_runs(name: str, tmp_path: Path) -> None:
+def test_example_runs(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", str(EXAMPLES / name)]
     more = {"PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

@@ -150,7 +150,7 @@ def _text(path: Path, name: str) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_an_inner_test_kills_nothing(collected: list[Collected]) -> None:
+def test_inner_test_kills_nothing(collected: list[Collected]) -> None:
     assert len(collected) > 3_000
     killing = set()
     for node, why, is_inner in collected:
@@ -162,7 +162,7 @@ def test_an_inner_test_kills_nothing(collected: list[Collected]) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_nothing_else_is_left_out(collected: list[Collected]) -> None:
+def test_no_other_test_is_left_out(collected: list[Collected]) -> None:
     """A test is left out for a server, for a kill that its text shows, or because it is named in LONG."""
     without_reason = set()
     for node, why, _ in collected:
@@ -175,6 +175,6 @@ def test_nothing_else_is_left_out(collected: list[Collected]) -> None:
     assert {each for each in LONG if not any(node.startswith(each) for node in nodes)} == set()
 
 
-def test_the_guard_ends_what_starts_a_server(tmp_path: Path) -> None:
+def test_guard_ends_a_test_that_starts_a_server(tmp_path: Path) -> None:
     with inner_loop.guarded(), pytest.raises(AssertionError, match="needs a server"):
         Supervised("x", tmp_path / "log", remove=None).launch(["true"])

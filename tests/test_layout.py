@@ -16,7 +16,7 @@ LINES_MAX = 500
 FOREIGN = ("agents", "avro")
 
 
-def test_the_package_under_test_is_this_checkout() -> None:
+def test_package_under_test_is_this_checkout() -> None:
     """A .venv copied along with its checkout still points at the place it came from."""
     assert Path(refold.__file__).resolve() == ROOT / "src" / "refold" / "__init__.py"
 
@@ -36,7 +36,7 @@ def test_folder_is_not_top_level(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", FOREIGN)
-def test_a_name_that_others_have_is_not_ours(folder: str) -> None:
+def test_foreign_package_name_is_not_ours(folder: str) -> None:
     spec = find_spec(folder)
     places = [*(spec.submodule_search_locations or ())] if spec else []
     assert (ROOT / folder) not in {Path(place).resolve() for place in places}
@@ -49,13 +49,13 @@ def modules() -> Iterator[tuple[Path, str]]:
             yield path.relative_to(ROOT), path.read_text(encoding="utf-8")
 
 
-def test_no_module_is_longer_than_a_reader_wants() -> None:
+def test_no_module_exceeds_the_line_limit() -> None:
     lengths = {str(path): text.count("\n") for path, text in modules()}
     assert len(lengths) > 500
     assert {path: length for path, length in lengths.items() if length > LINES_MAX} == {}
 
 
-def test_each_class_name_of_the_package_means_one_thing() -> None:
+def test_each_class_name_of_the_package_is_unique() -> None:
     homes: dict[str, list[str]] = {}
     for path, text in modules():
         if path.parts[0] in {"tests", "bench"}:

@@ -25,7 +25,7 @@ def _scopes(**tests: int) -> list[tuple[str, str]]:
     return [(f"tests/{name}.py::{number}",) * 2 for name, count in tests.items() for number in range(count)]
 
 
-def test_a_worker_stays_with_a_module_and_then_helps_where_most_is_left() -> None:
+def test_worker_finishes_its_module_before_it_helps_where_most_is_left() -> None:
     order = Order(_scopes(a=2, b=5))
     given_out = [order.next_for(worker) for worker in ("x", "y", "y", "y", "x", "y", "x")]
     assert given_out == [
@@ -35,7 +35,7 @@ def test_a_worker_stays_with_a_module_and_then_helps_where_most_is_left() -> Non
     assert not order
 
 
-def test_half_of_the_workers_begin_with_what_waits() -> None:
+def test_half_of_the_workers_start_with_waiting_tests() -> None:
     waiting = [(f"{WAITS}::{number}",) * 2 for number in range(2)]
     order = Order([*waiting, *_scopes(a=2, b=2)])
     assert [order.next_for(worker) for worker in "wxyw"] == [
@@ -53,7 +53,7 @@ GROUPS = st.sampled_from(["", "g", "h"])
 
 
 @given(st.lists(st.tuples(FILES, GROUPS), max_size=30), st.lists(st.sampled_from("wxyz"), min_size=30, max_size=30))
-def test_each_scope_is_given_out_once(tests: list[tuple[str, str]], workers: list[str]) -> None:
+def test_each_scope_is_assigned_once(tests: list[tuple[str, str]], workers: list[str]) -> None:
     nodes = [f"{path}::{number}" for number, (path, _) in enumerate(tests)]
     scopes = {group or node: node + f"@{group}" * bool(group) for node, (_, group) in zip(nodes, tests, strict=True)}
     order = Order(scopes.items())
@@ -111,7 +111,7 @@ def test_one(number):
 
 
 @pytest.mark.outside
-def test_a_worker_that_dies_fails_one_test(tmp_path: Path) -> None:
+def test_dying_worker_fails_one_test(tmp_path: Path) -> None:
     """All other tests run once, and the run ends. A silent memory fault, as of Kafka's client, is no failure once."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_dying.py").write_text(DYING)
@@ -129,7 +129,7 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path) -> None:
     assert [*tmp_path.glob("refold-test-faults-*")] == []
 
 
-def test_what_is_said_to_wait_is_there() -> None:
+def test_tests_listed_as_waiting_exist() -> None:
     assert [each for each in WAITING if not [*ROOT.glob(f"{each}*")]] == []
 
 

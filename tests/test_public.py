@@ -45,12 +45,12 @@ METHODS = {
 }  # fmt: skip
 
 
-def test_the_surface_is_pinned() -> None:
+def test_surface_is_pinned() -> None:
     assert set(refold.__all__) == SURFACE
     assert {name for name in vars(refold.Log) if not name.startswith("_")} == METHODS
 
 
-def test_everything_public_says_what_it_is() -> None:
+def test_everything_public_has_a_docstring() -> None:
     for name in refold.__all__:
         assert inspect.getdoc(getattr(refold, name)), name
     for name in METHODS:
@@ -58,14 +58,14 @@ def test_everything_public_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", FACADES)
-def test_each_facade_is_pinned_and_says_what_it_is(name: str) -> None:
+def test_each_facade_is_pinned_and_has_a_docstring(name: str) -> None:
     facade = importlib.import_module(name)
     assert set(facade.__all__) == FACADES[name]
     for each in facade.__all__:
         assert inspect.getdoc(getattr(facade, each)), each
 
 
-def test_the_door_of_errors_has_every_error_of_the_package() -> None:
+def test_errors_facade_has_every_error_of_the_package() -> None:
     """What only the demo, or refold's own child processes, raise is no user's concern."""
     raised: set[str] = set()
     for folder in FOLDERS:

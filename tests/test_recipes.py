@@ -18,7 +18,7 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.name)
-def test_a_recipe_is_followed(page: Path, server: ModelServer, tmp_path: Path) -> None:
+def test_recipe_works(page: Path, server: ModelServer, tmp_path: Path) -> None:
     asked = follow(page, tmp_path, server)
     for needed in ("run show", "run replay", "run fork", "run resume", "golden add", "pytest --refold-golden"):
         assert any(needed in line for line in asked), f"{page.name} shows no `{needed}`"
@@ -33,7 +33,7 @@ def test_a_recipe_is_followed(page: Path, server: ModelServer, tmp_path: Path) -
     assert (tmp_path / "bank.txt").read_text().splitlines() == ["o-7: 42 EUR", "o-8: 42 EUR"]
 
 
-def test_what_a_page_shows_is_compared() -> None:
+def test_values_on_a_page_are_compared() -> None:
     printed = "took 458 ms\n  asked POST 127.0.0.1/v1 hash abc\nthe end"
     assert is_as_shown("took 1 ms\nasked  POST api.openai.com/v1 hash ...", printed, "http://127.0.0.1:1") is False
     assert is_as_shown("took 1 ms\nasked  POST api.openai.com/v1 hash ...\nthe end", printed, "http://127.0.0.1:1")

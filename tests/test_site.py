@@ -30,7 +30,7 @@ def builder() -> ModuleType:
 
 
 @pytest.mark.timeout(900)
-def test_it_builds_with_every_page(tmp_path: Path, builder: ModuleType) -> None:
+def test_site_builds_with_every_page(tmp_path: Path, builder: ModuleType) -> None:
     if shutil.which("npm") is None:
         without("npm is missing, with which the scripts of the site are fetched")
     done = subprocess.run(
@@ -59,12 +59,12 @@ def test_it_builds_with_every_page(tmp_path: Path, builder: ModuleType) -> None:
     ],
     ids=["script", "style", "preconnect", "picture", "font", "import", "link", "canonical"],
 )
-def test_what_a_page_would_fetch_is_found(page: str, found: int, tmp_path: Path, builder: ModuleType) -> None:
+def test_external_request_of_a_page_is_found(page: str, found: int, tmp_path: Path, builder: ModuleType) -> None:
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     assert len(list(builder.fetched_from_elsewhere(tmp_path))) == found
 
 
-def test_the_navigation_is_the_index(builder: ModuleType) -> None:
+def test_navigation_equals_the_index(builder: ModuleType) -> None:
     index = "# x\n\n## One\n\n[A](a.md), [B](../b.md)\n\n## Two\n\n| [C](c/d.md#e) | [F](c/f.md) |\n\n## Decisions\n"
     page = ROOT / "docs" / "decisions" / "168-the-inner-loop-by-fixtures.md"
     assert builder.navigation(index, [page]) == [

@@ -24,10 +24,10 @@ def test_make_soak_selects_the_hundred_replays_of_a_graph() -> None:
         text=True,
         env={**os.environ, "REFOLD_SOAK": "1"},
     )
-    assert found.stdout.count("::test_a_graph_is_recorded_in_an_order_that_does_not_depend_on_timing[") == 3, found
+    assert found.stdout.count("::test_graph_is_recorded_in_an_order_independent_of_timing[") == 3, found
 
 
-def test_only_the_fixture_asks_whether_it_is_a_soak() -> None:
+def test_only_the_fixture_reads_whether_it_is_a_soak() -> None:
     """A test that asked the environment by itself would not be marked, and so not be selected."""
     name = "REFOLD_" + "SOAK"
     asking = [path for path in (ROOT / "tests").rglob("*.py") if name in path.read_text(encoding="utf-8")]

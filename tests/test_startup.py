@@ -63,11 +63,11 @@ def imported_by_command(arguments: list[str], env: Mapping[str, str] = os.enviro
         ),
     ],
 )  # fmt: skip
-def test_what_is_not_needed_is_not_imported(code: str, left_out: set[str]) -> None:
+def test_unneeded_modules_are_not_imported(code: str, left_out: set[str]) -> None:
     assert imported_by(code) & left_out == set()
 
 
-def test_a_log_is_observed_and_read_without_what_runs_need(tmp_path: Path) -> None:
+def test_observing_and_reading_does_not_import_run_modules(tmp_path: Path) -> None:
     assert (
         imported_by(f"""
 import refold
@@ -82,7 +82,7 @@ with refold.open("file:{tmp_path}/log") as log:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["nothing-of-ours"]])
-def test_a_command_that_needs_no_log_imports_none(arguments: list[str]) -> None:
+def test_command_without_a_log_imports_none(arguments: list[str]) -> None:
     imported = imported_by_command(arguments)
     assert "refold.explorer.cli.options" in imported
     assert imported & (FOR_A_LOG | FOR_RUNS | FOR_KAFKA | {"rich"}) == set()
@@ -110,13 +110,13 @@ def test_checkers_and_the_interpreter_see_the_same_names() -> None:
         assert getattr(refold, name) is getattr(sys.modules[module], there), name
 
 
-def test_an_unknown_name_is_refused_as_any_module_does() -> None:
+def test_unknown_name_is_refused_as_by_any_module() -> None:
     with pytest.raises(AttributeError, match="'refold' has no attribute 'opne'"):
         refold.opne  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'opne' from 'refold'"):
         from refold import opne  # type: ignore[attr-defined]  # noqa: F401
 
 
-def test_public_classes_are_pickled_by_their_own_place() -> None:
+def test_public_classes_are_pickled_by_their_own_module() -> None:
     for name in refold.__all__:
         assert pickle.loads(pickle.dumps(getattr(refold, name))) is getattr(refold, name), name

@@ -51,13 +51,13 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
             yield name.removeprefix("refold/"), ast.parse(path.read_text(encoding="utf-8"))
 
 
-def test_each_named_temporary_file_is_one_that_does_not_stay() -> None:
+def test_each_named_temporary_file_is_temporary() -> None:
     """Where this fails: have a TemporaryFolder, which is swept, or a file without a name (tempfile.TemporaryFile)."""
     found = {module for module, tree in modules() for name, _ in calls(tree) if name in NAMED}
     assert found == {*OTHERWISE}
 
 
-def test_each_kind_of_folder_is_in_the_list_and_begins_like_no_other() -> None:
+def test_each_kind_of_folder_is_listed_with_a_unique_prefix() -> None:
     made: set[str] = set()
     for _, tree in modules():
         constants = {
@@ -95,7 +95,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.outside
-def test_the_folder_of_a_killed_import_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
+def test_folder_of_a_killed_import_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     with killed([*COMMAND, "import", "-"], log, place, "refold-import-*/0") as (left,):
         other = place / "refold-import"
@@ -120,7 +120,7 @@ def agent(run):
 
 
 @pytest.mark.outside
-def test_the_folders_of_a_killed_bisect_are_removed_by_the_next(
+def test_folders_of_a_killed_bisect_are_removed_by_the_next(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History(tmp_path / "code")
@@ -158,7 +158,7 @@ with RemoteObjects("memory://store").scratch() as folder:
 
 
 @pytest.mark.outside
-def test_the_folder_of_a_killed_sink_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
+def test_folder_of_a_killed_sink_is_removed_by_the_next(tmp_path: Path, place: Path) -> None:
     command = [sys.executable, "-P", "-c", SCRATCH]
     with killed(command, "", place, "refold-scratch-*/file") as (left,):
         again = SCRATCH.replace("signal.pause()", "pass")

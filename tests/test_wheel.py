@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
+def test_wheel_holds_exactly_the_packages_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = set(shipped_files())
@@ -56,11 +56,11 @@ def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
     assert held - expected == set(), "in the wheel, not in the folders"
 
 
-def test_the_wheel_is_for_every_platform(wheel: Path) -> None:
+def test_wheel_is_for_every_platform(wheel: Path) -> None:
     assert wheel.name == f"refold-{refold.__version__}-py3-none-any.whl"
 
 
-def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
         sources = [name for name in archive.namelist() if name.endswith(".py")]

@@ -15,7 +15,7 @@ from refold.streams.client import Log
 from refold.streams.log.port import observation_in
 
 
-class Folded(Protocol):
+class FoldedState(Protocol):
     """The state folded from one entity's observations.
 
     offset: the offset up to which its partition was read. ids: of its observations, in log order.
@@ -28,7 +28,7 @@ class Folded(Protocol):
         """Apply the next observation, in log order."""
 
 
-F = TypeVar("F", bound=Folded)
+F = TypeVar("F", bound=FoldedState)
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

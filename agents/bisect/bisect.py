@@ -37,7 +37,7 @@ SAID_LINES_MAX = 5
 Tested = Callable[[Commit, BisectResult], None]
 
 
-class Bisected(NamedTuple):
+class BisectionReport(NamedTuple):
     """The result. suspects: the first bad commit; or several, if the commits between could not be replayed.
 
     finding: how the first commit in that list, the oldest one known to be bad, differs. tested: every replayed commit,
@@ -58,7 +58,7 @@ def bisect(
     recording: Recording, entry: str, repository: Repository, good: str, bad: str, *, redactor: str = "",
     settings: Mapping[str, str] = MappingProxyType({}),
     timeout_s: float = TIMEOUT_S, tested: Tested = lambda commit, finding: None, confined: bool = False,
-) -> Bisected:  # fmt: skip
+) -> BisectionReport:  # fmt: skip
     """Return the first commit after `good`, up to `bad`, whose agent differs from the recording.
 
     Args:
@@ -96,7 +96,7 @@ class _Search:
         self._is_confined = is_confined
         self._found: dict[Commit, BisectResult] = {}
 
-    def run(self, good: Commit, bad: Commit) -> Bisected:
+    def run(self, good: Commit, bad: Commit) -> BisectionReport:
         if good.id == bad.id or not self._repository.is_ancestor(good.id, bad.id):
             raise InputError(f"{good.id[:12]} is not an ancestor of {bad.id[:12]}: --good names a commit before --bad")
         finding = self._ended(bad, "parted", "--bad", "does what was recorded")
@@ -107,7 +107,7 @@ class _Search:
             following = next((each for each in left if each != bad.id and each not in unusable), None)
             if following is None:
                 suspects = [bad, *(self._repository.commit(each) for each in left if each != bad.id)]
-                return Bisected(tuple(suspects), finding, tuple(self._found.items()))
+                return BisectionReport(tuple(suspects), finding, tuple(self._found.items()))
             commit = self._repository.commit(following)
             found = self._probed(commit)
             if found.status == "parted":

@@ -34,7 +34,7 @@ _USAGES = ("usage", "usageMetadata")
 _HOLDERS = (("message", ""), ("response", ""), ("delta", "type"))
 
 
-def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def json_exchange(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a model's request and answer as the JSON of both; empty if they are not JSON.
 
     For a stream the answer has the fields of its events, and those under `message`, `response` and `delta` in them;
@@ -61,7 +61,7 @@ def said_in(request: Plain, answer: Plain) -> tuple[Mapping[str, Any], Mapping[s
     return asked, answered
 
 
-def tokens_in(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def reported_tokens(answered: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return the tokens that a model read and wrote, as it reports them; None if it does not."""
     return _counted(answered, _INPUT), _counted(answered, _OUTPUT)
 

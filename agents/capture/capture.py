@@ -16,9 +16,9 @@ from refold.agents.capture.forks import ForkingUpstream
 from refold.agents.capture.playback import RecordedUpstream
 from refold.agents.capture.proxy import Proxy, Upstreams
 from refold.agents.capture.proxy_guard import require_no_question
-from refold.agents.capture.server import Handling, LoopbackServer
+from refold.agents.capture.server import CaptureHandler, LoopbackServer
 from refold.agents.capture.spool import BYTES_MAX, Spool
-from refold.agents.capture.spool_drain import Stored, Storing
+from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
 from refold.agents.policy.rules import Policy
@@ -26,14 +26,14 @@ from refold.agents.redaction.redactor import Redact
 from refold.agents.state_home import state_folder
 from refold.agents.supervise.supervised import given_gate
 from refold.streams.client import RuntimeContext
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 
 
 class CaptureSettings(NamedTuple):
     """How to capture.
 
     log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
-    recorded with each run, along with its spool. silence_s: as for Proxy. around: clock and ids; None for this
+    recorded with each run, along with its spool. silence_s: as for Proxy. runtime: clock and ids; None for this
     machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that is not
     recorded. policy: the rules for requests.
     """
@@ -49,7 +49,7 @@ class CaptureSettings(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 0
     silence_s: float | None = None
-    around: RuntimeContext | None = None
+    runtime: RuntimeContext | None = None
     parents: Sequence[Recording] = ()
     replaying: RecordedUpstream | None = None
     policy: Policy | None = None
@@ -68,12 +68,12 @@ class Capture:
             require_no_question(given.policy)
         to = Upstreams(upstreams)
         root = given.spool or spool_root(given.log_url, os.environ)
-        around = given.around or process_surroundings()
-        spool = Spool(root, around, given.spool_bytes_max)
+        runtime = given.runtime or process_context()
+        spool = Spool(root, runtime, given.spool_bytes_max)
 
-        def handling() -> Handling:
+        def handling() -> CaptureHandler:
             proxy = Proxy(
-                to, spool, around.now_micros, silence_s=given.silence_s, policy=given.policy, gate=given_gate()
+                to, spool, runtime.now_micros, silence_s=given.silence_s, policy=given.policy, gate=given_gate()
             )
             return proxy if given.replaying is None else ForkingUpstream(given.replaying, proxy, given.say)
 
@@ -83,19 +83,19 @@ class Capture:
             spool.close()
             raise
         self.url = self._serving.url
-        self._storing = Storing(
+        self._storing = SpoolDrain(
             given.open_log,
             root,
             spool,
             given.agent,
             given.settings,
             given.say,
-            around,
+            runtime,
             given.redact,
             given.parents,
         )
 
-    def close(self, closing_s: float) -> Stored:
+    def close(self, closing_s: float) -> StoredExchanges:
         """End the capture.
 
         Args:

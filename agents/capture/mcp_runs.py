@@ -21,7 +21,7 @@ from refold.agents.capture.spool import SpooledExchange
 from refold.agents.journal.record import Failure, Plain
 from refold.agents.live import CapturedRun
 from refold.agents.recorder.plain import encoded
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.recordings.imported import ERROR
 
 RPC_ERROR = "JSON-RPC error"
@@ -36,7 +36,7 @@ class McpRuns(Sessions):
         """Store one request with its answer; durable on return."""
         found = self._by_spool.get(spool)
         if found is None:
-            head = self._head("calls of an MCP server", exchange.at, spool, self._capturing.around.new_id())
+            head = self._head("calls of an MCP server", exchange.at, spool, self._capturing.runtime.new_id())
             found = self._by_spool[spool] = McpRun(self._capturing.begin(head), self._agent)
         if exchange.at not in found.stored:
             found.take(exchange)
@@ -59,7 +59,7 @@ class McpRuns(Sessions):
                     run.number = step.number
                     run.stored |= {call.started_at for call in step.calls}
                     run.sink.taken(step, {})
-            run.last_at = self._capturing.around.now_micros()
+            run.last_at = self._capturing.runtime.now_micros()
 
 
 class McpRun:
@@ -80,19 +80,19 @@ class McpRun:
         answer, failure = _said(exchange)
         self.number += 1
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
-        made = Made(
+        made = PendingCall(
             "tool", exchange.name, encoded(request["asked"], "arguments"), effect=request["effect"],
             answer=encoded(answer, "an answer"), failure=failure, started_at=exchange.at,
             duration_ms=exchange.duration_ms, is_open=False,
         )  # fmt: skip
-        attempt = MadeAttempt(1, exchange.at, [made], ended_at=ended_at)
+        attempt = PendingAttempt(1, exchange.at, [made], ended_at=ended_at)
         self.sink.step_begun(self.number, exchange.name, 1, exchange.at)
         # Before the step's end, because that marks the exchange as stored: after a kill, this is written again.
         if request["method"] == CALL:
             self._act(exchange, answer, failure, ended_at)
         nothing = encoded(None, "a result")
         self.sink.step_ended(
-            MadeStep(self.number, exchange.name, [attempt], encoded({}, "the state"), nothing, "succeeded")
+            PendingStep(self.number, exchange.name, [attempt], encoded({}, "the state"), nothing, "succeeded")
         )
         self.stored.add(exchange.at)
         self.last_at = max(self.last_at, ended_at)

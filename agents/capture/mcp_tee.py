@@ -19,8 +19,8 @@ from refold.agents.capture.mcp_runs import McpRuns
 from refold.agents.capture.mcp_wire import McpWire
 from refold.agents.capture.program import run_program
 from refold.agents.capture.spool import Spool
-from refold.agents.capture.spool_drain import Stored, Storing
-from refold.streams.open import process_surroundings
+from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
+from refold.streams.open import process_context
 
 FOLDER = "mcp"
 """The folder of the spools of tees. Those of proxies are elsewhere, because they hold other messages."""
@@ -32,12 +32,12 @@ class McpTee:
     """One session's capture. It has started when the constructor returns."""
 
     def __init__(self, given: CaptureSettings) -> None:
-        around = given.around or process_surroundings()
+        runtime = given.runtime or process_context()
         root = (given.spool or spool_root(given.log_url, os.environ)) / FOLDER
-        spool = Spool(root, around, given.spool_bytes_max)
-        self._wire = McpWire(spool, around.now_micros)
-        self._storing = Storing(
-            given.open_log, root, spool, given.agent, given.settings, given.say, around, given.redact, sessions=McpRuns
+        spool = Spool(root, runtime, given.spool_bytes_max)
+        self._wire = McpWire(spool, runtime.now_micros)
+        self._storing = SpoolDrain(
+            given.open_log, root, spool, given.agent, given.settings, given.say, runtime, given.redact, sessions=McpRuns
         )
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -48,7 +48,7 @@ class McpTee:
         """
         return run_program(arguments, environment, self._pass)
 
-    def close(self, closing_s: float) -> Stored:
+    def close(self, closing_s: float) -> StoredExchanges:
         """End the capture, and return what was stored and what was not.
 
         Args:

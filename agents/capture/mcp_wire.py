@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from refold.agents.capture.exchange import Broken
-from refold.agents.capture.spool import Spool, Spooling
+from refold.agents.capture.spool import Spool, SpoolWriter
 from refold.agents.journal.record import Effect
 
 LINE_BYTES_MAX = 64 << 20
@@ -66,7 +66,7 @@ class McpWire:
         self._now_micros = now_micros
         self._turn = threading.Lock()
         self._sent, self._said = MessageLines(), MessageLines()
-        self._asked: dict[str, tuple[Spooling | None, float, str]] = {}
+        self._asked: dict[str, tuple[SpoolWriter | None, float, str]] = {}
         self._effects: dict[str, Effect] = {}
 
     def sent(self, data: bytes) -> None:

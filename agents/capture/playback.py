@@ -30,7 +30,7 @@ from refold.agents.capture.exchange import WEBSOCKET, WEBSOCKET_TYPE, bytes_of, 
 from refold.agents.capture.program import PROVIDERS
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
 from refold.agents.capture.websockets import CLOSED, close_of, is_socket
-from refold.agents.capture.wire import ask_for_body, refusal, said
+from refold.agents.capture.wire import ask_for_body, error_response, refusal
 from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Plain, Recording
 from refold.agents.redaction.redactor import Redact
@@ -116,7 +116,7 @@ class RecordedUpstream:
             return answered
         self.unrecorded += 1
         self._say(why)
-        return said(400, why)
+        return error_response(400, why)
 
     async def tried(self, request: web.BaseRequest) -> tuple[web.StreamResponse | None, bytes, str]:
         """Return the response, or None if the request is not recorded; its received body; why it is not recorded."""
@@ -132,10 +132,10 @@ class RecordedUpstream:
         return await self._answered(request, found.call), body, ""
 
     def malformed(self, why: str) -> web.Response:
-        """As Handling."""
+        """As CaptureHandler."""
         self.unrecorded += 1
         self._say(f"a request was not HTTP: {why}")
-        return said(400, f"this is not HTTP/1.1: {why}")
+        return error_response(400, f"this is not HTTP/1.1: {why}")
 
     def ending(self) -> None:
         """Do nothing: no request waits."""
@@ -230,7 +230,7 @@ class RecordedUpstream:
 
     async def _answered(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
         if call.failure is not None and call.answer is None:
-            return said(504 if call.failure.exception == "TimeoutError" else 502, call.failure.message)
+            return error_response(504 if call.failure.exception == "TimeoutError" else 502, call.failure.message)
         answer = call.answer
         headers = CIMultiDict([(name, value) for name, value in answer["headers"]])
         encoding = answer.get("encoding") or {}

@@ -36,9 +36,17 @@ from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import Broken, LastEvent, kept_headers, name_of, request_of, sent_headers
 from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
-from refold.agents.capture.spool import Spool, Spooling
+from refold.agents.capture.spool import Spool, SpoolWriter
 from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
-from refold.agents.capture.wire import as_given, ask_for_body, passed_on, reason_of, refusal, said, text_of
+from refold.agents.capture.wire import (
+    ask_for_body,
+    encoded_url,
+    error_response,
+    forwarded_headers,
+    reason_of,
+    refusal,
+    text_of,
+)
 from refold.agents.journal.record import Plain
 from refold.agents.policy.guard import DENIED_STATUS
 from refold.agents.policy.rules import Policy
@@ -114,7 +122,7 @@ class Proxy:
             return refused
         url = self._upstreams.url(request.raw_path)
         if url is None:
-            return said(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
+            return error_response(404, f"no upstream is known for {request.raw_path.partition('?')[0]}")
         if self._gate is not None:
             await self._gate.wait_async()
         began_at = self._now_micros()
@@ -155,20 +163,20 @@ class Proxy:
         return await passed(request, provider, copy, lambda: _STOPPED if self._is_ending else None)
 
     def malformed(self, why: str) -> web.Response:
-        """As Handling: the request is not forwarded, and is counted as missed."""
+        """As CaptureHandler: the request is not forwarded, and is counted as missed."""
         self._spool.miss(f"a request was not HTTP: {why}")
-        return said(400, f"this is not HTTP/1.1: {why}")
+        return error_response(400, f"this is not HTTP/1.1: {why}")
 
     async def _forwarded(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
         if not exchange.has_body:
             ask_for_body(request)
-        headers = passed_on(request.raw_headers)
+        headers = forwarded_headers(request.raw_headers)
         body = exchange.request_body() if request.can_read_body or exchange.has_body else None
         if body is None:
             exchange.requested()
         try:
             found = await self._open().request(
-                request.method, as_given(exchange.url), headers=headers, data=body, allow_redirects=False,
+                request.method, encoded_url(exchange.url), headers=headers, data=body, allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"), timeout=self._timeout,
             )  # fmt: skip
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -185,7 +193,7 @@ class Proxy:
     ) -> web.StreamResponse:
         exchange.head(found)
         response = web.StreamResponse(
-            status=found.status, reason=reason_of(found), headers=passed_on(found.raw_headers)
+            status=found.status, reason=reason_of(found), headers=forwarded_headers(found.raw_headers)
         )
         try:
             await response.prepare(request)
@@ -244,7 +252,7 @@ class _Exchange:
         self._began_s, self._began_at = time.monotonic(), began_at
         self._body = bytearray()
         self._is_long = False
-        self._spooling: Spooling | None = None
+        self._spooling: SpoolWriter | None = None
         self._is_requested = self._has_ended = False
         self._copy: _Body | None = None
         self._asked: Plain = None
@@ -258,7 +266,7 @@ class _Exchange:
             message = "a policy checks requests, and the messages of a WebSocket are none: use HTTP"
             self.requested()
             self.end("none", Broken("WebSocketDenied", message))
-            return said(403, message)
+            return error_response(403, message)
         self._body += self._read or b""
         asked = self.requested()
         decision = guard.decide(name, asked)
@@ -376,7 +384,7 @@ class _Exchange:
         message = f"the proxy got no response from {urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
         message = without_credentials(message.encode(), self.known).decode()
         self.end("none", Broken("TimeoutError" if is_late else type(error).__name__, message))
-        return said(504 if is_late else 502, message)
+        return error_response(504 if is_late else 502, message)
 
     def _ms(self) -> float:
         return round((time.monotonic() - self._began_s) * 1000, 3)

@@ -18,7 +18,7 @@ _HEADER_BYTES_MAX = 1 << 16
 _STARTING_S = 60.0
 
 
-class Handling(Protocol):
+class CaptureHandler(Protocol):
     """Answers requests."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -60,7 +60,7 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    def __init__(self, handling: Handling, settings: dict[str, Any]) -> None:
+    def __init__(self, handling: CaptureHandler, settings: dict[str, Any]) -> None:
         super().__init__(handling.handle, handler_cancellation=True)
         self._malformed = handling.malformed
         self._settings = settings
@@ -72,7 +72,7 @@ class _Server(web.Server):
 class LoopbackServer:
     """A server. It is running when the constructor returns. url: its URL."""
 
-    def __init__(self, handling: Callable[[], Handling], host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, handling: Callable[[], CaptureHandler], host: str = "127.0.0.1", port: int = 0) -> None:
         """Start the server.
 
         Args:

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from refold.agents.capture.exchange import is_of_messages
 from refold.agents.capture.forks import ForkedTurn, Parents
 from refold.agents.capture.proxy_guard import denial_in
-from refold.agents.capture.spool import Missed, SpooledExchange
+from refold.agents.capture.spool import MissedExchanges, SpooledExchange
 from refold.agents.capture.turns import (
     ModelReply,
     ModelTurn,
@@ -50,11 +50,11 @@ from refold.agents.importers.messages import ToolCall, parsed
 from refold.agents.journal.delta import applied
 from refold.agents.journal.record import Failure, Outcome, Plain, RecordedRequest, Recording, Step
 from refold.agents.journal.self_replay import state_at
-from refold.agents.live import CapturedRun, Capturing
+from refold.agents.live import CapturedRun, CaptureRecorder
 from refold.agents.log import AgentLog
 from refold.agents.policy.decision_log import denial_entity, denial_patch
 from refold.agents.recorder.plain import encoded
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.recordings.imported import ERROR, UNANSWERED, arguments_of
 from refold.agents.recordings.load import BEGAN, CAPTURED
 from refold.agents.replay.patch import patch_of
@@ -72,7 +72,7 @@ class Sessions:
     def __init__(
         self,
         log: AgentLog,
-        capturing: Capturing,
+        capturing: CaptureRecorder,
         agent: str,
         spools: Sequence[str],
         settings: Plain,
@@ -117,7 +117,7 @@ class Sessions:
             self._index(session, turn, reply)
         session.sink.flush()
 
-    def say_missed(self, missed: Missed, spool: str) -> None:
+    def say_missed(self, missed: MissedExchanges, spool: str) -> None:
         """Record exchanges that were not kept, as a run that failed; durable on return."""
         if self._log.states([f"run/{missed.id}"]):
             return
@@ -159,7 +159,7 @@ class Sessions:
     def _begin(self, title: str, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
         if (begun := self._begun.pop(exchange.at, None)) is not None:
             return begun
-        head = self._head(title, exchange.at, spool, self._capturing.around.new_id())
+        head = self._head(title, exchange.at, spool, self._capturing.runtime.new_id())
         if turn is not None and (forked := self._parents.of(turn)) is not None:
             return self._fork(forked, head, turn)
         if turn is not None:
@@ -208,7 +208,7 @@ class Sessions:
     def _recover(self, spools: frozenset[str]) -> None:
         for recording, captured, _ in self._unfinished(spools):
             session = CapturedSession(captured, recording.agent)
-            last = session.taken_up(recording, self._capturing.around.now_micros())
+            last = session.taken_up(recording, self._capturing.runtime.now_micros())
             self._stored |= session.stored
             if not recording.steps:
                 self._begun[recording.started_at] = session
@@ -245,7 +245,7 @@ class CapturedSession:
         self._messages = 0
         self._family: Any = ""
         self._state: dict[str, Any] = {}
-        self._open: MadeAttempt | None = None
+        self._open: PendingAttempt | None = None
         self._last_at = self._taken_up_at = 0
 
     @property
@@ -285,7 +285,7 @@ class CapturedSession:
             self._close(results, max(exchange.at, self._last_at))  # the agent's clock may be ahead of the proxy's
         self._number += 1
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
-        attempt = MadeAttempt(1, exchange.at, ended_at=ended_at)
+        attempt = PendingAttempt(1, exchange.at, ended_at=ended_at)
         self.sink.step_begun(self._number, exchange.name if turn is None else TURN, 1, exchange.at)
         self._note_denial(exchange)
         made = self._model_call(exchange)
@@ -379,9 +379,9 @@ class CapturedSession:
 
     def _reopened(self, step: Step, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         began = step.attempts[-1].started_at or self._last_at
-        attempt = MadeAttempt(1, began, ended_at=self._last_at)
+        attempt = PendingAttempt(1, began, ended_at=self._last_at)
         for call in step.calls:
-            made = Made(
+            made = PendingCall(
                 call.asked.kind, call.asked.name, encoded(call.asked.request, "a request"),
                 answer=encoded(call.answer, "an answer"), failure=call.failure, started_at=call.started_at,
                 duration_ms=call.duration_ms, is_open=False,
@@ -392,9 +392,9 @@ class CapturedSession:
         if turn is not None:
             self._state = {"messages": [*turn.messages, *(() if reply is None else reply.messages)]}
 
-    def _model_call(self, exchange: SpooledExchange) -> Made:
+    def _model_call(self, exchange: SpooledExchange) -> PendingCall:
         failed = exchange.failure
-        return Made(
+        return PendingCall(
             "model", exchange.name, encoded(exchange.request, "a request"),
             answer=encoded(exchange.answer, "an answer"),
             failure=None if failed is None else Failure(exception=failed.name, message=failed.message),
@@ -420,7 +420,7 @@ class CapturedSession:
         self._open.ended_at = at
         self._end_step("unknown" if None in answers and not results else None)
 
-    def _tool_call(self, call: ToolCall, found: ToolResult | None, at: int) -> Made:
+    def _tool_call(self, call: ToolCall, found: ToolResult | None, at: int) -> PendingCall:
         inputs = call.inputs
         request = encoded(arguments_of(inputs), "arguments")
         failure = None
@@ -428,7 +428,7 @@ class CapturedSession:
             failure = Failure(exception=UNANSWERED, message="no result is recorded", tool=call.tool, input=inputs)
         elif found.failed:
             failure = Failure(exception=ERROR, message=found.output or "", at=at, tool=call.tool, input=inputs)
-        return Made(
+        return PendingCall(
             "tool", call.tool, request, failure=failure, started_at=self._last_at, is_open=False,
             answer=encoded(None if found is None else found.output, "a result"),
         )  # fmt: skip
@@ -439,7 +439,7 @@ class CapturedSession:
         result = None if self.reply is None else self.reply.text or None
         name = attempt.made[0].name if not self._family else TURN
         self.sink.step_ended(
-            MadeStep(
+            PendingStep(
                 self._number,
                 name,
                 [attempt],

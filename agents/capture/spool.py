@@ -51,7 +51,7 @@ _MESSAGE = tuple[str, int | float, bytes, bool]
 _END = tuple[str, Literal["whole", "broken", "left", "none"], int | float, Broken | None, Any]
 
 
-class Missed(msgspec.Struct):
+class MissedExchanges(msgspec.Struct):
     """Exchanges that were not kept. id: of the run that reports them. first_at, last_at: microseconds since 1970."""
 
     id: str = ""
@@ -61,7 +61,7 @@ class Missed(msgspec.Struct):
     why: str = ""
 
 
-_MISSED_FILE = Missed | tuple[Missed, Missed]
+_MISSED_FILE = MissedExchanges | tuple[MissedExchanges, MissedExchanges]
 
 
 class SpooledExchange(NamedTuple):
@@ -81,21 +81,21 @@ class Spool:
     """One process's folder. One thread writes exchanges, and another takes them."""
 
     def __init__(
-        self, root: Path, around: RuntimeContext, bytes_max: int = BYTES_MAX, *, folder: Path | None = None
+        self, root: Path, runtime: RuntimeContext, bytes_max: int = BYTES_MAX, *, folder: Path | None = None
     ) -> None:
         """Open the folder of this process.
 
         Args:
             root: The folder in which each process has its own.
-            around: Clock and ids.
+            runtime: Clock and ids.
             bytes_max: How much the files may hold in total.
             folder: The folder of a process that is gone, to be taken over.
 
         Raises:
             InputError: Another process has that folder.
         """
-        self._around = around
-        self.folder = folder or root / f"{around.now_micros() // 1_000_000}-{around.new_id()[:8]}"
+        self._runtime = runtime
+        self.folder = folder or root / f"{runtime.now_micros() // 1_000_000}-{runtime.new_id()[:8]}"
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -119,7 +119,7 @@ class Spool:
         """The name of the folder."""
         return self.folder.name
 
-    def begin(self, name: str, request: Plain, began_at: int) -> Spooling | None:
+    def begin(self, name: str, request: Plain, began_at: int) -> SpoolWriter | None:
         """Begin an exchange whose request is known.
 
         Args:
@@ -136,7 +136,7 @@ class Spool:
             if self._bytes >= self._bytes_max:
                 self._miss(f"the spool {self.folder} has its {self._bytes_max} bytes, and the log takes none")
                 return None
-        spooling = Spooling(self, self.folder / f"{at}.open")
+        spooling = SpoolWriter(self, self.folder / f"{at}.open")
         spooling.write(["request", at, name, request])
         return spooling
 
@@ -172,18 +172,18 @@ class Spool:
         with self._turn:
             self._miss(why)
 
-    def missed(self) -> Missed:
+    def missed(self) -> MissedExchanges:
         """Return what is to be recorded as missed: the same until `missed_stored`, whatever is missed meanwhile."""
         with self._turn:
             if not self._recording.count and self._missed.count:
-                self._recording, self._missed = self._missed, Missed()
+                self._recording, self._missed = self._missed, MissedExchanges()
                 self._write_missed()
             return msgspec.structs.replace(self._recording)
 
     def missed_stored(self) -> None:
         """Note that the log has recorded what `missed` returned."""
         with self._turn:
-            self._recording = Missed()
+            self._recording = MissedExchanges()
             self._write_missed()
 
     def close(self) -> None:
@@ -215,8 +215,8 @@ class Spool:
 
     def _miss(self, why: str) -> None:
         now = self._missed
-        at = self._around.now_micros()
-        now.id, now.count, now.last_at, now.why = now.id or self._around.new_id(), now.count + 1, at, why[:200]
+        at = self._runtime.now_micros()
+        now.id, now.count, now.last_at, now.why = now.id or self._runtime.new_id(), now.count + 1, at, why[:200]
         now.first_at = now.first_at or at
         self._write_missed()
         self.kept.set()
@@ -226,20 +226,20 @@ class Spool:
         with suppress(OSError):  # the count is also in memory
             os.pwrite(self._missed_file, data.ljust(_MISSED_BYTES), 0)
 
-    def _read_missed(self) -> tuple[Missed, Missed]:
+    def _read_missed(self) -> tuple[MissedExchanges, MissedExchanges]:
         """Return what was counted, and what was being recorded. Earlier versions wrote only the first."""
         try:
             found = msgspec.json.decode(os.pread(self._missed_file, _MISSED_BYTES, 0), type=_MISSED_FILE)
         except (msgspec.DecodeError, ValueError):
-            found = (Missed(), Missed())
+            found = (MissedExchanges(), MissedExchanges())
             os.pwrite(self._missed_file, msgspec.json.encode(found).ljust(_MISSED_BYTES), 0)
-        counted, recording = (found, Missed()) if isinstance(found, Missed) else found
+        counted, recording = (found, MissedExchanges()) if isinstance(found, MissedExchanges) else found
         if counted.count and not counted.id:
-            counted.id = self._around.new_id()
+            counted.id = self._runtime.new_id()
         return counted, recording
 
 
-class Spooling:
+class SpoolWriter:
     """One exchange that is being written to the spool."""
 
     def __init__(self, spool: Spool, path: Path) -> None:

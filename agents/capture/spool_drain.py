@@ -36,7 +36,7 @@ ATTEMPTS_MAX = 3
 _POLL_S = 0.2
 
 
-class Stored(NamedTuple):
+class StoredExchanges(NamedTuple):
     """The result. waiting: the number of exchanges that are in the spool and not in the log."""
 
     exchanges: int
@@ -45,12 +45,12 @@ class Stored(NamedTuple):
     waiting: int
 
 
-class Storing:
+class SpoolDrain:
     """Stores this process's spool, and those of processes that are gone. say: shows a line to the user."""
 
     def __init__(
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
-        say: Callable[[str], None], around: RuntimeContext, redact: Redact | None = None,
+        say: Callable[[str], None], runtime: RuntimeContext, redact: Redact | None = None,
         parents: Sequence[Recording] = (), sessions: type[Sessions] = Sessions,
     ) -> None:  # fmt: skip
         """Start the thread.
@@ -62,7 +62,7 @@ class Storing:
             agent: The name of the agent.
             settings: Recorded with each run.
             say: Shows a line to the user.
-            around: Clock and ids.
+            runtime: Clock and ids.
             redact: The redactor.
             parents: Recordings that conversations may be forks of.
             sessions: Makes runs from the spool.
@@ -74,7 +74,7 @@ class Storing:
         self._agent = agent
         self._settings = settings
         self._say = say
-        self._around = around
+        self._runtime = runtime
         self._redact = redact
         self._making = sessions
         self._log: AgentLog | None = None
@@ -88,7 +88,7 @@ class Storing:
         self._thread = threading.Thread(target=self._run, name="refold-capture", daemon=True)
         self._thread.start()
 
-    def close(self, closing_s: float) -> Stored:
+    def close(self, closing_s: float) -> StoredExchanges:
         """Store the rest, for at most this many seconds, and end the runs."""
         self._deadline = Deadline(closing_s)
         self._ended.set()
@@ -97,13 +97,13 @@ class Storing:
         waiting = sum(1 for spool in self._spools for _ in spool.whole())
         for spool in self._spools:
             spool.close()
-        return Stored(self._exchanges, self._runs, self._missed, waiting)
+        return StoredExchanges(self._exchanges, self._runs, self._missed, waiting)
 
     def _run(self) -> None:
         wait_s = RETRY_S
         for folder in free_folders(self._root, self._spools[0].folder):
             try:
-                self._spools.append(Spool(self._root, self._around, folder=folder))
+                self._spools.append(Spool(self._root, self._runtime, folder=folder))
             except (InputError, OSError):
                 continue  # another process was faster
         while True:

@@ -35,8 +35,8 @@ from refold.agents.capture.exchange import (
     request_of,
     sent_headers,
 )
-from refold.agents.capture.spool import Spool, Spooling
-from refold.agents.capture.wire import as_given, passed_on, text_of
+from refold.agents.capture.spool import Spool, SpoolWriter
+from refold.agents.capture.wire import encoded_url, forwarded_headers, text_of
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 MESSAGES_BYTES_MAX = 64 << 20
@@ -57,7 +57,7 @@ class HandshakeRefused(aiohttp.ClientError):
 
     def answer(self) -> web.Response:
         """Return the same response, for the agent."""
-        headers = passed_on(self.response.raw_headers)
+        headers = forwarded_headers(self.response.raw_headers)
         headers.popall("Content-Length", None)
         return web.Response(status=self.response.status, headers=headers, body=self.body)
 
@@ -89,12 +89,12 @@ async def connected(
         HandshakeRefused: The provider answered with a response.
         aiohttp.ClientError: It cannot be reached.
     """
-    headers = passed_on(request.raw_headers)
+    headers = forwarded_headers(request.raw_headers)
     for name in filter(_is_of_handshake, list(headers)):
         headers.popall(name, None)
     offered = [each.strip() for each in request.headers.get(_PROTOCOLS, "").split(",") if each.strip()]
     return await session.ws_connect(
-        as_given(url), headers=headers, protocols=offered, autoclose=False, autoping=False, max_msg_size=0
+        encoded_url(url), headers=headers, protocols=offered, autoclose=False, autoping=False, max_msg_size=0
     )
 
 
@@ -105,7 +105,7 @@ def _is_of_handshake(name: str) -> bool:
 class _Open(NamedTuple):
     """An exchange in progress. began_s: by the monotonic clock."""
 
-    spooling: Spooling | None
+    spooling: SpoolWriter | None
     began_s: float
 
 
@@ -197,7 +197,7 @@ async def passed(
     """
     protocols = (provider.protocol,) if provider.protocol else ()
     agent = web.WebSocketResponse(autoclose=False, autoping=False, compress=False, max_msg_size=0, protocols=protocols)
-    for name, value in passed_on(_response_of(provider).raw_headers).items():
+    for name, value in forwarded_headers(_response_of(provider).raw_headers).items():
         if not _is_of_handshake(name):
             agent.headers.add(name, value)
     tasks: list[asyncio.Task[aiohttp.WSMessage]] = []

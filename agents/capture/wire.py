@@ -19,7 +19,7 @@ _OF_THE_CONNECTION = frozenset({
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def said(status: int, message: str) -> web.Response:
+def error_response(status: int, message: str) -> web.Response:
     """Return a response of the proxy itself, in a form that the SDKs of OpenAI, Anthropic, Google and Amazon show."""
     error = {"type": "refold_proxy", "message": f"refold: {message}"}
     return web.json_response({"type": "error", "error": error, "message": error["message"]}, status=status)
@@ -31,7 +31,7 @@ def ask_for_body(request: web.BaseRequest) -> None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def passed_on(headers: Any) -> CIMultiDict[str]:
+def forwarded_headers(headers: Any) -> CIMultiDict[str]:
     """Return the received headers, without those of the connection itself."""
     named = [(text_of(name), text_of(value)) for name, value in headers]
     of_connection = {each.strip().lower() for name, value in named if name.lower() == "connection"
@@ -55,14 +55,14 @@ def refusal(request: web.BaseRequest) -> web.Response | None:
     if found is None:
         return None
     is_stranger = found.status == 403
-    return said(found.status, _STRANGER if is_stranger else json.loads(found.content)["error"])
+    return error_response(found.status, _STRANGER if is_stranger else json.loads(found.content)["error"])
 
 
 def reason_of(found: aiohttp.ClientResponse) -> str:
     return text_of((found.reason or "").encode("utf-8", "surrogateescape"))
 
 
-def as_given(url: str) -> Any:
+def encoded_url(url: str) -> Any:
     """Return the URL without quoting anything again."""
     from yarl import URL
 

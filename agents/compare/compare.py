@@ -35,7 +35,7 @@ from refold.agents.compare.steps import (
     found_in,
     request_key,
 )
-from refold.agents.journal.matching import asked_of, matchings
+from refold.agents.journal.matching import compared_requests, matchings
 from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.journal.self_replay import chained, states
 from refold.avro.canonical import encode, json_tree
@@ -55,7 +55,7 @@ def compare(a: Recording, b: Recording, *, exact: bool = False) -> Divergence | 
 
 def uncompared(a: Recording, b: Recording) -> list[str]:
     """Describe the parts of the runs' requests that are not compared: `tool find: matched without request_id`."""
-    return matchings(asked_of(a, b))
+    return matchings(compared_requests(a, b))
 
 
 class _Comparison:

@@ -32,15 +32,15 @@ from refold.agents.confined.process import whole
 from refold.agents.confined.protocol import ChildReply, DepartureReply, ErrorReply, Question, ReadReply
 from refold.agents.entry import Agent, agent_of
 from refold.agents.golden.file import DefaultAnswer as GoldenAnswer
-from refold.agents.golden.lenient import Lenient
+from refold.agents.golden.lenient import LenientAnswers
 from refold.agents.journal.record import Plain, Recording
-from refold.agents.recorder.answers import Departure, Within
+from refold.agents.recorder.answers import ChildAnswers, Departure
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.redaction.redactor import Redact, for_run, unredacted
 from refold.agents.redaction.tokens import fresh_key
-from refold.agents.replay.forked import Forked
+from refold.agents.replay.forked import ForkAnswers
 from refold.agents.replay.guard import NetworkGuard
 from refold.agents.replay.memory_runs import Fields, Reading, in_memory
 from refold.agents.replay.patch import read_patch
@@ -72,7 +72,7 @@ class JournalChildren:
     def require_log(self, url: str) -> None:
         """Accept any log: a confined process reaches none."""
 
-    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
+    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children. A nested run that ended before the fork is created in memory."""
         if within.is_whole and within.recording is not None:
             redact = self._redact if within.recording.redacted else None
@@ -90,7 +90,7 @@ class JournalChildren:
         )  # fmt: skip
 
 
-def answer_to(question: Question, trace: int, out: FileIO) -> ChildReply:
+def reply_to(question: Question, trace: int, out: FileIO) -> ChildReply:
     """Confine this process, then do the replay or the fork.
 
     Args:
@@ -129,14 +129,14 @@ def _replayed(question: Question, agent: Agent, redact: Redact | None) -> Replay
     given = None if question.golden is None else [GoldenAnswer(*each) for each in question.golden.items()]
     return replayed(
         agent, question.recording, fields=_Values(question.reads).fields, redact=redact,
-        answers=None if given is None else Lenient(question.recording, given), confined_to=question.folder,
+        answers=None if given is None else LenientAnswers(question.recording, given), confined_to=question.folder,
     )  # fmt: skip
 
 
 def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | None, out: FileIO) -> None:
     """Run the fork. An exception of its code is the run's outcome, and not an error of this process."""
     head = question.recording
-    answers = Forked(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
+    answers = ForkAnswers(parent, head.forked_at, read_patch(head.patch), "recorded", is_confined=True)
     sink = JournalSink(lambda line: write_line(out, line))
     fields = _Values(question.reads).fields
     chance = Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex)
@@ -192,7 +192,7 @@ def main() -> None:
     asked = msgspec.json.decode(whole(question), type=Question)
     os.close(question)
     with os.fdopen(answer, "wb", buffering=0) as file:
-        said = answer_to(asked, trace, file)
+        said = reply_to(asked, trace, file)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         write_line(file, said)

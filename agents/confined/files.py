@@ -1,6 +1,6 @@
 """Files of a confined process: it writes only in a given folder (Linux, Landlock).
 
-`hold_files` permanently restricts the calling thread, and every thread and process that it starts:
+`restrict_files` permanently restricts the calling thread, and every thread and process that it starts:
 
 1. Creating, writing, truncating, renaming and removing files is denied (EACCES), except in the given folder, on a few
    devices, and in /dev/shm, where semaphores are created. /dev/shm is the process's own
@@ -35,7 +35,7 @@ _ABI_OF_REFER, _ABI_OF_TRUNCATE, _ABI_OF_NETWORK, _ABI_OF_SCOPES = 2, 3, 4, 6
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
 
 
-def hold_files(libc: ctypes.CDLL, folder: str, code: Iterable[str] = ()) -> str:
+def restrict_files(libc: ctypes.CDLL, folder: str, code: Iterable[str] = ()) -> str:
     """Restrict the files of this thread.
 
     Args:
@@ -82,7 +82,7 @@ def not_offered() -> str:
     return "" if version > 0 else f"Landlock says {os.strerror(ctypes.get_errno())}"
 
 
-def not_held() -> str:
+def unrestricted_files() -> str:
     """Return which files a confined process may change here, and why; empty if only those in its own folder."""
     return f"no files: {why}" if (why := not_offered()) else not_ownable()
 
@@ -100,7 +100,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
         os.close(place)
 
 
-def is_held(path: str, folder: str) -> bool:
+def is_write_denied(path: str, folder: str) -> bool:
     """Tell whether writing to a path is denied. folder: the folder in which it is allowed."""
     real = os.path.realpath(path)
     if real in _DEVICES:

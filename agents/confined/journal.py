@@ -22,7 +22,7 @@ from refold.agents.journal.record import Failure, Outcome, Plain, Recording, Ste
 from refold.agents.recorder.children import RunOptions
 from refold.agents.recorder.context import ExecutionBranch
 from refold.agents.recorder.sinks import RunSink
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.avro.errors import InputError
 
 
@@ -39,13 +39,13 @@ class AttemptFailed(msgspec.Struct, tag=True):
     """See RunSink.attempt_failed."""
 
     number: int
-    made: MadeAttempt
+    made: PendingAttempt
 
 
 class StepEnded(msgspec.Struct, tag=True):
     """See RunSink.step_ended."""
 
-    made: MadeStep
+    made: PendingStep
 
 
 class Taken(msgspec.Struct, tag=True):
@@ -105,14 +105,14 @@ class JournalSink(RunSink):
         """Written at once."""
         self._say(StepBegun(number, name, attempt, at))
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """Do nothing: the call is written when its step ends, because a killed fork keeps only whole steps."""
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """Written at once."""
         self._say(AttemptFailed(number, made))
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """Written at once."""
         self._say(StepEnded(made))
 
@@ -229,7 +229,7 @@ class JournalRecord:
                 else:
                     self._hashes[run] = sink.ended(outcome, output, failure, at)
 
-    def _hashed(self, attempt: MadeAttempt) -> MadeAttempt:
+    def _hashed(self, attempt: PendingAttempt) -> PendingAttempt:
         """Insert the hashes of the runs that the attempt's calls began."""
         for made in attempt.made:
             if made.kind == "run" and made.failure is None:

@@ -34,7 +34,7 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from refold.agents.confined.files import hold_files
+from refold.agents.confined.files import restrict_files
 
 
 def learn_processor() -> None:
@@ -103,7 +103,7 @@ def confine(trace: int, folder: str, code: Iterable[str] = ()) -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise NotConfined(f"prctl(PR_SET_NO_NEW_PRIVS) failed: {os.strerror(ctypes.get_errno())}")
-    unheld = hold_files(libc, folder, code)
+    unheld = restrict_files(libc, folder, code)
     steps = _filter(machine)
     held = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(held))

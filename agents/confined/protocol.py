@@ -6,7 +6,7 @@ import msgspec
 
 from refold.agents.journal.record import Plain, RecordedRequest, Recording, Step
 from refold.agents.recorder.answers import CallSite, Departure
-from refold.agents.replay.call_cache import At
+from refold.agents.replay.call_cache import RecordedCallPosition
 from refold.agents.replay.forked import NotAllowed
 from refold.agents.replay.unrecorded import Unrecorded
 from refold.agents.replay.watch import Escape, NetworkDenied
@@ -72,8 +72,8 @@ class DepartureReply(msgspec.Struct, frozen=True, kw_only=True):
     is_not_allowed: bool = False
     place: CallSite | None = None
     asked: RecordedRequest | None = None
-    nearest: At | None = None
-    elsewhere: tuple[At, ...] = ()
+    nearest: RecordedCallPosition | None = None
+    elsewhere: tuple[RecordedCallPosition, ...] = ()
     so_far: Recording | None = None
     left_in: Step | None = None
 
@@ -118,6 +118,6 @@ class ChildReply(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorReply | None = None
     left: DepartureReply | None = None
     now: Recording | None = None
-    unused: tuple[At, ...] = ()
+    unused: tuple[RecordedCallPosition, ...] = ()
     escapes: tuple[Escape, ...] = ()
     unheld: str = ""

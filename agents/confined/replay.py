@@ -126,12 +126,12 @@ def _read(entity: str, answer: Plain, fields: Fields) -> ReadReply:
         return ReadReply(entity, answer, error=ErrorReply.of(error))
 
 
-Begin = Callable[[], tuple[RunSink, BeginChild]]
+BeginRun = Callable[[], tuple[RunSink, BeginChild]]
 """Begins the child's run in the log. Returns the run's sink, and what begins its nested runs."""
 
 
 def forked_confined(
-    begin: Begin, entry: str, head: Recording, parent: Recording, now_micros: Callable[[], int], *, fields: Fields,
+    begin: BeginRun, entry: str, head: Recording, parent: Recording, now_micros: Callable[[], int], *, fields: Fields,
     redact: Redact | None, key: bytes | None,
 ) -> None:  # fmt: skip
     """Run an agent's code, by its name, as a fork; the log records how it ended.

@@ -36,7 +36,7 @@ from refold.agents.effects.listing import Effect
 from refold.agents.effects.log_entries import DONE_PRIORITY, EffectLog, NewSource, Redact, StartOf
 from refold.agents.effects.order import Done, Order, Probe, Terms, Undo
 from refold.agents.effects.protocol import CallRequest, Command, Logged, Protocol, Steps, Wait
-from refold.agents.effects.undo import Undone
+from refold.agents.effects.undo import UndoResult
 from refold.agents.journal.record import Plain
 from refold.agents.recorder.context import in_thread, waited_for
 from refold.agents.vault import ValueCipher
@@ -306,7 +306,7 @@ class Ledger:
         return effect
 
     def compensate(self, run: str, undos: Mapping[str, Undo], *, agent: str = "", terms: Terms | None = None,
-                   is_dry: bool = False) -> Iterator[Undone]:  # fmt: skip
+                   is_dry: bool = False) -> Iterator[UndoResult]:  # fmt: skip
         """Undo what a run did, last effect first; yield the result for each effect.
 
         The undoing happens during iteration, so iterate to the end.

@@ -70,7 +70,7 @@ class EffectLog:
         standing = known or EffectState()
         with self.log.turn:
             port = self.log.port
-            port.hand_over()  # the process that records something about an effect flushes it
+            port.publish()  # the process that records something about an effect flushes it
             port.refresh()
             partition = port.partition_of(entity)
             start = standing.offset or (0 if port.is_indexed else self._start_of(partition))

@@ -74,7 +74,7 @@ Command: TypeAlias = Logged | CallRequest | Wait
 Steps: TypeAlias = Generator[Command, Any, Any]
 
 
-class Patience:
+class LeaseWait:
     """How long to wait for the holders of claims: until the lease is over, by its own times or since it was seen."""
 
     def __init__(self, now_micros: Callable[[], int]) -> None:
@@ -119,7 +119,7 @@ class Protocol:
         standing: EffectState = yield Logged(partial(self._book.read, order.key))
         cause: Exception | None = None
         causes: dict[str, Exception | None] = {}
-        patience, poll_s = Patience(self._now_micros), POLL_S
+        patience, poll_s = LeaseWait(self._now_micros), POLL_S
         while standing.done is None:
             claim = standing.holder
             if claim is None:
@@ -140,7 +140,7 @@ class Protocol:
             standing = yield Logged(partial(self._book.read, order.key, standing))
         return (yield Logged(partial(self._book.result, order.key, standing.done.result)))
 
-    def _is_given_up(self, order: Order, claim: Claim, patience: Patience) -> bool:
+    def _is_given_up(self, order: Order, claim: Claim, patience: LeaseWait) -> bool:
         """Step 2b."""
         is_orphan = claim.run == order.run and claim.token not in self._in_hand
         return is_orphan or patience.left_s(claim) <= 0

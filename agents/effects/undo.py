@@ -30,7 +30,7 @@ Perform: TypeAlias = Callable[[Order, Callable[[str], object], Terms], Plain]
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class UndoResult:
     """The result for one effect of the run. why: why it is not undone; empty if it is undone."""
 
     key: str
@@ -59,7 +59,7 @@ def to_undo(effects: Iterable[Effect], run: str) -> list[Effect]:
 def undo_each(
     book: EffectLog, effects: Iterable[Effect], undos: Mapping[str, Undo], perform: Perform, *, agent: str,
     terms: Terms, is_dry: bool,
-) -> Iterator[Undone]:  # fmt: skip
+) -> Iterator[UndoResult]:  # fmt: skip
     """Undo the effects in this order; yield the result for each, after it was undone.
 
     Args:
@@ -74,19 +74,19 @@ def undo_each(
     for each in effects:
         why = "" if each.status == "done" else f"it is {each.status}; settle it, and ask again"
         if not why and each.compensated_by:
-            yield Undone(each.key, each.tool, "was undone before")
+            yield UndoResult(each.key, each.tool, "was undone before")
             continue
         if not why and each.tool not in undos:
             why = NO_FUNCTION
         if why:
-            yield Undone(each.key, each.tool, "not undone", why)
+            yield UndoResult(each.key, each.tool, "not undone", why)
         elif is_dry:
-            yield Undone(each.key, each.tool, "would be undone")
+            yield UndoResult(each.key, each.tool, "would be undone")
         else:
             yield _undo(book, each, undos[each.tool], perform, agent, terms)
 
 
-def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: str, terms: Terms) -> Undone:
+def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: str, terms: Terms) -> UndoResult:
     key = undo_key(effect.key)
     try:
         told = performed_of(book, effect)
@@ -95,10 +95,10 @@ def _undo(book: EffectLog, effect: Effect, undo: Undo, perform: Perform, agent: 
         perform(order, lambda _: undo(told), terms)
         book.say(Order(effect.key, effect.tool, None, run=effect.run, agent=agent), {"compensated_by": key})
     except RefoldError as error:
-        return Undone(effect.key, effect.tool, "not undone", str(error))
+        return UndoResult(effect.key, effect.tool, "not undone", str(error))
     except Exception as error:  # raised by the function in its last attempt; the ledger records it as failed
-        return Undone(effect.key, effect.tool, "not undone", f"{type(error).__name__}: {error}")
-    return Undone(effect.key, effect.tool, "undone")
+        return UndoResult(effect.key, effect.tool, "not undone", f"{type(error).__name__}: {error}")
+    return UndoResult(effect.key, effect.tool, "undone")
 
 
 def performed_of(book: EffectLog, effect: Effect) -> Performed:

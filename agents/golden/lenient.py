@@ -21,7 +21,7 @@ from refold.agents.replay.patch import NO_PATCH, Patch
 from refold.agents.replay.player import Replayer
 
 
-class Lenient(Replayer):
+class LenientAnswers(Replayer):
     """Answers for code that may have changed. departure: the first call without an answer."""
 
     def __init__(
@@ -59,4 +59,4 @@ class Lenient(Replayer):
         return free[0].call if free else None
 
     def _replaying(self, child: Recording, patch: Patch) -> Replayer:
-        return Lenient(child, [DefaultAnswer(*each) for each in self._answers.items()], arguments=patch)
+        return LenientAnswers(child, [DefaultAnswer(*each) for each in self._answers.items()], arguments=patch)

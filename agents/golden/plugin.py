@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from refold.agents.confined.files import not_held
+from refold.agents.confined.files import unrestricted_files
 from refold.agents.entry import Agent, agent_of, entry_for, recorded_agent_of
 from refold.agents.golden.file import SUFFIX, Golden, found, read
 from refold.agents.golden.result import CheckResult
@@ -77,7 +77,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     said = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
     if not _is_confined(config):
         return said
-    what = not_held()
+    what = unrestricted_files()
     return f"{said}; confined{f', but {what}' if what else ''}"
 
 

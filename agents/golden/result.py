@@ -10,9 +10,9 @@ from refold.agents.golden.check import unmet
 from refold.agents.golden.expect import expectation
 from refold.agents.golden.file import Golden
 from refold.agents.golden.run_summary import RunSummary
-from refold.agents.journal.matching import asked_of, matchings
+from refold.agents.journal.matching import compared_requests, matchings
 from refold.agents.journal.record import Plain, Recording
-from refold.agents.replay.first_mismatch import Parting, parting
+from refold.agents.replay.first_mismatch import FirstMismatch, parting
 from refold.avro.errors import InputError
 
 
@@ -37,7 +37,7 @@ class CheckResult:
     did: RunSummary
     unmet: tuple[UnmetExpectation, ...]
     stopped: str
-    parting: Parting | None
+    parting: FirstMismatch | None
 
     @property
     def meets(self) -> bool:
@@ -56,7 +56,7 @@ class CheckResult:
     @property
     def uncompared(self) -> list[str]:
         """Return the parts of requests that were not compared, in the recording or now."""
-        return matchings(asked_of(self.golden.run, self.did.recording))
+        return matchings(compared_requests(self.golden.run, self.did.recording))
 
     @property
     def tree(self) -> Plain:

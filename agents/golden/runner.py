@@ -20,7 +20,7 @@ import msgspec
 
 from refold.agents.entry import Agent, agent_of, recorded_agent_of, require_known
 from refold.agents.golden.file import Golden
-from refold.agents.golden.lenient import Lenient
+from refold.agents.golden.lenient import LenientAnswers
 from refold.agents.golden.result import CheckResult, judged
 from refold.agents.journal.record import Recording
 from refold.agents.recorder.answers import Departure
@@ -111,7 +111,7 @@ def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, 
 
 
 def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
-    answers = None if golden.is_exact else Lenient(golden.run, golden.answers)
+    answers = None if golden.is_exact else LenientAnswers(golden.run, golden.answers)
     return _settled(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
 
 

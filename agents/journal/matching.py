@@ -41,16 +41,16 @@ def matchings(asked: Iterable[RecordedRequest]) -> list[str]:
     return list(dict.fromkeys(f"{each.kind} {each.name}: {each.matching}" for each in asked if not each.is_whole))
 
 
-def asked_of(*runs: Recording) -> Iterator[RecordedRequest]:
+def compared_requests(*runs: Recording) -> Iterator[RecordedRequest]:
     """Yield the requests of the last attempt of each step, which is the one that counts."""
     return (call.asked for run in runs for step in run.steps for call in step.calls)
 
 
-def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
+def compared_requests_in(tree: Plain) -> Iterator[RecordedRequest]:
     """Yield the requests in a step's stored journal that are not compared by their whole request."""
     if isinstance(tree, list):
         for each in tree:
-            yield from asked_in(each)
+            yield from compared_requests_in(each)
     if isinstance(tree, dict):
         if "kind" in tree and ("ignored" in tree or "found_by" in tree):
             try:
@@ -60,4 +60,4 @@ def asked_in(tree: Plain) -> Iterator[RecordedRequest]:
             else:
                 return
         for each in tree.values():
-            yield from asked_in(each)
+            yield from compared_requests_in(each)

@@ -126,7 +126,7 @@ def _taken(tree: Any, way: tuple[Part, ...]) -> Any:
     ]
 
 
-class Asking(NamedTuple):
+class VolatileRequest(NamedTuple):
     """A request that is about to be recorded, with its volatile parts."""
 
     request: Any
@@ -165,11 +165,11 @@ class Volatile:
             InputError: The key of this request is None.
         """
         if self._key is None:
-            return Asking(request, self.ignored) if self.ignored else request
+            return VolatileRequest(request, self.ignored) if self.ignored else request
         found = self._key(arguments_of(request))
         if found is None:
             raise InputError("key=: it returned None for a request; return a value that distinguishes requests")
-        return Asking(request, (), found)
+        return VolatileRequest(request, (), found)
 
 
 WHOLE = Volatile()

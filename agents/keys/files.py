@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from refold.agents.keys.ring import KEY_BYTES, Damage, new_key
+from refold.agents.keys.ring import KEY_BYTES, KeyDamage, new_key
 from refold.avro.errors import KeyUnreadable, StorageError
 from refold.avro.files import read_bounded
 from refold.streams.durable import sync_file, sync_path
@@ -82,15 +82,15 @@ class FileKeyRing:
                 found += [read[0]] if read is not None else []
         return sorted(found)
 
-    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+    def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
         """As KeyRing; a file's name tells which key it belongs to."""
         ids = {self._path(each): each for each in key_ids}
-        found: list[Damage] = []
+        found: list[KeyDamage] = []
         for path in sorted(self._paths()):
             try:
                 self._read(path)
             except KeyUnreadable as error:
-                found.append(Damage(ids.get(path, ""), str(error)))
+                found.append(KeyDamage(ids.get(path, ""), str(error)))
         return found
 
     def remaining(self) -> int:

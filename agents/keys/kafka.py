@@ -41,14 +41,14 @@ from typing import NamedTuple
 import cbor2
 
 from refold.agents.keys.master import MasterKeys
-from refold.agents.keys.ring import Damage, new_key
+from refold.agents.keys.ring import KeyDamage, new_key
 from refold.avro.canonical import encode
 from refold.avro.errors import KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address
@@ -154,15 +154,15 @@ class KafkaKeyRing:
         with self._lock:
             return sorted(self._held)
 
-    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+    def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
         """As KeyRing."""
-        found: list[Damage] = []
+        found: list[KeyDamage] = []
         with self._lock:
             for key_id in sorted(self._held):
                 try:
                     self._key(key_id)
                 except KeyUnreadable as error:
-                    found.append(Damage(key_id, str(error)))
+                    found.append(KeyDamage(key_id, str(error)))
         return found
 
     def remaining(self) -> int:
@@ -233,4 +233,4 @@ class KafkaKeyRing:
         return self._masters.unwrap(key_id, held.wrapped, self.place)
 
     def _write(self, record_key: bytes, value: bytes | None, key_id: str) -> int:
-        return self._outgoing.write(Sent(self._partition, record_key, value, [], f"the key {key_id}"))
+        return self._outgoing.write(OutgoingRecord(self._partition, record_key, value, [], f"the key {key_id}"))

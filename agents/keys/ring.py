@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 KEY_BYTES = 64
 
 
-class Damage(NamedTuple):
+class KeyDamage(NamedTuple):
     """A key that exists and cannot be used.
 
     key_id: its id; empty if it is not among the given ids. why: the reason, with the key's place.
@@ -67,7 +67,7 @@ class KeyRing(Protocol):
     def ids(self) -> Iterable[str]:
         """Return the ids of the existing keys that can be used, in order."""
 
-    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+    def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
         """Return the existing keys that cannot be used. key_ids: the ids that they may belong to."""
 
     def remaining(self) -> int:
@@ -114,7 +114,7 @@ class MemoryKeyRing:
         """As KeyRing."""
         return sorted(self._keys.copy())
 
-    def damaged(self, key_ids: Iterable[str]) -> list[Damage]:
+    def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
         """Return an empty list: no key can be damaged."""
         return []
 

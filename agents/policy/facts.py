@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.agents.capture.answers import said_in
+from refold.agents.capture.answers import json_exchange
 from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal.record import Call, Failure, Plain, RecordedRequest
 from refold.agents.policy.rules import Policy
@@ -175,7 +175,7 @@ def title_of(asked: RecordedRequest) -> str:
 def arguments_of(asked: RecordedRequest) -> Plain:
     """Return a call's arguments by name: a tool's or a model's keyword arguments, or the JSON of an exchange."""
     if is_exchange(asked.request):
-        return said_in(asked.request, None)[0]
+        return json_exchange(asked.request, None)[0]
     if not isinstance(asked.request, Mapping):
         return {}
     by_place = {str(place): value for place, value in enumerate(asked.request.get("args", ()))}

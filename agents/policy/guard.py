@@ -39,11 +39,11 @@ from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, Policy
 from refold.agents.policy.decision_log import Approval, DecisionLog, question_id
 from refold.agents.policy.facts import RunFacts, title_of
 from refold.agents.policy.rules import Policy
-from refold.agents.recorder.answers import Answers, CallSite, Departure, Within
+from refold.agents.recorder.answers import Answers, CallSite, ChildAnswers, Departure
 from refold.agents.recorder.failures import failure_of
 from refold.agents.recorder.plain import decoded
 from refold.agents.recorder.sinks import RunSink
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.redaction.redactor import Redact
 
 DENIED_STATUS = 403
@@ -165,9 +165,9 @@ class GuardedAnswers:
         self._asked: Counter[str] = Counter()
 
     @property
-    def is_world(self) -> bool:
+    def makes_every_call(self) -> bool:
         """As Answers."""
-        return self._answers.is_world
+        return self._answers.makes_every_call
 
     @property
     def departure(self) -> Departure | None:
@@ -230,7 +230,7 @@ class GuardedAnswers:
         """As Answers."""
         self._answers.depart(departure)
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """As Answers. The creator of the nested run puts it under the same guard."""
         return self._answers.within(place, head, found)
 
@@ -274,7 +274,7 @@ class GuardedSink:
         """As RunSink."""
         self._sink.step_begun(number, name, attempt, at)
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """As RunSink."""
         place = made.place
         if place is not None:
@@ -282,12 +282,12 @@ class GuardedSink:
             self._told.add(id(made))
         self._sink.call_ended(made)
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """As RunSink."""
         self._tell_attempt(made, number)
         self._sink.attempt_failed(number, made)
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """As RunSink."""
         if made.attempts:
             self._tell_attempt(made.attempts[-1], made.number)
@@ -313,13 +313,13 @@ class GuardedSink:
         """As RunSink."""
         self._sink.departed(failure, at)
 
-    def _tell_attempt(self, attempt: MadeAttempt, number: int) -> None:
+    def _tell_attempt(self, attempt: PendingAttempt, number: int) -> None:
         for made in attempt.made:
             if id(made) not in self._told:
                 self._tell(made, number)
         self._told.clear()
 
-    def _tell(self, made: Made, number: int) -> None:
+    def _tell(self, made: PendingCall, number: int) -> None:
         if made.source == "recorded":  # it was counted when the run was resumed, or it was denied
             return
         call = Call(

@@ -65,7 +65,7 @@ class Answers(Protocol):
     """The source of a run's answers."""
 
     @property
-    def is_world(self) -> bool:
+    def makes_every_call(self) -> bool:
         """Whether there is no recording that could answer."""
 
     @property
@@ -99,7 +99,7 @@ class Answers(Protocol):
     def depart(self, departure: Departure) -> None:
         """End the run with this departure, unless it departed before."""
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the source of a nested run's answers.
 
         Args:
@@ -109,7 +109,7 @@ class Answers(Protocol):
         """
 
 
-class Within(NamedTuple):
+class ChildAnswers(NamedTuple):
     """The source of a nested run's answers. answers: its own. recording: its recording, None if there is none.
 
     is_whole: the recording holds everything that it did, and nothing of it is written again. stands: it is not replayed
@@ -123,10 +123,10 @@ class Within(NamedTuple):
     is_sought: bool = False
 
 
-class World:
+class LiveAnswers:
     """Answers nothing: every call is really made."""
 
-    is_world = True
+    makes_every_call = True
     departure: Departure | None = None
 
     def step(self, number: int, name: str) -> Step | None:
@@ -152,9 +152,9 @@ class World:
     def depart(self, departure: Departure) -> None:
         """Do nothing: there is no recording to depart from."""
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return a source that answers nothing."""
-        return Within(self)
+        return ChildAnswers(self)
 
 
-WORLD = World()
+WORLD = LiveAnswers()

@@ -25,11 +25,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, TypeAlias
 
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
-from refold.agents.journal.volatile import WHOLE, Asking, Volatile
+from refold.agents.journal.volatile import WHOLE, Volatile, VolatileRequest
 from refold.agents.recorder.answers import Answers, CallSite
 from refold.agents.recorder.context import SCOPE, Order, branch_of, here, in_thread, require_open
 from refold.agents.recorder.failures import RecordedFailure, Unfinished, failure_of, raised, waited_s
@@ -37,25 +37,26 @@ from refold.agents.recorder.open_call import OffLoop, OpenCall, OpenRun
 from refold.agents.recorder.parallel_calls import step_of_call
 from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView, RunBackend
-from refold.agents.recorder.step_assembler import Made, MadeAttempt
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
-from refold.agents.recorder.streamed_answers import ReplayedStream, Taking, awaited, awaiting, came_later, comes_later
+from refold.agents.recorder.streamed_answers import ReplayedStream, StreamRecorder, awaited, awaiting, is_lazy, was_lazy
 from refold.agents.recorder.tools import RetryPolicy, Tool
 from refold.agents.redaction.redactor import Redact, as_of_run
 from refold.avro.errors import InputError, RefoldError
 
-_JSON = Shape(None, "an answer")
-_ONCE = RetryPolicy()
+Args: TypeAlias = tuple[Any, ...]
+_Begun: TypeAlias = tuple[OpenStep, PendingCall]
+_JSON, _ONCE = Shape(None, "an answer"), RetryPolicy()
 _ROUTINES = (FunctionType, MethodType, BuiltinFunctionType)
 _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
-class Calling:
+class CallRecorder:
     """Makes the calls of one run. is_live: whether there is no recording that could answer."""
 
     def __init__(
         self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
-        settle: Callable[[], None], ended: Callable[[Made], None], *, is_live: bool,
+        settle: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
         """settle: writes all records, durable with the next flush. ended: called for each ended call of open steps."""
         self._run = run
@@ -69,7 +70,7 @@ class Calling:
         self._turn = threading.Lock()
         self._beside_loop = OffLoop()
 
-    def close(self, attempt: MadeAttempt) -> Unfinished | None:
+    def close(self, attempt: PendingAttempt) -> Unfinished | None:
         """End an attempt's calls. Return the error that names those still in progress, of which nothing more is
         recorded; None if there are none."""
         if attempt.is_closed:
@@ -89,9 +90,8 @@ class Calling:
         return self._unfinished(*left) if left else None
 
     def model(
-        self, client: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], returns: Any,
-        volatile: Volatile = WHOLE,
-    ) -> Any:  # fmt: skip
+        self, client: Callable[..., Any], args: Args, kwargs: dict[str, Any], returns: Any, volatile: Volatile = WHOLE
+    ) -> Any:
         """Return a model's answer; an awaitable if the client is async."""
         name = getattr(client, "__qualname__", type(client).__qualname__)
         shape = shape_of(client, returns, f"the model client {name}")
@@ -100,7 +100,7 @@ class Calling:
         return self._call("model", name, "", request, shape, _ONCE, lambda step, made: client(*args, **kwargs),
                           is_async=_is_async(client))  # fmt: skip
 
-    def tool(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def tool(self, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         """Return a tool's answer; an awaitable if the tool is async."""
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "tool", tool.name)}
         request = tool.volatile.asking(tool.request(args, kwargs))
@@ -123,7 +123,7 @@ class Calling:
         """Read an entity's state."""
         fields: list[Mapping[str, Any]] = []
 
-        def look(step: OpenStep, made: Made) -> Plain:
+        def look(step: OpenStep, made: PendingCall) -> Plain:
             found = dict(self._reach.read(entity, at))
             fields.append(found.pop("fields"))
             return found
@@ -136,7 +136,7 @@ class Calling:
     def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
         """Record an observation of this run, and return its id."""
 
-        def say(step: OpenStep, made: Made) -> str:
+        def say(step: OpenStep, made: PendingCall) -> str:
             read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
                     for each in decoded(call.answer).get("observations", ())]  # fmt: skip
             shown = self._redact(dict(patch))
@@ -148,7 +148,7 @@ class Calling:
 
     def _call(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
-        ask: Callable[[OpenStep, Made], Any], *, is_async: bool = False, is_said: bool = False,
+        ask: Callable[[OpenStep, PendingCall], Any], *, is_async: bool = False, is_said: bool = False,
     ) -> Any:  # fmt: skip
         title = f"{kind}: {name}" if name else kind
         is_inside, step = self._placed(title)
@@ -189,7 +189,7 @@ class Calling:
 
     def _made(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
-        ask: Callable[[OpenStep, Made], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
+        ask: Callable[[OpenStep, PendingCall], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
         if not is_said and self._is_recorded(step, made, is_inside):
@@ -198,7 +198,7 @@ class Calling:
             try:
                 with self._inside(kind):
                     answer = ask(step, made)
-                if comes_later(answer) and not is_inside:
+                if is_lazy(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
                 return self._answered(made, answer, shape.recorded(answer))
             except BaseException as error:  # recorded, then raised again or retried
@@ -209,18 +209,18 @@ class Calling:
 
     async def _made_async(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
-        ask: Callable[[OpenStep, Made], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
+        ask: Callable[[OpenStep, PendingCall], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
         step, made = self._begin(kind, name, effect, request, is_inside)
         if self._is_recorded(step, made, is_inside):
-            if not came_later(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
+            if not was_lazy(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
                 await asyncio.sleep(wait_s)  # awaited even if the wait is 0, as in a replay
             return self._served(made, shape, block)
         while True:
             try:
                 with self._inside(kind):
                     answer = await ask(step, made)
-                if comes_later(answer) and not is_inside:
+                if is_lazy(answer) and not is_inside:
                     return self._later(made, answer, shape, block)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
@@ -253,10 +253,10 @@ class Calling:
         if attempt.opened_in != here():  # otherwise the attempt ended in another context than this one
             raise Unfinished(f"run {self._run.id}: {what} was called in a step that has ended")
 
-    def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> tuple[OpenStep, Made]:
+    def _begin(self, kind: Kind, name: str, effect: Effect, request: Plain, is_inside: bool) -> _Begun:
         what = f"what {name} was called with" if name else kind
-        asking = request if isinstance(request, Asking) else Asking(request)
-        made = Made(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
+        asking = request if isinstance(request, VolatileRequest) else VolatileRequest(request)
+        made = PendingCall(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
                     ignored=asking.ignored, found_by=encoded(asking.found_by, f"the key of {name}"))  # fmt: skip
         made.began_s = self._chance.monotonic_s()
         with self._turn:
@@ -273,7 +273,7 @@ class Calling:
                     made.place = (step.number, attempt.number)
         return step, made
 
-    def _is_recorded(self, step: OpenStep, made: Made, is_inside: bool) -> bool:
+    def _is_recorded(self, step: OpenStep, made: PendingCall, is_inside: bool) -> bool:
         """Use the recorded answer, if there is one. Return whether there is."""
         if self._is_live or (is_inside and made.effect != "write"):
             return False
@@ -289,16 +289,16 @@ class Calling:
         made.started_at, made.duration_ms, made.is_open = found.started_at, found.duration_ms, False
         return True
 
-    def _tell(self, made: Made) -> None:
+    def _tell(self, made: PendingCall) -> None:
         """Pass an ended call on, to be made durable by itself. The turn is held, so that its step cannot end before."""
         if made.place is not None:
             self._ended(made)
 
     @staticmethod
-    def _served(made: Made, shape: Shape, block: CallBlock | None) -> Any:
+    def _served(made: PendingCall, shape: Shape, block: CallBlock | None) -> Any:
         failed = None if made.failure is None else raised(made.failure)
         answer = decoded(made.answer)
-        if came_later(answer):
+        if was_lazy(answer):
             if block is not None:
                 block.hold()
             ended = _nothing if block is None else block.leave
@@ -307,7 +307,7 @@ class Calling:
             raise failed
         return shape.served(answer)
 
-    def _answered(self, made: Made, answer: Any, data: bytes) -> Any:
+    def _answered(self, made: PendingCall, answer: Any, data: bytes) -> Any:
         duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
         with self._turn:
             self._require_open(made)
@@ -315,7 +315,7 @@ class Calling:
             self._tell(made)
         return answer
 
-    def _again(self, made: Made, error: BaseException, trying: RetryPolicy) -> int | None:
+    def _again(self, made: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
         """Record a failure; return the wait before the call is retried, or None if it failed finally."""
         tool = made.name if made.kind == "tool" else ""
         failure = failure_of(error, self._chance.now_micros(), tool=tool)
@@ -332,7 +332,7 @@ class Calling:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
 
-    def _later(self, made: Made, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
+    def _later(self, made: PendingCall, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
         """Return the object for the code, if the answer arrives later: recorder/streamed_answers.py."""
         if block is not None:
             block.hold()
@@ -348,7 +348,7 @@ class Calling:
                 block.leave(error)
 
         def given(source: Any) -> Any:
-            taking = Taking(
+            taking = StreamRecorder(
                 source, made.name, lambda: self._chance.monotonic_s() - made.began_s, inside,
                 require_open=partial(self._require_open, made), ended=ended,
             )  # fmt: skip
@@ -356,7 +356,7 @@ class Calling:
             return taking.given()
 
         def kept_as(found: Any) -> Any:
-            if comes_later(found):
+            if is_lazy(found):
                 return given(found)
             self._require_open(made)
             ended(decoded(shape.recorded(found)), None)
@@ -366,32 +366,32 @@ class Calling:
             return awaiting(answer, inside, kept_as, lambda error: ended(None, error))
         return given(answer)
 
-    def _require_open(self, made: Made) -> None:
+    def _require_open(self, made: PendingCall) -> None:
         if not made.is_open:
             raise self._unfinished(made)
 
-    def _broken(self, made: Made, so_far: bytes, error: BaseException) -> None:
+    def _broken(self, made: PendingCall, so_far: bytes, error: BaseException) -> None:
         """Record an answer that ended with an error after its first pieces."""
         with self._turn:
             if made.is_open:
                 made.answer, made.so_far = so_far, None
         self._failed(made, error)
 
-    def _said(self, made: Made, answer: Plain) -> None:
+    def _said(self, made: PendingCall, answer: Plain) -> None:
         data = encoded(answer, "a response")
         with self._turn:
             if made.is_open:
                 self._settled(made, data)
                 self._tell(made)
 
-    def _failed(self, made: Made, error: BaseException) -> None:
+    def _failed(self, made: PendingCall, error: BaseException) -> None:
         self._again(made, error, _ONCE)
 
-    def _settled(self, made: Made, answer: bytes) -> None:
+    def _settled(self, made: PendingCall, answer: bytes) -> None:
         made.answer, made.duration_ms = answer, (self._chance.monotonic_s() - made.began_s) * 1000
         made.is_open, made.so_far = False, None
 
-    def _unfinished(self, *left: Made) -> Unfinished:
+    def _unfinished(self, *left: PendingCall) -> Unfinished:
         names = ", ".join(made.name or made.kind for made in left)
         return Unfinished(f"run {self._run.id}: a step ended before its calls ({names}): wait for them in the step")
 
@@ -427,7 +427,7 @@ class Calling:
     @contextmanager
     def _opening(
         self, kind: Kind, name: str, request: Plain
-    ) -> Iterator[tuple[OpenStep, Made, CallBlock | None, bool]]:
+    ) -> Iterator[tuple[OpenStep, PendingCall, CallBlock | None, bool]]:
         """Begin a call, in the open step or in its own step, which ends if this fails."""
         title = f"{kind}: {name}"
         is_inside, step = self._placed(title)
@@ -441,7 +441,7 @@ class Calling:
                 block.__exit__(type(error), error, None)
             raise
 
-    def _open(self, made: Made, block: CallBlock | None, *, is_recorded: bool) -> OpenCall:
+    def _open(self, made: PendingCall, block: CallBlock | None, *, is_recorded: bool) -> OpenCall:
         answer, fail = partial(self._said, made), partial(self._failed, made)
         return OpenCall(
             made, block, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
@@ -449,7 +449,7 @@ class Calling:
 
     # Write tools
 
-    def _sent(self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _sent(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         self._settle()
         arguments = self._prepared(step, made, tool)
         send = partial(_send, tool, args, kwargs)
@@ -457,7 +457,7 @@ class Calling:
         return tool.shape.served(self._reach.perform(tool, made.key, arguments, step.number, send, redact))
 
     async def _sent_async(
-        self, step: OpenStep, made: Made, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
     ) -> Any:
         await in_thread(self._settle)
         arguments = self._prepared(step, made, tool)
@@ -466,7 +466,7 @@ class Calling:
         found = await self._reach.perform_async(tool, made.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
 
-    def _prepared(self, step: OpenStep, made: Made, tool: Tool) -> Plain:
+    def _prepared(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:
         """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
         asked = made.asked(self._redact)
         with self._turn:
@@ -481,7 +481,7 @@ def _nothing(error: BaseException | None) -> None:
     pass
 
 
-def _order(made: Made) -> Order:
+def _order(made: PendingCall) -> Order:
     return made.order
 
 
@@ -492,9 +492,9 @@ def _is_async(client: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
 
 
-def _send(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+def _send(tool: Tool, args: Args, kwargs: dict[str, Any], key: str) -> Plain:
     return tool.plain(tool.function(*args, **{**kwargs, **tool.keyed(key)}))
 
 
-async def _send_async(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+async def _send_async(tool: Tool, args: Args, kwargs: dict[str, Any], key: str) -> Plain:
     return tool.plain(await tool.function(*args, **{**kwargs, **tool.keyed(key)}))

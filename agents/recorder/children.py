@@ -47,8 +47,8 @@ from typing import Any, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from refold.agents.journal.record import Outcome, Plain, Recording, child_of
-from refold.agents.recorder.answers import Answers, Departure, Within, WithinRun
-from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.answers import Answers, ChildAnswers, Departure, WithinRun
+from refold.agents.recorder.calls import CallRecorder
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.failures import raised
 from refold.agents.recorder.open_call import OpenRun
@@ -78,7 +78,7 @@ class Children(Protocol):
             InputError: They are recorded in another log.
         """
 
-    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Any:
+    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Any:
         """Begin a nested Run.
 
         Args:
@@ -130,7 +130,7 @@ class Parent(Protocol):
     answers: Answers
 
 
-def begin_child(parent: Parent, calling: Calling, children: Children, head: Recording, given: RunOptions) -> Any:
+def begin_child(parent: Parent, calling: CallRecorder, children: Children, head: Recording, given: RunOptions) -> Any:
     """Begin a nested Run.
 
     Args:

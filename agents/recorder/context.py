@@ -74,7 +74,7 @@ class Caller(Protocol):
     def is_asking(self, inside: tuple[Any, ...]) -> bool:
         """Tell whether code inside these calls is inside one of this run's calls."""
 
-    def begin_within(self, head: Any, given: Any, log: str) -> Any:
+    def begin_child_run(self, head: Any, given: Any, log: str) -> Any:
         """Begin a nested run.
 
         Args:
@@ -95,25 +95,25 @@ _lock = threading.RLock()
 class ExecutionBranch:
     """One line of execution in a step or a run: its own code, or a thread or task that it started.
 
-    is_beside: whether it may run while the code that started it continues. name: its function, and what started it, as
-    `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code. is_racing:
-    whether it is in a thread of the run's own code, which may end before the next thread is started. part: the part of
-    that name that it belongs to (recorder/parallel_steps.py).
+    is_concurrent: whether it may run while the code that started it continues. name: its function, and what started
+    it, as `node#2/look#1`: the first `look` of the second `node` that was started; "" for the run's own code.
+    is_racing: whether it is in a thread of the run's own code, which may end before the next thread is started. part:
+    the part of that name that it belongs to (recorder/parallel_steps.py).
     """
 
     __slots__ = (
-        "__weakref__", "_alone", "_count", "_has_met", "_met", "_parent", "_started", "is_beside", "is_racing", "name",
-        "part", "path", "root",
+        "__weakref__", "_alone", "_count", "_has_met", "_met", "_parent", "_started", "is_concurrent", "is_racing",
+        "name", "part", "path", "root",
     )  # fmt: skip
 
     def __init__(
-        self, path: Order = (), root: ExecutionBranch | None = None, *, name: str = "", is_beside: bool = False,
+        self, path: Order = (), root: ExecutionBranch | None = None, *, name: str = "", is_concurrent: bool = False,
         is_racing: bool = False, part: str = "", parent: ExecutionBranch | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self.root = root or self
         self.name = name
-        self.is_beside = is_beside
+        self.is_concurrent = is_concurrent
         self.is_racing = is_racing
         self.part = part
         self._parent = parent
@@ -142,8 +142,8 @@ class ExecutionBranch:
         self._started[work] += 1
         name = f"{self.name}/{work}#{self._started[work]}" if self.name else f"{work}#{self._started[work]}"
         return ExecutionBranch(
-            self.next(), self.root, name=name, is_beside=self.is_beside or not is_waited_for,
-            is_racing=self.is_racing or (is_thread and not self.is_beside), part=part or self.part, parent=self,
+            self.next(), self.root, name=name, is_concurrent=self.is_concurrent or not is_waited_for,
+            is_racing=self.is_racing or (is_thread and not self.is_concurrent), part=part or self.part, parent=self,
         )  # fmt: skip
 
     def begun(self) -> None:

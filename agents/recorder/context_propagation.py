@@ -121,7 +121,7 @@ def _branched(
     if branch is None:
         return scope
     started = branch.started(_name_of(work), is_waited_for=is_waited_for, is_thread=is_thread)
-    if started.is_beside and not is_callback:
+    if started.is_concurrent and not is_callback:
         started.begun()
     return scope._replace(branch=started)
 

@@ -255,7 +255,7 @@ def _dict_of(error: BaseException) -> dict[str, Any]:
 # From records to exceptions
 
 
-class Making:
+class ExceptionBuilder:
     """Creates exceptions. raised: creates an exception that another one holds, from class name, text and details."""
 
     def __init__(self, raised: Callable[[str, str, Plain], BaseException]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from refold.agents.entry import class_name, class_named
 from refold.agents.journal.record import Failure, Outcome, Plain
-from refold.agents.recorder.exception_details import Making, details_of, noted, said, text_of
+from refold.agents.recorder.exception_details import ExceptionBuilder, details_of, noted, said, text_of
 from refold.avro.errors import InputError, RefoldError
 
 GRACE_S = 0.5
@@ -63,7 +63,7 @@ def raised(failure: Failure) -> BaseException:
 
 def _again(name: str, message: str, details: Plain, failure: Failure | None = None) -> BaseException:
     told: Mapping[str, Plain] = details if isinstance(details, dict) else {}
-    making = Making(_again)
+    making = ExceptionBuilder(_again)
     found, why = _class_of(name), "its class is not imported here"
     if found is not None:
         why = "it could not be made again"

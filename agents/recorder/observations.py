@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from refold.agents.capture.answers import said_in, tokens_in
+from refold.agents.capture.answers import json_exchange, reported_tokens
 from refold.agents.capture.exchange import is_exchange
 from refold.agents.journal import json_fidelity
 from refold.agents.journal.record import Attempt, Call, Failure, Plain, Recording, Step, to_tree
@@ -210,7 +210,7 @@ def _reads(attempt: Attempt) -> Iterator[Patch]:
 def model_call(call: Call) -> Patch:
     """Return parts of the request and the answer under the names that model clients use for them."""
     asked, answer = said_in_call(call)
-    input_tokens, output_tokens = tokens_in(answer)
+    input_tokens, output_tokens = reported_tokens(answer)
     usage = usage_in(answer)
     number, text = (int, float), (str,)
     return _present(
@@ -229,7 +229,7 @@ def model_call(call: Call) -> Patch:
 def said_in_call(call: Call) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the request to a model and its answer as JSON objects, whatever recorded the call."""
     if is_exchange(call.asked.request):
-        return said_in(call.asked.request, call.answer)
+        return json_exchange(call.asked.request, call.answer)
     asked = call.asked.request.get("kwargs", {}) if isinstance(call.asked.request, dict) else {}
     return asked, call.answer if isinstance(call.answer, dict) else {}
 

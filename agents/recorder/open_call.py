@@ -20,7 +20,7 @@ from refold.agents.recorder.answers import CallSite
 from refold.agents.recorder.context import in_thread, task_here, waited_for
 from refold.agents.recorder.failures import GRACE_S, raised, waited_s
 from refold.agents.recorder.plain import decoded, encoded, is_large
-from refold.agents.recorder.step_assembler import Made
+from refold.agents.recorder.step_assembler import PendingCall
 
 T = TypeVar("T")
 
@@ -36,11 +36,11 @@ class OffLoop:
         if not is_large(value) or task_here() is None:
             return work()
 
-        def done_alone() -> T:
+        def run_alone() -> T:
             with self._turn:
                 return work()
 
-        future = in_thread(done_alone)
+        future = in_thread(run_alone)
         await waited_for(future)
         return future.result()
 
@@ -63,10 +63,10 @@ class OpenRun(NamedTuple):
 
 
 class OpenCall:
-    """A call whose answer arrives in pieces. Created by Calling.opened."""
+    """A call whose answer arrives in pieces. Created by CallRecorder.opened."""
 
     def __init__(
-        self, made: Made, block: AbstractContextManager[object] | None, *, is_recorded: bool,
+        self, made: PendingCall, block: AbstractContextManager[object] | None, *, is_recorded: bool,
         answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: OffLoop,
     ) -> None:  # fmt: skip
         """Set up an open call.

@@ -28,11 +28,11 @@ def step_of_call(run: Stepping, title: str) -> OpenStep | None:
         InputError: The run's own code makes it, while concurrent calls are in progress.
     """
     with run.opening:
-        end_left(run)
+        end_abandoned(run)
         step = run.open_step
         if step is not None and not step.is_parallel:
             return step
-        if branch_beside(run) is None:
+        if concurrent_branch(run) is None:
             end_parallel(run, title)
             return None
         if step is None:
@@ -61,20 +61,20 @@ def end_parallel(run: Stepping, then: str) -> None:
     run.end_step(None)
 
 
-def end_left(run: Stepping) -> None:
+def end_abandoned(run: Stepping) -> None:
     """End the step of a call whose answer arrives in pieces, if the run's own code continues without the rest."""
     step = run.open_step
-    if step is not None and step.is_call and not is_under_way(step) and branch_beside(run) is None:
+    if step is not None and step.is_call and not is_under_way(step) and concurrent_branch(run) is None:
         run.end_step(None)
 
 
-def end_waited_for(run: Stepping) -> None:
+def end_awaited(run: Stepping) -> None:
     """End such a step if the run's own code continues after waiting for it."""
     if _open_step(run) is None:
         return
     with run.opening:
         step = _open_step(run)
-        if step is not None and not is_under_way(step) and branch_beside(run) is None:
+        if step is not None and not is_under_way(step) and concurrent_branch(run) is None:
             run.end_step(None)
 
 
@@ -108,8 +108,8 @@ def is_under_way(step: OpenStep) -> bool:
     return step.parts > 0 or any(made.is_open and made.so_far is None for made in step.made)
 
 
-def branch_beside(run: Stepping) -> ExecutionBranch | None:
+def concurrent_branch(run: Stepping) -> ExecutionBranch | None:
     """Return the branch that the code is on, if it was started outside of any step; None for the run's own code."""
     scope = SCOPE.get()
     branch = branch_of(scope) if scope.run is run else None
-    return branch if branch is not None and branch.root is run.branch and branch.is_beside else None
+    return branch if branch is not None and branch.root is run.branch and branch.is_concurrent else None

@@ -23,7 +23,7 @@ from typing import Any
 
 from refold.agents.recorder.context import SCOPE, ExecutionBranch, OnBranch, branch_of, require_open
 from refold.agents.recorder.failures import RecordedFailure
-from refold.agents.recorder.parallel_calls import NAME, branch_beside, is_under_way
+from refold.agents.recorder.parallel_calls import NAME, concurrent_branch, is_under_way
 from refold.agents.recorder.plain import Shape
 from refold.agents.recorder.run_backend import Nondeterminism
 from refold.agents.recorder.steps import OpenStep, Stepping
@@ -31,13 +31,13 @@ from refold.agents.recorder.tools import RetryPolicy
 from refold.avro.errors import InputError, RefoldError
 
 
-def part_of(run: Stepping, name: str) -> Part | None:
+def part_of(run: Stepping, name: str) -> ParallelBranch | None:
     """Return the part that a step would be if it began here; None if it is a step of the run itself.
 
     Raises:
         InputError: It would begin in a part, or while another step is open.
     """
-    branch = branch_beside(run)
+    branch = concurrent_branch(run)
     if branch is None:
         return None
     with run.opening:
@@ -48,7 +48,7 @@ def part_of(run: Stepping, name: str) -> Part | None:
         return _begun(run, name, branch)
 
 
-def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> Part:
+def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> ParallelBranch:
     require_open(run, name)
     if branch.part:
         raise InputError(
@@ -66,10 +66,10 @@ def _begun(run: Stepping, name: str, branch: ExecutionBranch) -> Part:
         opened = run.open_step
         assert opened is not None
         opened.parts += 1
-    return Part(run, opened, branch.started(f"step {name}", part=name))
+    return ParallelBranch(run, opened, branch.started(f"step {name}", part=name))
 
 
-class Part:
+class ParallelBranch:
     """One part, which has begun, until its block ends."""
 
     def __init__(self, run: Stepping, step: OpenStep, branch: ExecutionBranch) -> None:
@@ -94,15 +94,15 @@ class Part:
             self._step.parts -= 1
 
 
-class PartOfFunction:
+class FunctionBranch:
     """A part that is a function. It is called again if it fails and may be retried."""
 
     def __init__(
-        self, run: Stepping, name: str, part: Part, shape: Shape, trying: RetryPolicy, chance: Nondeterminism
+        self, run: Stepping, name: str, part: ParallelBranch, shape: Shape, trying: RetryPolicy, chance: Nondeterminism
     ) -> None:
         self._run = run
         self._name = name
-        self._part: Part | None = part
+        self._part: ParallelBranch | None = part
         self._shape = shape
         self._trying = trying
         self._chance = chance
@@ -136,7 +136,7 @@ class PartOfFunction:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
 
-    def _begun(self) -> Part:
+    def _begun(self) -> ParallelBranch:
         part, self._part = self._part, None
         self._tries += 1
         branch = branch_of(SCOPE.get())

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from refold.agents.journal.record import Recording
 from refold.agents.journal.volatile import Volatile
 from refold.agents.recorder.answers import Answers, WithinRun
-from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.calls import CallRecorder
 from refold.agents.recorder.children import Children, RunOptions, begin_child
 from refold.agents.recorder.context import Strays
 from refold.agents.recorder.plain import decoded, kept
@@ -50,7 +50,7 @@ class CallTarget:
     answers: Answers
     _is_live: bool
     _answers: Answers
-    _calling: Calling
+    _calling: CallRecorder
     _children: Children
     _on_stray: Callable[[str], Exception] | None
     _sink: RunSink
@@ -71,7 +71,7 @@ class CallTarget:
         """As Caller."""
         return self._calling in inside
 
-    def begin_within(self, head: Recording, given: RunOptions, log: str) -> Self:
+    def begin_child_run(self, head: Recording, given: RunOptions, log: str) -> Self:
         """As Caller."""
         self._children.require_log(log)
         child: Self = begin_child(self, self._calling, self._children, head, given)
@@ -91,7 +91,7 @@ T = TypeVar("T")
 Key = Callable[[Any], Any]
 
 
-class Asks(CallTarget):
+class RunCalls(CallTarget):
     """The calls that a run's author makes by name."""
 
     _chance: Nondeterminism
@@ -171,7 +171,7 @@ class Asks(CallTarget):
             "", agent, version=version, code_version=code_version, kind=kind, task=task, title=title, user=user,
             seed=seed, input=input, state=state, tags=tags, metadata=metadata,
         )  # fmt: skip
-        return self.begin_within(head, RunOptions(entry, sample, strays), "")
+        return self.begin_child_run(head, RunOptions(entry, sample, strays), "")
 
     def decide(self, choice: T, why: str = "", options: Iterable[Any] | None = None) -> T:
         """Record a decision.

@@ -30,8 +30,8 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from refold.agents.journal.delta import applied, is_same
 from refold.agents.journal.objects import loaded_json
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.recorder.answers import Answers, World
-from refold.agents.recorder.calls import Calling
+from refold.agents.recorder.answers import Answers, LiveAnswers
+from refold.agents.recorder.calls import CallRecorder
 from refold.agents.recorder.children import ChildCall, Children
 from refold.agents.recorder.context import (
     SCOPE,
@@ -47,14 +47,14 @@ from refold.agents.recorder.context import (
 )
 from refold.agents.recorder.context_propagation import install
 from refold.agents.recorder.failures import RecordedFailure, failure_of, outcome_of, raised
-from refold.agents.recorder.parallel_calls import end_left, end_parallel, end_waited_for, end_with_run
-from refold.agents.recorder.parallel_steps import Part, PartOfFunction, part_of
+from refold.agents.recorder.parallel_calls import end_abandoned, end_awaited, end_parallel, end_with_run
+from refold.agents.recorder.parallel_steps import FunctionBranch, ParallelBranch, part_of
 from refold.agents.recorder.plain import Shape, decoded, encoded, kept, shape_of, snapshot
-from refold.agents.recorder.requests import Asks
+from refold.agents.recorder.requests import RunCalls
 from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
 from refold.agents.recorder.run_end import RunEnd
 from refold.agents.recorder.sinks import RunSink
-from refold.agents.recorder.step_assembler import NULL, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import NULL, PendingAttempt, PendingStep
 from refold.agents.recorder.steps import OpenStep, StepBlock
 from refold.agents.recorder.tools import RetryPolicy, tool
 from refold.agents.recorder.writer import RecordingFailed
@@ -74,7 +74,7 @@ class Changed(RefoldError):
     """The agent's code does not do what it did when a committed step was recorded."""
 
 
-class Run(Asks):
+class Run(RunCalls):
     """One execution of an agent. A context manager. Steps are sequential; calls in a step may be in any task or thread.
 
     id, agent, input, task: as given. state: the run's working memory, a dict of values that the record can restore
@@ -112,12 +112,12 @@ class Run(Asks):
         self.answers = self._answers = answers
         self._children = children
         self._call = call
-        self._is_live = answers.is_world  # there is no recording that could answer
+        self._is_live = answers.makes_every_call  # there is no recording that could answer
         self._sink = sink
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
-        self._calling = Calling(
-            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=isinstance(answers, World)
+        self._calling = CallRecorder(
+            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=isinstance(answers, LiveAnswers)
         )
         self._parted = head.parted
         self._ended_steps = 0
@@ -135,7 +135,7 @@ class Run(Asks):
     @property
     def state(self) -> dict[str, Any]:
         """The working memory. Reading it ends a parallel step that was waited for, so that a fork's change is in it."""
-        end_waited_for(self)
+        end_awaited(self)
         return self._state
 
     def __enter__(self) -> Self:
@@ -258,7 +258,7 @@ class Run(Asks):
     def _step(self, name: str, call: Callable[[], Any], shape: Shape, trying: RetryPolicy, is_bounded: bool) -> Any:
         part = part_of(self, name)
         if part is not None:
-            return PartOfFunction(self, name, part, shape, trying, self._chance).call(call)
+            return FunctionBranch(self, name, part, shape, trying, self._chance).call(call)
         taken = self._taken(name)
         if taken is not None:
             return self._given_back(taken, shape)
@@ -282,7 +282,7 @@ class Run(Asks):
     ) -> Any:
         part = part_of(self, name)
         if part is not None:
-            return await PartOfFunction(self, name, part, shape, trying, self._chance).call_async(call)
+            return await FunctionBranch(self, name, part, shape, trying, self._chance).call_async(call)
         taken = self._taken(name)
         if taken is not None:
             return self._given_back(taken, shape)
@@ -320,7 +320,7 @@ class Run(Asks):
             raise raised(step.failure)
         return shape.served(step.result)
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> ParallelBranch | None:
         """As Stepping."""
         return part_of(self, name)
 
@@ -375,9 +375,9 @@ class Run(Asks):
     def _attempted(self, step: OpenStep, number: int) -> None:
         """Make everything started from here on belong to this attempt."""
         if step.is_parallel:  # the code that calls in it was started before
-            step.attempts.append(MadeAttempt(number, self._chance.now_micros(), branch=self.branch))
+            step.attempts.append(PendingAttempt(number, self._chance.now_micros(), branch=self.branch))
             return
-        attempt = MadeAttempt(number, self._chance.now_micros(), opened_in=here())
+        attempt = PendingAttempt(number, self._chance.now_micros(), opened_in=here())
         scope = SCOPE.get()
         if not step.attempts:
             step.outer = scope
@@ -433,12 +433,12 @@ class Run(Asks):
         if step.standing is not None:
             self._stood(step, step.standing, error)
         else:
-            self._commit(MadeStep(step.number, step.name, step.attempts, state, result, outcome_of(error),
+            self._commit(PendingStep(step.number, step.name, step.attempts, state, result, outcome_of(error),
                                         step.earlier))  # fmt: skip
         if problem is not None:
             raise problem
 
-    def _commit(self, made: MadeStep) -> None:
+    def _commit(self, made: PendingStep) -> None:
         self.open_step = None
         self._ended_steps += 1
         self._sink.step_ended(made)
@@ -484,7 +484,7 @@ class Run(Asks):
 
     def _require_closed(self, name: str) -> None:
         require_open(self, name)
-        end_left(self)
+        end_abandoned(self)
         end_parallel(self, f"step {name}")
         if self.open_step is not None:
             still = f"step {self.open_step.number} ({self.open_step.name}) is still open"

@@ -22,7 +22,7 @@ from refold.agents.recorder.observations import (
     step_ended,
     step_entity,
 )
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep, StepAssembler
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep, StepAssembler
 from refold.agents.recorder.writer import DirectWriter, RecordingFailed, Writer
 from refold.agents.recordings.durable_calls import answered_key
 from refold.agents.redaction.redactor import Redact
@@ -36,13 +36,13 @@ class RunSink(Protocol):
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """An attempt of a step begins. at: when, microseconds."""
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """A call ended, and its step continues."""
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """An attempt failed, and another follows."""
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """A step ended."""
 
     def taken(self, step: Step, state: Plain) -> None:
@@ -73,13 +73,13 @@ class MemorySink:
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         """Do nothing: the step is added when it ends."""
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """Do nothing: the call is added with its step."""
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """Do nothing: the attempt is added with its step."""
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """Add the step."""
         self._steps.append(self._folder.step(made))
 
@@ -175,7 +175,7 @@ class LogSink:
         self._last = ""
         self._at = 0
         self._held: _Begin | None = None
-        self._answered: list[Made] = []
+        self._answered: list[PendingCall] = []
         self._has_answered = False
         self._is_at_once = is_at_once
         self._writer: Writer | DirectWriter = (
@@ -209,15 +209,15 @@ class LogSink:
         """Record the begin. Written soon."""
         self._writer.put(lambda: self._step_begun(number, name, attempt, at))
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """Record the call. Written soon, unless its step ends before."""
         self._writer.put(lambda: self._answered.append(made))
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """Record the attempt. Written soon."""
         self._writer.put(lambda: self._attempt_failed(number, made))
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """Record the end. Written soon."""
         self._writer.put(lambda: self._step_ended(made))
 
@@ -272,7 +272,7 @@ class LogSink:
     def _hand_over(self) -> None:
         self._settle()
         with self._log.turn:
-            self._log.port.hand_over()  # if the log refuses a record, that is raised here and ends the recording
+            self._log.port.publish()  # if the log refuses a record, that is raised here and ends the recording
 
     def _step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
         self._settle()
@@ -294,7 +294,7 @@ class LogSink:
         if patch:
             self._last = self._observe(step_entity(self._head.run, number), patch, str(number), causes, at)
 
-    def _attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def _attempt_failed(self, number: int, made: PendingAttempt) -> None:
         self._answered = []
         self._settle()
         patch = attempt_failed(self._head.run, number, self._shortened(self._folder.attempt(made)), self._seal)
@@ -302,7 +302,7 @@ class LogSink:
             step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at, self._cleared()
         )
 
-    def _step_ended(self, made: MadeStep) -> None:
+    def _step_ended(self, made: PendingStep) -> None:
         step = self._folder.step(made)
         before = self._steps[-1] if self._steps else None
         patch = step_ended(self._head.run, step, before, self._shortened(step.attempts[-1]), self._seal)

@@ -31,7 +31,7 @@ from refold.agents.journal.record import (
 )
 from refold.agents.recorder.context import ExecutionBranch, Order
 from refold.agents.recorder.plain import decoded, encoded
-from refold.agents.recorder.streamed_answers import pieces_of, with_pieces
+from refold.agents.recorder.streamed_answers import stream_pieces, with_stream_pieces
 from refold.agents.redaction.redactor import Redact, as_of_run, is_redacting
 from refold.agents.redaction.streams import pieces_redacted
 
@@ -39,7 +39,7 @@ NULL = b"null"
 
 
 @dataclass(slots=True)
-class Made:
+class PendingCall:
     """One call, raw. request, answer: JSON. Times are microseconds; began_s is of a monotonic clock, seconds.
 
     is_open: it has neither answer nor failure yet. order: its position among the calls of its attempt. ignored,
@@ -82,13 +82,13 @@ class Made:
 
 
 @dataclass(slots=True)
-class MadeAttempt:
+class PendingAttempt:
     """One attempt at a step, raw. is_closed: it accepts no more calls. opened_in: the thread and the task that began
     it."""
 
     number: int
     started_at: int
-    made: list[Made] = field(default_factory=list)
+    made: list[PendingCall] = field(default_factory=list)
     failure: Failure | None = None
     backoff_ms: int = 0
     ended_at: int = 0
@@ -98,12 +98,12 @@ class MadeAttempt:
 
 
 @dataclass(slots=True)
-class MadeStep:
+class PendingStep:
     """One step, raw, at its end. state: JSON of the run's state after it. earlier: recorded attempts."""
 
     number: int
     name: str
-    attempts: list[MadeAttempt]
+    attempts: list[PendingAttempt]
     state: bytes
     result: bytes
     outcome: Outcome
@@ -127,7 +127,7 @@ class StepAssembler:
         self._state_hash = state_hash(state)
         self._known = {(step.number, step.state_before): step for step in known}
 
-    def attempt(self, made: MadeAttempt) -> Attempt:
+    def attempt(self, made: PendingAttempt) -> Attempt:
         """Return an attempt; also one that failed, while its step continues."""
         return Attempt(
             number=made.number, life=self._life, calls=tuple(map(self.call, made.made)),
@@ -135,7 +135,7 @@ class StepAssembler:
             ended_at=made.ended_at,
         )  # fmt: skip
 
-    def step(self, made: MadeStep) -> Step:
+    def step(self, made: PendingStep) -> Step:
         """Return a step that ended, with its position in the chain."""
         # The calls come first: then secrets in their answers are known when the state that contains them is redacted.
         attempts = (*made.earlier, *map(self.attempt, made.attempts))
@@ -149,7 +149,7 @@ class StepAssembler:
         self.previous = step_hash(self.previous, step)
         return msgspec.structs.replace(step, hash=self.previous)
 
-    def _state_became(self, made: MadeStep) -> tuple[Edit, ...]:
+    def _state_became(self, made: PendingStep) -> tuple[Edit, ...]:
         known = self._known.get((made.number, self._state_hash))
         if known is not None:
             after = following(self._state, known.delta)
@@ -178,13 +178,13 @@ class StepAssembler:
         """Return a failure as it is recorded."""
         return self._failure(failure)
 
-    def call(self, made: Made) -> Call:
+    def call(self, made: PendingCall) -> Call:
         """Return a call that has ended, as it is recorded."""
         if made.shown is None:
             made.shown = self._call(made)
         return made.shown
 
-    def _call(self, made: Made) -> Call:
+    def _call(self, made: PendingCall) -> Call:
         failures = [_said(each.failure) for each in made.retries]
         failed = None if made.failure is None else _said(made.failure)
         asked, answered = decoded(made.request), decoded(made.answer)
@@ -213,9 +213,9 @@ class StepAssembler:
         if len(texts) > 1:
             found = pieces_redacted(texts, texts_redacted)
             return answer if found == texts else with_texts(answer, found)
-        pieces = pieces_of(answer)
+        pieces = stream_pieces(answer)
         found = pieces_redacted(pieces, texts_redacted)
-        return answer if found == pieces else with_pieces(answer, found)
+        return answer if found == pieces else with_stream_pieces(answer, found)
 
     def _failure(self, failure: Failure | None) -> Failure | None:
         return None if failure is None else _saying(failure, self._redact(_said(failure)))

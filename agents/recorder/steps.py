@@ -11,7 +11,7 @@ from typing import Protocol
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Attempt, Step
 from refold.agents.recorder.context import NOWHERE, Caller, ExecutionBranch, Scope
-from refold.agents.recorder.step_assembler import NULL, Made, MadeAttempt
+from refold.agents.recorder.step_assembler import NULL, PendingAttempt, PendingCall
 
 
 @dataclass(slots=True)
@@ -34,16 +34,16 @@ class OpenStep:
     is_call: bool = False
     is_parallel: bool = False
     parts: int = 0
-    attempts: list[MadeAttempt] = field(default_factory=list)
+    attempts: list[PendingAttempt] = field(default_factory=list)
     outer: Scope = NOWHERE
 
     @property
-    def attempt(self) -> MadeAttempt:
+    def attempt(self) -> PendingAttempt:
         """The current attempt."""
         return self.attempts[-1]
 
     @property
-    def made(self) -> list[Made]:
+    def made(self) -> list[PendingCall]:
         """The calls of the current attempt."""
         return self.attempts[-1].made
 

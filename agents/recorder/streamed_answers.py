@@ -35,12 +35,12 @@ _PIECES, _AWAITED = "refold.pieces", "refold.awaited"
 Inside = Callable[[], AbstractContextManager[None]]
 
 
-def comes_later(answer: object) -> bool:
+def is_lazy(answer: object) -> bool:
     """Tell whether an answer is not available yet, or not complete."""
     return isinstance(answer, Iterator | AsyncIterator) or inspect.isawaitable(answer)
 
 
-def came_later(tree: Plain) -> bool:
+def was_lazy(tree: Plain) -> bool:
     """Tell whether a recorded answer arrived later or in pieces."""
     return isinstance(tree, dict) and (_PIECES in tree or _AWAITED in tree)
 
@@ -50,21 +50,21 @@ def awaited(tree: Plain) -> Plain:
     return {_AWAITED: tree}
 
 
-def pieces_of(tree: Plain) -> list[Plain]:
+def stream_pieces(tree: Plain) -> list[Plain]:
     """Return the pieces of a recorded answer, without their times; empty if it did not arrive in pieces."""
     tree = tree[_AWAITED] if isinstance(tree, dict) and _AWAITED in tree else tree
     return [value for _, value in tree[_PIECES]] if isinstance(tree, dict) and _PIECES in tree else []
 
 
-def with_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
+def with_stream_pieces(tree: Plain, pieces: list[Plain]) -> Plain:
     """Return the recorded answer with other pieces; their number must be the same."""
     if _AWAITED in tree:
-        return {_AWAITED: with_pieces(tree[_AWAITED], pieces)}
+        return {_AWAITED: with_stream_pieces(tree[_AWAITED], pieces)}
     timed = [[at_ms, value] for (at_ms, _), value in zip(tree[_PIECES], pieces, strict=True)]
     return {**tree, _PIECES: timed}
 
 
-class Taking:
+class StreamRecorder:
     """Records the pieces of one call while the code takes them."""
 
     def __init__(
@@ -174,7 +174,7 @@ class ReplayedStream:
         return self._pieces_async(tree) if tree["is_async"] else self._pieces(tree)
 
     async def _awaited(self, tree: Plain) -> Any:
-        if came_later(tree):
+        if was_lazy(tree):
             return self.given(tree)
         await self._wait()
         self._end()

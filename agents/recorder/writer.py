@@ -89,7 +89,7 @@ class Writer:
         """
         with self._turn:
             if self._problem is not None or self._is_closed or len(_forks) != self._process:
-                self._complain()
+                self._log_problem()
             if self._work.qsize() >= QUEUE_MAX:
                 self._wait_for_room()
             self._work.put(work)
@@ -127,7 +127,7 @@ class Writer:
         if len(_forks) == self._process:
             self._end()
         if self._problem is not None:
-            self._complain()
+            self._log_problem()
 
     def _wait_for(self, work: Callable[[], None]) -> None:
         """Return when a piece of work is done, and all before it."""
@@ -140,13 +140,13 @@ class Writer:
         self.put(report)
         self._hurry.set()
         while not done.wait(_POLL_S):
-            self._complain()
+            self._log_problem()
 
     def _wait_for_room(self) -> None:
         while self._work.qsize() >= QUEUE_MAX:
             self._hurry.set()
             time.sleep(_FULL_S)
-            self._complain()
+            self._log_problem()
 
     def _end(self) -> None:
         with self._turn:
@@ -158,7 +158,7 @@ class Writer:
             self._thread.join()
             atexit.unregister(self._end)
 
-    def _complain(self) -> None:
+    def _log_problem(self) -> None:
         if self._problem is not None:
             raise RecordingFailed(f"the run could not be recorded further: {self._problem}") from self._problem
         if len(_forks) != self._process:

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 import msgspec
 
 from refold.agents.journal.record import Call, Plain
-from refold.agents.recorder.step_assembler import Made
+from refold.agents.recorder.step_assembler import PendingCall
 from refold.avro.errors import CorruptionError
 
 
-def answered_key(made: Made) -> str:
+def answered_key(made: PendingCall) -> str:
     """Return the key of a call in `answered`.
 
     Raises:

@@ -36,7 +36,7 @@ OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "unknown", RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunConditions:
     """Which runs to find; all given conditions must hold. since, until: bounds of a run's start, microseconds.
 
     outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
@@ -170,7 +170,7 @@ def _moment(micros: int | None) -> dt.datetime | None:
     return None if micros is None else EPOCH + dt.timedelta(microseconds=micros)
 
 
-def find(log: Log, vault: ValueCipher, wanted: Wanted, limit: int | None = None, at: When = None) -> RunList:
+def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None = None, at: When = None) -> RunList:
     """Find the matching runs as they were at a point.
 
     Args:
@@ -292,7 +292,9 @@ def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> di
     return found
 
 
-def _matches(log: Log, vault: ValueCipher, wanted: Wanted, run: Fields, steps: Sequence[Fields], cut: Cut) -> bool:
+def _matches(
+    log: Log, vault: ValueCipher, wanted: RunConditions, run: Fields, steps: Sequence[Fields], cut: Cut
+) -> bool:
     if wanted.tool and not any(
         wanted.tool in (step.plain("tool"), *(each["tool"] for each in step.opened("calls") or ())) for step in steps
     ):

@@ -179,7 +179,7 @@ class Redactor:
         return found, reading.named
 
 
-class Closed:
+class ClosedRedactor:
     """Wraps a user's own function so that it can be used as a Redactor; its errors become RedactionFailed."""
 
     def __init__(self, redact: Redact) -> None:
@@ -207,7 +207,7 @@ class Closed:
         return self
 
 
-RunRedactor: TypeAlias = Redactor | Closed
+RunRedactor: TypeAlias = Redactor | ClosedRedactor
 """Redacts one run; it may learn more secrets as the run proceeds."""
 
 
@@ -242,12 +242,14 @@ def unredacted(tree: Plain) -> Plain:
 
 def is_redacting(redact: Redact | None) -> bool:
     """Tell whether the function may remove anything."""
-    return redact.is_redacting if isinstance(redact, Closed) else redact is not None and redact is not unredacted
+    return (
+        redact.is_redacting if isinstance(redact, ClosedRedactor) else redact is not None and redact is not unredacted
+    )
 
 
 def as_of_run(redact: Redact) -> RunRedactor:
     """Wrap a user's function for use in a run; return the same object if it can be used already."""
-    return redact if isinstance(redact, (Redactor, Closed)) else Closed(redact)
+    return redact if isinstance(redact, (Redactor, ClosedRedactor)) else ClosedRedactor(redact)
 
 
 def closed(redact: Redact, tree: Plain) -> Plain:

@@ -40,7 +40,7 @@ OF_THE_PROCESS: frozenset[Kind] = frozenset({"now", "random", "uuid"})
 """Kinds that a process can make itself: to use more of them than recorded has no cost and no effect outside."""
 
 
-class At(NamedTuple):
+class RecordedCallPosition(NamedTuple):
     """A recorded call with its step and attempt. position: in its attempt, counted from 1."""
 
     place: CallSite
@@ -52,7 +52,7 @@ class At(NamedTuple):
 class _Attempt:
     """The calls of one attempt. first: the index before which all are served."""
 
-    calls: tuple[At, ...]
+    calls: tuple[RecordedCallPosition, ...]
     served: list[bool]
     first: int = 0
 
@@ -68,7 +68,7 @@ class _Attempt:
         return self.calls[index].call
 
 
-class Recorded:
+class RecordedCalls:
     """The calls of a recording, each to be served once."""
 
     def __init__(
@@ -119,12 +119,12 @@ class Recorded:
         own = self._attempts.get((place.step, place.attempt))
         return frozenset(at.call.key for at in own.calls if at.call.key) if own is not None else frozenset()
 
-    def all(self) -> Iterator[tuple[At, bool]]:
+    def all(self) -> Iterator[tuple[RecordedCallPosition, bool]]:
         """Yield every call, in order, and whether it was served."""
         for attempt in self._attempts.values():
             yield from zip(attempt.calls, attempt.served, strict=True)
 
-    def same(self, asked: RecordedRequest) -> tuple[At, ...]:
+    def same(self, asked: RecordedRequest) -> tuple[RecordedCallPosition, ...]:
         """Return the calls with this request, served or not."""
         return tuple(attempt.calls[index] for attempt, index in self._alike(asked))
 
@@ -143,7 +143,7 @@ class Recorded:
         answer = str(UUID(bytes=digest[:16], version=4)) if is_name else int.from_bytes(digest[:6]) / 2**48
         return Call(asked=asked, answer=answer, source="recorded")
 
-    def unused(self) -> tuple[At, ...]:
+    def unused(self) -> tuple[RecordedCallPosition, ...]:
         """Return the calls that were never requested, without kinds that the code computes itself."""
         return tuple(at for at, served in self.all() if not served and at.call.asked.kind not in OF_THE_CODE)
 
@@ -171,7 +171,7 @@ class Recorded:
     def _add(self, step: Step) -> None:
         for attempt in step.attempts:
             place = CallSite(step.number, step.name, attempt.number)
-            calls = tuple(At(place, position, call) for position, call in enumerate(attempt.calls, 1))
+            calls = tuple(RecordedCallPosition(place, position, call) for position, call in enumerate(attempt.calls, 1))
             self._attempts[step.number, attempt.number] = _Attempt(calls, [False] * len(calls))
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from refold.agents.journal.record import OF_THE_CODE, Call, RecordedRequest, Recording
 from refold.agents.recorder.answers import CallSite
-from refold.agents.replay.call_cache import Recorded
+from refold.agents.replay.call_cache import RecordedCalls
 from refold.agents.replay.forked import writes
 from refold.agents.replay.player import Resumer
 from refold.avro.errors import InputError
@@ -44,7 +44,7 @@ class Continued(Resumer):
             last = max(committed, default=0)
             raise InputError(f"run {parent.run} cannot go on after step {at}: its committed steps end at {last}")
         super().__init__(replace(head, steps=parent.steps[:at], children=parent.children))
-        self._proved = None if proof is None else Recorded(proof, "run", after=at)
+        self._proved = None if proof is None else RecordedCalls(proof, "run", after=at)
         self._has_written = False
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:

@@ -8,7 +8,7 @@ from refold.agents.journal.difference import ABSENT, Difference, differences
 from refold.agents.journal.record import Call, Failure, Plain, Recording, Step
 
 
-class Parting(NamedTuple):
+class FirstMismatch(NamedTuple):
     """The first point at which two runs differ.
 
     step: its number; 0 if their inputs differ, None if every step is the same and the end is not. name: of the step.
@@ -26,7 +26,7 @@ class Parting(NamedTuple):
         return "\n".join([place, *(f"  {each.line('now', 'recorded')}" for each in self.differences)])
 
 
-def parting(now: Recording, recorded: Recording) -> Parting | None:
+def parting(now: Recording, recorded: Recording) -> FirstMismatch | None:
     """Return the first difference; None if the runs are the same, which their hashes prove.
 
     Args:
@@ -40,7 +40,7 @@ def parting(now: Recording, recorded: Recording) -> Parting | None:
             return _parting(a, b, now, recorded)
     if now.hash == recorded.hash:
         return None
-    return Parting(None, "", tuple(differences(_end(now), _end(recorded))))
+    return FirstMismatch(None, "", tuple(differences(_end(now), _end(recorded))))
 
 
 def step_differences(now: Step, recorded: Step) -> tuple[Difference, ...]:
@@ -48,16 +48,16 @@ def step_differences(now: Step, recorded: Step) -> tuple[Difference, ...]:
     return tuple(differences(_of_the_chain(now), _of_the_chain(recorded)))
 
 
-def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording) -> Parting:
+def _parting(a: Step | None, b: Step | None, now: Recording, recorded: Recording) -> FirstMismatch:
     step = a or b
     assert step is not None
     if a is None or b is None:
         names = [ABSENT if each is None else each.name for each in (a, b)]
-        return Parting(step.number, step.name, (Difference("step", *names),))
+        return FirstMismatch(step.number, step.name, (Difference("step", *names),))
     found = step_differences(a, b)
     if not found:  # the steps are equal, and something before them differs
-        return Parting(0, "", tuple(differences(_start(now), _start(recorded))))
-    return Parting(step.number, step.name, found)
+        return FirstMismatch(0, "", tuple(differences(_start(now), _start(recorded))))
+    return FirstMismatch(step.number, step.name, found)
 
 
 def _start(run: Recording) -> Plain:

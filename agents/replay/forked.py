@@ -34,8 +34,8 @@ from refold.agents.journal.record import (
     Step,
     child_of,
 )
-from refold.agents.recorder.answers import NO_ARGUMENTS, CallSite, Departure, Within
-from refold.agents.replay.call_cache import OF_THE_PROCESS, Recorded
+from refold.agents.recorder.answers import NO_ARGUMENTS, CallSite, ChildAnswers, Departure
+from refold.agents.replay.call_cache import OF_THE_PROCESS, RecordedCalls
 from refold.agents.replay.patch import Patch, Results
 from refold.agents.replay.player import CommittedSteps
 from refold.agents.replay.unrecorded import Unrecorded, request_line, unrecorded, where
@@ -67,10 +67,10 @@ class NotAllowed(Departure):
         )
 
 
-class Forked:
+class ForkAnswers:
     """The answers of a fork of `parent` that diverges after its step `at` (0: before the first)."""
 
-    is_world = False
+    makes_every_call = False
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Forked:
             raise InputError(f"a fork's policy is one of {', '.join(POLICIES)} (asked: interactively)")
         self._parent = parent
         self._committed = CommittedSteps(parent, at)
-        self._recorded = Recorded(parent, "run", after=at)
+        self._recorded = RecordedCalls(parent, "run", after=at)
         self._results = Results(patch, at, parent.steps)
         self._patch = patch
         self._at = at
@@ -161,7 +161,7 @@ class Forked:
             return None
         return self._recorded.take(place, asked) or self._without(place, asked)
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run. One from before the fork is answered by its recording; one after it
         follows this policy.
 
@@ -172,11 +172,11 @@ class Forked:
         if place.step <= self._at:
             return self._committed.within(head, found)
         child = head if found is None else self._parent.children.get(child_of(found), head)
-        answers = Forked(
+        answers = ForkAnswers(
             child, 0, self._patch.arguments_alone, self._policy, allow=self._allow, ask=self._ask,
             is_confined=self._is_confined, stand_ins=self._stand_ins,
         )  # fmt: skip
-        return Within(answers, child)
+        return ChildAnswers(answers, child)
 
     def _written(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         is_allowed = allowed_as(asked) in self._allow

@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType, ModuleType
 from typing import Any, TypeAlias
 
-from refold.agents.confined.files import is_held
+from refold.agents.confined.files import is_write_denied
 from refold.agents.recorder.context_propagation import KeptFunctions
 from refold.agents.replay.callbacks import GuardedFunction
 from refold.agents.replay.watch import GuardContext, check, confined_to, current, is_watched, site_of, within
@@ -150,7 +150,7 @@ def _changing(file: object, of_folder: object) -> None:
     path = os.fsdecode(file)
     if isinstance(of_folder, int) and of_folder >= 0:
         path = os.path.join(f"/proc/self/fd/{of_folder}", path)  # noqa: PTH118
-    if is_held(path, allowed):
+    if is_write_denied(path, allowed):
         check(f"change the file {path}")
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from refold.agents.journal.chain import start_hash
 from refold.agents.journal.record import Plain, Recording, Step
-from refold.agents.recorder.answers import Answers, Within, WithinRun
+from refold.agents.recorder.answers import Answers, ChildAnswers, WithinRun
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism, ReplayBackend
@@ -70,7 +70,7 @@ class MemoryChildren:
     def require_log(self, url: str) -> None:
         """Accept any log: none is used."""
 
-    def begin(self, head: Recording, given: RunOptions, within: Within, call: ChildCall) -> Run:
+    def begin(self, head: Recording, given: RunOptions, within: ChildAnswers, call: ChildCall) -> Run:
         """As Children."""
         if within.recording is None or not within.is_whole:
             raise WithinRun(self._run, head.agent, self._why)

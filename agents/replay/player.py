@@ -42,8 +42,8 @@ from refold.agents.journal.record import (
     Step,
     child_of,
 )
-from refold.agents.recorder.answers import NO_ARGUMENTS, WORLD, CallSite, Departure, Within, WithinRun
-from refold.agents.replay.call_cache import OF_THE_PROCESS, At, Recorded, Scope
+from refold.agents.recorder.answers import NO_ARGUMENTS, WORLD, CallSite, ChildAnswers, Departure, WithinRun
+from refold.agents.replay.call_cache import OF_THE_PROCESS, RecordedCallPosition, RecordedCalls, Scope
 from refold.agents.replay.patch import NO_PATCH, Patch, read_patch
 from refold.agents.replay.unrecorded import unrecorded
 from refold.avro.errors import InputError
@@ -69,7 +69,7 @@ class EndOfRecording(Departure):
 class Replayer:
     """Answers only from a recording. departure: the first call that it could not answer."""
 
-    is_world = False
+    makes_every_call = False
 
     def __init__(self, recording: Recording, scope: Scope = "step", *, arguments: Patch = NO_PATCH) -> None:
         """Prepare the answers.
@@ -79,7 +79,7 @@ class Replayer:
             scope: Which answers a request may get (call_cache.py).
             arguments: The changes that a fork makes in this nested run.
         """
-        self._recorded = Recorded(recording, scope)
+        self._recorded = RecordedCalls(recording, scope)
         self._earlier = {step.number: _earlier(step) for step in recording.steps}
         self._parents = CommittedSteps(recording, recording.forked_at)
         self._patch = read_patch(recording.patch).with_arguments(arguments)
@@ -143,11 +143,11 @@ class Replayer:
         """End the run with this departure, unless it departed before."""
         self.departure = self.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run, replayed; a fork's patch applies to it, too."""
         child = child_in(self._recording, head, found)
         patch = NO_PATCH if self._parents.has(place.step) else self._patch.arguments_alone
-        return Within(self._replaying(child, patch), child, is_whole=True)
+        return ChildAnswers(self._replaying(child, patch), child, is_whole=True)
 
     def _replaying(self, child: Recording, patch: Patch) -> Replayer:
         return Replayer(child, self._recorded.scope, arguments=patch)
@@ -157,7 +157,7 @@ class Replayer:
         if self.departure is not None:
             raise self.departure
 
-    def unused(self) -> tuple[At, ...]:
+    def unused(self) -> tuple[RecordedCallPosition, ...]:
         """Return the recorded calls that were not requested, although their step was run."""
         return tuple(at for at in self._recorded.unused() if (at.place.step, at.place.attempt) not in self._taken)
 
@@ -168,7 +168,7 @@ class CommittedSteps:
     def __init__(self, recording: Recording, through: int) -> None:
         """Prepare the answers. through: the number of the last step whose calls are answered."""
         self._recording = recording
-        self._recorded = Recorded(recording)
+        self._recorded = RecordedCalls(recording)
         self._steps = {
             step.number: step for step in recording.steps if step.is_committed and step.number <= through
         }  # fmt: skip
@@ -211,11 +211,11 @@ class CommittedSteps:
         if self.departure is not None:
             raise self.departure
 
-    def within(self, head: Recording, found: Call | None) -> Within:
+    def within(self, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run that ended with its step or before."""
         self.require()
         child = child_in(self._recording, head, found)
-        return Within(EndedRunAnswers(child), child, is_whole=True, stands=True)
+        return ChildAnswers(EndedRunAnswers(child), child, is_whole=True, stands=True)
 
     def _depart(self, departure: Departure) -> None:
         self.departure = departure
@@ -225,7 +225,7 @@ class CommittedSteps:
 class EndedRunAnswers:
     """Answers of a nested run that ended, in an outer run that continues."""
 
-    is_world = False
+    makes_every_call = False
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -270,7 +270,7 @@ class EndedRunAnswers:
         """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run, which ended too."""
         return self._committed.within(head, found)
 
@@ -285,7 +285,7 @@ class EndedRunAnswers:
 class Resumer:
     """Answers of a resumed run: committed steps from the recording, then the world."""
 
-    is_world = False
+    makes_every_call = False
 
     def __init__(self, recording: Recording) -> None:
         if recording.parent and not recording.task:
@@ -300,7 +300,7 @@ class Resumer:
         self._pending = {step.number: tuple(map(_by_number, step.attempts)) for step in pending}
         cut_short = tuple(msgspec.structs.replace(step, attempts=(_cut_short(step),)) for step in pending)
         self._cut_short = {step.number: step.attempts[0].number for step in cut_short}
-        self._answered = Recorded(msgspec.structs.replace(recording, steps=cut_short), is_cut_short=True)
+        self._answered = RecordedCalls(msgspec.structs.replace(recording, steps=cut_short), is_cut_short=True)
 
     @property
     def departure(self) -> Departure | None:
@@ -343,11 +343,11 @@ class Resumer:
         """End the run with this departure, unless it departed before."""
         self._committed.departure = self._committed.departure or departure
 
-    def within(self, place: CallSite, head: Recording, found: Call | None) -> Within:
+    def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
         """Return the answers of a nested run by its record: if it ended, it is not repeated; if it was cut short, it
         continues."""
         self._committed.require()
-        return self._committed.within(head, found) if found is not None else Within(WORLD, is_sought=True)
+        return self._committed.within(head, found) if found is not None else ChildAnswers(WORLD, is_sought=True)
 
 
 def child_in(recording: Recording, head: Recording, found: Call | None) -> Recording:

@@ -30,9 +30,9 @@ from refold.agents.journal.record import Plain, Recording, Step
 from refold.agents.journal.self_replay import begun_with, chained, states
 from refold.agents.recorder.answers import Departure
 from refold.agents.redaction.redactor import Redact
-from refold.agents.replay.call_cache import At
+from refold.agents.replay.call_cache import RecordedCallPosition
 from refold.agents.replay.edges import Edge, edges
-from refold.agents.replay.first_mismatch import Parting, parting
+from refold.agents.replay.first_mismatch import FirstMismatch, parting
 from refold.agents.replay.guard import NetworkGuard
 from refold.agents.replay.memory_runs import Fields, in_memory
 from refold.agents.replay.player import EndOfRecording, Replayer
@@ -53,7 +53,7 @@ class Replayed:
 
     recorded: Recording
     now: Recording
-    unused: tuple[At, ...]
+    unused: tuple[RecordedCallPosition, ...]
     escapes: Sequence[Escape] = ()
     unheld: str = ""
 
@@ -73,7 +73,7 @@ class Replayed:
         return not self.escapes and self.hash == self.recorded_hash
 
     @property
-    def parting(self) -> Parting | None:
+    def parting(self) -> FirstMismatch | None:
         """The first difference; None if everything that was recorded is the same."""
         return None if self.hash == self.recorded_hash else parting(self.now, self.recorded)
 
@@ -128,7 +128,7 @@ async def replayed_async(
     return under.result
 
 
-class Stepped(NamedTuple):
+class SteppedState(NamedTuple):
     """One step of a recording, with the states before it and after it. is_whole: its hash matches its content and the
     step before."""
 
@@ -138,12 +138,12 @@ class Stepped(NamedTuple):
     is_whole: bool
 
 
-def stepped(recording: Recording) -> Iterator[Stepped]:
+def stepped(recording: Recording) -> Iterator[SteppedState]:
     """Step through a recording without code."""
     proven = chained(recording).steps
     before, *after = states(recording)
     for step, proof, state in zip(recording.steps, proven, after, strict=True):
-        yield Stepped(step, begun_with(recording, step.number, before), state, is_whole=step == proof)
+        yield SteppedState(step, begun_with(recording, step.number, before), state, is_whole=step == proof)
         before = state
 
 

@@ -14,7 +14,7 @@ from refold.agents.journal.difference import Difference, differences, shown
 from refold.agents.journal.matching import compared
 from refold.agents.journal.record import Plain, RecordedRequest
 from refold.agents.recorder.answers import CallSite, Departure
-from refold.agents.replay.call_cache import At, Recorded
+from refold.agents.replay.call_cache import RecordedCallPosition, RecordedCalls
 from refold.agents.replay.watch import Escape
 
 LINES_MAX = 8
@@ -31,7 +31,12 @@ class Unrecorded(Departure):
     """
 
     def __init__(
-        self, run: str, place: CallSite, asked: RecordedRequest, nearest: At | None, elsewhere: tuple[At, ...]
+        self,
+        run: str,
+        place: CallSite,
+        asked: RecordedRequest,
+        nearest: RecordedCallPosition | None,
+        elsewhere: tuple[RecordedCallPosition, ...],
     ) -> None:
         self.run = run
         self.place = place
@@ -74,7 +79,7 @@ class OutsideOfRun(Departure):
         )
 
 
-def unrecorded(recorded: Recorded, place: CallSite, asked: RecordedRequest) -> Unrecorded:
+def unrecorded(recorded: RecordedCalls, place: CallSite, asked: RecordedRequest) -> Unrecorded:
     """Return the error for a request that `recorded` did not answer."""
     return Unrecorded(recorded.run, place, asked, _nearest(list(recorded.all()), place, asked), recorded.same(asked))
 
@@ -96,14 +101,16 @@ def where(place: CallSite) -> str:
     return f"step {place.step}{name}{attempt}"
 
 
-def _nearest(calls: list[tuple[At, bool]], place: CallSite, asked: RecordedRequest) -> At | None:
+def _nearest(
+    calls: list[tuple[RecordedCallPosition, bool]], place: CallSite, asked: RecordedRequest
+) -> RecordedCallPosition | None:
     alike = [each for each in calls if each[0].call.asked.kind == asked.kind]
     alike = [each for each in alike if each[0].call.asked.name == asked.name] or alike
     if not alike:
         return None
     leaves = dict(_leaves(asked.request, ""))
 
-    def rank(each: tuple[At, bool]) -> tuple[float, ...]:
+    def rank(each: tuple[RecordedCallPosition, bool]) -> tuple[float, ...]:
         at, served = each
         other = dict(_leaves(at.call.asked.request, ""))
         common = sum(1 for path, value in leaves.items() if other.get(path, _NONE) == value)
@@ -117,7 +124,7 @@ def _nearest(calls: list[tuple[At, bool]], place: CallSite, asked: RecordedReque
     return max(ties, key=lambda each: _likeness(leaves, each[0]))[0]
 
 
-def _likeness(leaves: dict[str, Plain], at: At) -> float:
+def _likeness(leaves: dict[str, Plain], at: RecordedCallPosition) -> float:
     """Return how similar the texts at the same paths are, in total."""
     other = dict(_leaves(at.call.asked.request, ""))
     texts = [(value, other.get(path)) for path, value in leaves.items()]

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from refold.agents.keys.ring import Damage, KeyRing
+from refold.agents.keys.ring import KeyDamage, KeyRing
 from refold.agents.recordings.load import rebuilt
 from refold.agents.retention.classes import DAY_MICROS, FLAGGED, class_of, kept_days
 from refold.agents.vault import SEALED_CONTENT, run_key
@@ -115,7 +115,7 @@ def run_of(observation: Observation, runs: Mapping[str, bool]) -> str | None:
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedRun:
     """The judgement of one run.
 
     Times are microseconds; due_at is None if the run never expires. kept: the reasons to keep it, empty if it expires.
@@ -147,13 +147,13 @@ class Plan:
     """
 
     cut: Cut
-    runs: dict[str, Planned]
+    runs: dict[str, PlannedRun]
     free: dict[bytes, tuple[int, bool]]
     seen: ContentUse
-    damaged: list[Damage] = field(default_factory=list)
+    damaged: list[KeyDamage] = field(default_factory=list)
 
     @property
-    def expiring(self) -> list[Planned]:
+    def expiring(self) -> list[PlannedRun]:
         """The runs of which something is removed."""
         return [each for each in self.runs.values() if each.expires]
 
@@ -203,7 +203,7 @@ def run_fields(log: Log, cut: Cut) -> dict[str, Mapping[str, Any]]:
 
 def judged(
     fields: Mapping[str, Mapping[str, Any]], seen: ContentUse, days: Mapping[str, float], now_micros: int
-) -> dict[str, Planned]:
+) -> dict[str, PlannedRun]:
     """Judge each run: when its content is due, and why it is kept.
 
     Args:
@@ -212,7 +212,7 @@ def judged(
         days: The days of each class.
         now_micros: The time of judgement, microseconds.
     """
-    found: dict[str, Planned] = {}
+    found: dict[str, PlannedRun] = {}
     for run, each in fields.items():
         recorded_at = seen.ended_ms.get(run, 0) * 1000
         known = each.get("ended_at") or (recorded_at if each.get("imported_from") else 0)
@@ -229,7 +229,7 @@ def judged(
             (f"class {name}", ended_at is not None and due_at is None),
             (f"class {name} for {span}", due_at is not None and due_at > now_micros),
         ) if holds]  # fmt: skip
-        found[run] = Planned(run, each.get("agent", ""), name, ended_at, due_at, kept)
+        found[run] = PlannedRun(run, each.get("agent", ""), name, ended_at, due_at, kept)
     holds: dict[str, list[tuple[str, str]]] = {run: [] for run in fields}
     for run, each in fields.items():
         parent, caller = each.get("parent_run"), each.get("caller_run")
@@ -241,7 +241,7 @@ def judged(
     return found
 
 
-def _hold(holds: Mapping[str, Sequence[tuple[str, str]]], runs: Mapping[str, Planned]) -> None:
+def _hold(holds: Mapping[str, Sequence[tuple[str, str]]], runs: Mapping[str, PlannedRun]) -> None:
     """Propagate: a kept run keeps other runs, with a reason, and these keep theirs."""
     waiting: Sequence[str] = [run for run, each in runs.items() if each.kept]
     while waiting:

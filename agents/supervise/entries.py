@@ -41,7 +41,7 @@ class AgentEntries:
         entity, record = entity_of(name), known or AgentRecord()
         with self._log.turn:
             port = self._log.port
-            port.hand_over()
+            port.publish()
             port.refresh()
             end = port.ends()[port.partition_of(entity)]
             for each in port.entity_records(entity, end, record.offset):

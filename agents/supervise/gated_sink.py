@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from refold.agents.journal.record import Failure, Outcome, Plain, Step
 from refold.agents.recorder.sinks import RunSink
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.supervise.gate import PauseGate
 
 
@@ -26,15 +26,15 @@ class GatedSink:
             self._gate.wait()
         self._sink.step_begun(number, name, attempt, at)
 
-    def call_ended(self, made: Made) -> None:
+    def call_ended(self, made: PendingCall) -> None:
         """As RunSink."""
         self._sink.call_ended(made)
 
-    def attempt_failed(self, number: int, made: MadeAttempt) -> None:
+    def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """As RunSink."""
         self._sink.attempt_failed(number, made)
 
-    def step_ended(self, made: MadeStep) -> None:
+    def step_ended(self, made: PendingStep) -> None:
         """As RunSink."""
         self._sink.step_ended(made)
 

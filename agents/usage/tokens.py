@@ -49,7 +49,7 @@ def usage_in(answered: Mapping[str, Any]) -> TokenUsage | None:
     """Return the tokens that an answer reports.
 
     Args:
-        answered: The answer as JSON, as `said_in` (capture/answers.py) returns it.
+        answered: The answer as JSON, as `json_exchange` (capture/answers.py) returns it.
 
     Returns:
         None if the answer reports no usage.

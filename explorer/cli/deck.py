@@ -31,10 +31,10 @@ def deck(place: LogTarget) -> int:
         raise InputError("the deck needs textual: install it with pip install 'refold[deck]'")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("the deck needs a terminal (over ssh: ssh -t); `refold explore` opens a log in a browser")
-    from refold.streams.open import given_url
+    from refold.streams.open import resolved_url
 
     if not place.exists():
-        raise InputError(f"{given_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
+        raise InputError(f"{resolved_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
     from refold.explorer.deck.app import DeckApp
 
     app = DeckApp(place)

@@ -59,9 +59,9 @@ def explore(
     from refold.streams.web.listening import Access, Listener
 
     if not place.exists():
-        from refold.streams.open import given_url
+        from refold.streams.open import resolved_url
 
-        raise InputError(f"{given_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
+        raise InputError(f"{resolved_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
     token = token_in(os.environ)
     access = Access(token, allowed_hosts, None, tls_cert, tls_key)
     # From here on, connections are accepted: a request waits until the pages are imported.

@@ -55,9 +55,11 @@ def mcp(
     if not is_http and (tls_cert or tls_key or allowed_hosts):
         raise InputError("--tls-cert, --tls-key and --allow-host are for --http")
     if not place.exists():
-        from refold.streams.open import given_url
+        from refold.streams.open import resolved_url
 
-        print(f"refold: {given_url(place.url)}: there is no log here; the tools say so until one is", file=sys.stderr)
+        print(
+            f"refold: {resolved_url(place.url)}: there is no log here; the tools say so until one is", file=sys.stderr
+        )
     one_line_logs()
     history = HistoryServer(place, writes=writes)
     try:

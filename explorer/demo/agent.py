@@ -29,7 +29,7 @@ from refold.explorer.demo.names import AGENT, CONFIG, PIPELINE, RUN, SESSION, ST
 from refold.explorer.demo.tools import CLAIMS, PAGE, Inputs, Result, ToolFailure, Tools
 
 
-class Cue:
+class DemoChannel:
     """The agent's connection to the demo, over standard output and standard input."""
 
     def __init__(self, cued: bool) -> None:
@@ -147,7 +147,7 @@ Output = dict[str, Any]
 class RefundAgent:
     """One night's run of the refund agent."""
 
-    def __init__(self, log: refold.Log, seed: int, cue: Cue) -> None:
+    def __init__(self, log: refold.Log, seed: int, cue: DemoChannel) -> None:
         self._log = log
         self._seed = seed
         self._cue = cue
@@ -294,4 +294,4 @@ if __name__ == "__main__":
     parser.add_argument("--cued", action="store_true", help="take turns with the demo that started this")
     given = parser.parse_args()
     with refold.open(given.log) as opened:
-        RefundAgent(opened, given.seed, Cue(given.cued)).work()
+        RefundAgent(opened, given.seed, DemoChannel(given.cued)).work()

@@ -10,7 +10,7 @@ from refold.explorer.demo.names import CONFIG, PAYMENT, PIPELINE, RUN, SESSION, 
 
 
 @dataclass(frozen=True, slots=True)
-class LastWord:
+class AgentReport:
     """The agent's last report: the version and state hash (hex) of the pipeline, and how many observations are
     durable.
     """

@@ -21,7 +21,7 @@ from rich.text import Text
 
 import refold
 from refold.explorer.demo import answers
-from refold.explorer.demo.answers import LastWord, RefoldedVersion
+from refold.explorer.demo.answers import AgentReport, RefoldedVersion
 from refold.explorer.demo.deployer import OVERWRITTEN, RELEASED
 from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, DEPLOYER, EVALUATION, PIPELINE, SESSION
 
@@ -150,7 +150,7 @@ class CheckedAnswers:
         self._log = log
         self._view = view
 
-    def replay(self, last: LastWord) -> None:
+    def replay(self, last: AgentReport) -> None:
         """1: every version of the pipeline, and all entities, compared with the agent's notes and the live state."""
         page, equal, view = self._page, self._checks.equal, self._view
         page.head("1  What did the pipeline go through?")

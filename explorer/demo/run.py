@@ -19,7 +19,7 @@ from pathlib import Path
 
 import refold
 from refold.explorer.demo import place
-from refold.explorer.demo.answers import LastWord, document_of, unanswered
+from refold.explorer.demo.answers import AgentReport, document_of, unanswered
 from refold.explorer.demo.commands import commands
 from refold.explorer.demo.deployer import OBSERVATIONS
 from refold.explorer.demo.desk import fail
@@ -79,7 +79,7 @@ def _play(page: Page, checks: Checks, stage: Stage, url: str) -> None:
         page.line(f"   {command}")
 
 
-def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> LastWord:
+def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> AgentReport:
     """Run steps 1 to 3; return the agent's last report."""
     page.head("What happens")
     page.by(DEPLOYER, f"releases {CONFIG}: rate_limit 50, timeout_ms 2000,")
@@ -102,7 +102,7 @@ def _happen(page: Page, checks: Checks, stage: Stage, url: str) -> LastWord:
     page.by("", f"{told['kept']} of its observations, the entries in the log, had been acknowledged")
     page.line()
     page.line("   From here on only the log is asked, by a process that knows nothing else of the agent.")
-    return LastWord(told["version"], told["state_hash"], told["kept"])
+    return AgentReport(told["version"], told["state_hash"], told["kept"])
 
 
 def _progress(page: Page, agent: Actor, told: Mapping[str, object]) -> None:

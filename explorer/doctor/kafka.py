@@ -20,7 +20,7 @@ from refold.avro.errors import Denied, RefoldError, RegistryUnavailable, Unanswe
 from refold.explorer.doctor.findings import CheckSettings, Finding, disk, inside, nearest
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.defaults import OWNER_TIMEOUT_S
-from refold.streams.open import given_url
+from refold.streams.open import resolved_url
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -47,7 +47,7 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
     topics = Topics(address.prefix)
     subject = "workers"
     try:
-        needs = clients.lacks(Grant(GROUP, topics.group, DESCRIBE))
+        needs = clients.denial_message(Grant(GROUP, topics.group, DESCRIBE))
         members = members_of(admin, topics.group, topics.observations, timeout_s, needs)
         found = admin.list_topics(topics.observations, timeout_s).topics[topics.observations]
         if found.error is not None:
@@ -107,7 +107,7 @@ def on_kafka(place: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
     from refold.streams.log.kafka.topics import TopicAdmin, Topics
     from refold.streams.log.kafka.url import merged, parse_url
 
-    url = given_url(place.url)
+    url = resolved_url(place.url)
     look_s = LOOK_S if place.owner_timeout_s == OWNER_TIMEOUT_S else place.owner_timeout_s
     if looking.data is not None:
         tables = sum(each.stat().st_size for each in looking.data.rglob("*") if each.is_file())

@@ -13,7 +13,7 @@ from refold.avro.times import millis_text
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
-from refold.streams.deadletters import Letter, letters
+from refold.streams.deadletters import DeadLetterView, dead_letters
 
 LETTERS_LISTED = 100
 
@@ -55,13 +55,13 @@ class DeadLetterFilter:
         """Whether the selection has any condition."""
         return bool(self.reasons or self.type_name or self.since or self.until)
 
-    def among(self, log: Log) -> Iterator[Letter]:
+    def among(self, log: Log) -> Iterator[DeadLetterView]:
         """Yield the log's dead letters that match."""
         first = {} if self.since is None else log.point(self.since).cut.offsets
         last = None if self.until is None else log.point(self.until).cut.offsets
         return (
             each
-            for each in letters(log.port)
+            for each in dead_letters(log.port)
             if (not self.reasons or each.verdict.reason in self.reasons)
             and self.type_name in (None, each.type_name)
             and each.verdict.offset >= first.get(each.verdict.partition, 0)
@@ -69,7 +69,7 @@ class DeadLetterFilter:
         )
 
 
-def letter_json(letter: Letter) -> dict[str, Any]:
+def letter_json(letter: DeadLetterView) -> dict[str, Any]:
     """Return a dead letter in JSON, as the list shows it."""
     verdict = letter.verdict
     return {
@@ -85,26 +85,26 @@ def letter_json(letter: Letter) -> dict[str, Any]:
     }
 
 
-def letters_json(counts: Counter[str], shown: Sequence[Letter]) -> dict[str, Any]:
+def letters_json(counts: Counter[str], shown: Sequence[DeadLetterView]) -> dict[str, Any]:
     """Return a list of dead letters in JSON. counts: the number of all dead letters by reason."""
     listed = [letter_json(each) for each in shown]
     return {"count": counts.total(), "reasons": dict(counts.most_common()), "deadletters": listed}
 
 
-def newest_of(found: Iterable[Letter], limit: int) -> tuple[Counter[str], list[Letter]]:
+def newest_of(found: Iterable[DeadLetterView], limit: int) -> tuple[Counter[str], list[DeadLetterView]]:
     """Return the number of dead letters by reason, and the newest, at most `limit` (0: all), by position."""
     counts: Counter[str] = Counter()
     shown = _newest(_counted(found, counts), limit)
     return counts, shown
 
 
-def _counted(found: Iterable[Letter], counts: Counter[str]) -> Iterator[Letter]:
+def _counted(found: Iterable[DeadLetterView], counts: Counter[str]) -> Iterator[DeadLetterView]:
     for each in found:
         counts[each.verdict.reason] += 1
         yield each
 
 
-def _newest(found: Iterable[Letter], limit: int) -> list[Letter]:
+def _newest(found: Iterable[DeadLetterView], limit: int) -> list[DeadLetterView]:
     """Return the newest `limit` dead letters, by position. Only that many are held in memory."""
     newest = found
     if limit:

@@ -52,11 +52,11 @@ class LogTarget:
             InputError: The log does not exist, and `make` is false.
             StorageError: The work is done and durable, but the log could not be closed.
         """
-        from refold.streams.open import given_url
+        from refold.streams.open import resolved_url
 
         if not make and not self.exists():
             raise InputError(
-                f"{given_url(self.url)}: there is no log here; record into it first, or give its path with --log"
+                f"{resolved_url(self.url)}: there is no log here; record into it first, or give its path with --log"
             )
         with self._open() as log:
             yield log

@@ -16,7 +16,7 @@ from refold.avro.times import time_text
 from refold.explorer.queries.run_shapes import usage_json
 from refold.sinks.run import SinkWatch, keep_up
 from refold.sinks.search.database import SearchDatabase
-from refold.sinks.search.find import SearchHit, SearchWanted, TurnFinder, search
+from refold.sinks.search.find import SearchConditions, SearchHit, TurnFinder, search
 from refold.sinks.search.sink import SearchSink
 
 
@@ -68,7 +68,7 @@ def search_index(
             raise sink.database.failure(error) from None
 
 
-def searched(database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int) -> SearchAnswer:
+def searched(database: SearchDatabase, log: AgentLog, wanted: SearchConditions, limit: int) -> SearchAnswer:
     """Return the newest turns that meet every condition."""
     unread: list[str] = []
     hits = search(database, log, wanted, limit, unread.append)
@@ -83,19 +83,19 @@ def sealed_left_out(database: SearchDatabase, text: str) -> int:
 
 def runs_with(database: SearchDatabase, log: AgentLog, text: str) -> set[str]:
     """Return the ids of the runs in which one turn contains every word of a text."""
-    found = {each.owner for each in TurnFinder(database, log.vault.ring).find(SearchWanted(text))}
+    found = {each.owner for each in TurnFinder(database, log.vault.ring).find(SearchConditions(text))}
     of_sessions = [each.partition("/")[2] for each in found if each.startswith("agent_session/")]
     runs = {each.partition("/")[2] for each in found if each.startswith("run/")}
     return runs | {run for session in of_sessions for run in database.runs_of(session)}
 
 
-def wanted_of(since: str | None, until: str | None, **given: Any) -> SearchWanted:
+def search_conditions(since: str | None, until: str | None, **given: Any) -> SearchConditions:
     """Return the conditions of a search. since, until: RFC 3339.
 
     Raises:
         InputError: A time cannot be read.
     """
-    return SearchWanted(since=time_of(since, "since"), until=time_of(until, "until"), **given)
+    return SearchConditions(since=time_of(since, "since"), until=time_of(until, "until"), **given)
 
 
 def _hit_json(hit: SearchHit) -> dict[str, Any]:

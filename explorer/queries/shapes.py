@@ -15,7 +15,7 @@ from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.avro.times import millis_text, time_text
 from refold.reducers.links import FIELD as LINKS
-from refold.streams.changes import Change, Row, Shown, rows
+from refold.streams.changes import Change, MutationFormatter, Row, rows
 from refold.streams.cut import read_cut
 from refold.streams.log.port import Foreign, Marked, Position, SetAside
 from refold.streams.point import Point
@@ -131,7 +131,7 @@ def collected_json(found: Sequence[Collected], *, dry_run: bool) -> dict[str, An
 def state_json(point: Point, view: EntityView) -> dict[str, Any]:
     """Return one entity in JSON. Each field has the newest observation that holds it, each element its own."""
     conflicts = view.conflicts
-    shown = Shown(view.definition.definition, python=False)
+    shown = MutationFormatter(view.definition.definition, python=False)
     return {
         "entity": view.entity,
         "version": view.version,
@@ -157,7 +157,7 @@ def link_json(link: Mapping[str, Any]) -> dict[str, Any]:
     return {"relation": link["relation"], "target": link["target"], "by": link["by"].hex(), **times}
 
 
-def _field_json(view: EntityView, shown: Shown, name: str, value: Any) -> dict[str, Any]:
+def _field_json(view: EntityView, shown: MutationFormatter, name: str, value: Any) -> dict[str, Any]:
     field = {"value": value, **_holder_json(view.holder(name))}
     if view.definition.definition.by_first_name[name].reducer in ("union", "append", "map"):
         field["elements"] = [
@@ -242,7 +242,7 @@ def patch_of(statement: Observation, registry: Registry) -> dict[str, Any]:
     return patch_json(statement, versions[-1].definition)
 
 
-def change_json(change: Change, shown: Shown, partition: int) -> dict[str, Any]:
+def change_json(change: Change, shown: MutationFormatter, partition: int) -> dict[str, Any]:
     """Return one change of an entity, with the mutations of each step."""
     return {
         "entity": change.entity,
@@ -257,7 +257,7 @@ def change_json(change: Change, shown: Shown, partition: int) -> dict[str, Any]:
     }
 
 
-def change_rows(change: Change, shown: Shown, partition: int) -> list[Row]:
+def change_rows(change: Change, shown: MutationFormatter, partition: int) -> list[Row]:
     """Return a change's mutations as rows."""
     return [
         row

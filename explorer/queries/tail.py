@@ -12,7 +12,7 @@ from refold.avro.observation import type_of
 from refold.avro.registry import TypeVersion
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.shapes import change_json
-from refold.streams.changes import Change, Shown
+from refold.streams.changes import Change, MutationFormatter
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 
@@ -29,12 +29,12 @@ class ShownChanges:
     def __init__(self, log: Log, found: Callable[[], None] = lambda: None) -> None:
         self._log = log
         self._found = found
-        self._known: dict[bytes, Shown] = {}
+        self._known: dict[bytes, MutationFormatter] = {}
 
-    def of(self, change: Change) -> Shown:
+    def of(self, change: Change) -> MutationFormatter:
         """Return the formatter for the values of a change."""
         if change.definition not in self._known:
-            self._known[change.definition] = Shown(self._version(change).definition, python=False)
+            self._known[change.definition] = MutationFormatter(self._version(change).definition, python=False)
             self._found()
         return self._known[change.definition]
 
@@ -65,7 +65,7 @@ class TailQuery:
         return list(self.changes(log))
 
 
-def before_some(cut: Cut) -> Cut:
+def changes_before(cut: Cut) -> Cut:
     """Return a cut about RECORDS_LISTED records before this one, the same number in each partition."""
     of_each = max(RECORDS_OF_A_PARTITION_MIN, RECORDS_LISTED // max(1, len(cut.offsets)))
     return replace(cut, offsets={partition: max(0, end - of_each) for partition, end in cut.offsets.items()})

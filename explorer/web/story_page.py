@@ -24,7 +24,7 @@ class Sentence(NamedTuple):
     text: str
 
 
-class Chapter(NamedTuple):
+class StoryStep(NamedTuple):
     """One step of the story."""
 
     number: int
@@ -40,7 +40,7 @@ def story_page(view: PageView) -> bytes:
     if run_id != given:
         raise PageMoved(PageView(view.log, view.place, view.renderer, view.name, (run_id,), view.query).address())
     run = view.log.recording(run_id, cut)
-    chapters: list[Chapter] = []
+    chapters: list[StoryStep] = []
     left_out = count = 0
     for step in run.steps:
         told = tuple(_of_step(step))
@@ -48,7 +48,7 @@ def story_page(view: PageView) -> bytes:
         if count > SENTENCES_MAX:
             left_out = len(run.steps) - len(chapters)
             break
-        chapters.append(Chapter(step.number, step.name, told))
+        chapters.append(StoryStep(step.number, step.name, told))
     return view.render(
         "story.html", run.title or f"Run {run_id}", cut, [("the run", RunQuery(run_id, str(cut)))], run=run,
         opening=list(_opening(run)), chapters=chapters, ending=list(_ending(run)), left_out=left_out,

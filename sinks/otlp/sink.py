@@ -61,7 +61,7 @@ from refold.streams.client import Log
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.durable import replace_file
 from refold.streams.log.port import LogPort
-from refold.streams.open import log_on, process_surroundings
+from refold.streams.open import log_from_port, process_context
 
 SPANS_MAX = 512
 BYTES_MAX = 1 << 20
@@ -219,7 +219,7 @@ class OtlpSink(Sink):
     def attach(self, log: LogPort) -> None:
         if self._log is not None and self._log.port is log:
             return
-        self._log = log_on(log, {}, process_surroundings())
+        self._log = log_from_port(log, {}, process_context())
         self._vault = vault_of(self._log, os.environ)
         usual = Path(FOLDER, f"{log.log_id.hex()[:16]}-{sha256(self._target.url.encode()).hexdigest()[:8]}.json")
         self._file = PositionFile(Path(self._target.position).expanduser() if self._target.position else usual)

@@ -32,7 +32,7 @@ Stored = tuple[str, bytes]
 """An entity's name, and its encoded state."""
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A complete file: its type, its number of rows, and the definition's fingerprint in hex."""
 
     type: str
@@ -59,7 +59,7 @@ class _Waiting:
 
 def write_partition(
     stored: Iterator[Stored], folds: Folds, folder: Path, metadata: Mapping[str, str], wrote: Callable[[int], None]
-) -> list[Written]:
+) -> list[WrittenFile]:
     """Write the files into a folder.
 
     stored: (entity, encoded). metadata: added to each file, with its type and definition. wrote: called with the number
@@ -87,7 +87,7 @@ def write_partition(
         for waiting in types.values():
             _write(waiting)
     return [
-        Written(name, each.path, each.rows, each.type_fold.version.definition.fingerprint.hex())
+        WrittenFile(name, each.path, each.rows, each.type_fold.version.definition.fingerprint.hex())
         for name, each in sorted(types.items())
     ]
 

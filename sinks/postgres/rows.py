@@ -75,7 +75,7 @@ def history_lines(step: HistoryStep) -> str:
     head = f"{name.partition('/')[0]}\t{name}\t{step.version}\t"
     tail = (
         "\t" rf"\\x{step.by.hex()}" f"\t{step.partition}\t{step.offset}\t{time_text(step.observed_at)}\t"
-        f"{time_text(step.recorded_at * 1000)}\t{_said_by(source.agent, source.run, source.step, source.tool)}\t"
+        f"{time_text(step.recorded_at * 1000)}\t{_source_text(source.agent, source.run, source.step, source.tool)}\t"
         f"{source.seq}\t"
     )  # fmt: skip
     return "".join([
@@ -88,5 +88,5 @@ def history_lines(step: HistoryStep) -> str:
 
 
 @lru_cache(maxsize=1024)  # a run says the same with every observation
-def _said_by(agent: str, run: str, step: str, tool: str) -> str:
+def _source_text(agent: str, run: str, step: str, tool: str) -> str:
     return "\t".join(map(escaped, (agent, run, step, tool)))

@@ -32,7 +32,7 @@ _BUCKETS = range(64)
 
 
 @dataclass(frozen=True, slots=True)
-class SearchWanted:
+class SearchConditions:
     """A search: the conditions that a turn must meet, all of them.
 
     text: words, and phrases in quotes. tool, model, error: a part of a name, in any case of letters. agent: of the run.
@@ -87,12 +87,12 @@ class TurnFinder:
         self._database = database
         self._ring = ring
 
-    def find(self, wanted: SearchWanted) -> Iterator[FoundTurn]:
+    def find(self, wanted: SearchConditions) -> Iterator[FoundTurn]:
         """Yield the matching turns of the index, newest first. Raises InputError if the search is empty."""
         asked = search_text(wanted.text)
         if wanted.text.strip() and not asked.words:
             raise InputError(f"{wanted.text!r} has no word in it: words are letters and digits")
-        if wanted == SearchWanted():
+        if wanted == SearchConditions():
             raise InputError("say what to search for: a text, or one of --tool, --model, --error, --min-cost")
         facts = self._facts(wanted)
         if facts is None:
@@ -104,7 +104,7 @@ class TurnFinder:
         sealed = self._sealed(asked, facts, checks, values, self._ring)
         return heapq.merge(clear, sealed, key=lambda each: -each.number)
 
-    def _facts(self, wanted: SearchWanted) -> list[list[str]] | None:
+    def _facts(self, wanted: SearchConditions) -> list[list[str]] | None:
         """The words of the index for each fact of the search; None if a fact never occurs."""
         found = []
         for kind in ("tool", "model", "error"):
@@ -188,7 +188,7 @@ _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
 
 
 def search(
-    database: SearchDatabase, log: AgentLog, wanted: SearchWanted, limit: int, unread: Callable[[str], None]
+    database: SearchDatabase, log: AgentLog, wanted: SearchConditions, limit: int, unread: Callable[[str], None]
 ) -> list[SearchHit]:
     """Return at most `limit` hits that can be read now. unread: called with each entity that cannot be read."""
     asked = search_text(wanted.text)
@@ -226,7 +226,7 @@ def _hit(database: SearchDatabase, found: FoundTurn, shown: str) -> SearchHit:
     return SearchHit(run, agent, found, summed(database.usage(found.number)), shown)
 
 
-def _checks(wanted: SearchWanted) -> tuple[str, dict[str, Any]]:
+def _checks(wanted: SearchConditions) -> tuple[str, dict[str, Any]]:
     """The conditions on each turn as SQL, and their values."""
     parts, values = ["1"], {
         "since": None if wanted.since is None else wanted.since * TURNS_AT_ONCE,

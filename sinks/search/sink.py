@@ -31,7 +31,7 @@ from refold.sinks.search.words import search_key
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.open import log_on, process_surroundings
+from refold.streams.open import log_from_port, process_context
 
 READ_AT_ONCE = 500
 _STATE_HOME = "XDG_STATE_HOME"
@@ -61,7 +61,7 @@ class SearchSink(Sink):
     def attach(self, log: LogPort) -> None:
         if self._log is not None and self._log.port is log:
             return
-        self._log = log_on(log, {}, process_surroundings())
+        self._log = log_from_port(log, {}, process_context())
         self._vault = vault_of(self._log, os.environ)
         path = self._path or usual_path(log)
         self.name = str(path)

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class ContentsCopied:
+class CopyResult:
     """The result of a copy: contents and bytes that were copied, that already existed, and that were noted as expired.
 
     damaged: the reason why a content could not be copied, by SHA-256 in hex.
@@ -33,7 +33,7 @@ class ContentsCopied:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def copy_contents(source: ContentStore, target: ContentStore, progress: Progress | None = None) -> ContentsCopied:
+def copy_contents(source: ContentStore, target: ContentStore, progress: Progress | None = None) -> CopyResult:
     """Copy the contents that the target lacks; durable on return.
 
     Args:
@@ -47,7 +47,7 @@ def copy_contents(source: ContentStore, target: ContentStore, progress: Progress
     Raises:
         StorageError: A store failed; a repeated call copies the rest.
     """
-    done = ContentsCopied()
+    done = CopyResult()
     for digest in source.expired():
         if source.size(digest) is None and not target.has(digest):
             target.put(digest, EXPIRED)
@@ -63,7 +63,7 @@ def copy_contents(source: ContentStore, target: ContentStore, progress: Progress
     return done
 
 
-def _copy(digest: bytes, source: ContentStore, target: ContentStore, done: ContentsCopied) -> None:
+def _copy(digest: bytes, source: ContentStore, target: ContentStore, done: CopyResult) -> None:
     try:
         content = source.get(digest)
     except CorruptionError as error:

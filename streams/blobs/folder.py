@@ -26,7 +26,7 @@ from pathlib import Path
 
 from refold.avro.blob import is_expired
 from refold.avro.errors import StorageError
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
+from refold.streams.blobs.store import ContentStore, RemovalResult, StoredContent, in_batches, whole
 from refold.streams.durable import sync_file, sync_path
 
 EXPIRED = "EXPIRED"
@@ -95,11 +95,11 @@ class BlobFolder(ContentStore):
     def expired(self) -> Iterator[bytes]:
         return iter([*self._expired_names()])
 
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         contents = size = left = 0
         try:
             there = [each for each in digests if self._path(each).exists()]
-            for some in in_lots(there, _REMOVED_AT_ONCE):
+            for some in in_batches(there, _REMOVED_AT_ONCE):
                 with self._locked(fcntl.LOCK_EX):
                     files = {each: found for each in some if (found := self._stat(each)) is not None}
                     going = [each for each, found in files.items() if found.st_mtime_ns < before_ms * 1_000_000]
@@ -113,7 +113,7 @@ class BlobFolder(ContentStore):
                 size += sum(files[each].st_size for each in going)
         except OSError as error:
             raise StorageError(f"{self._folder}: contents could not be removed ({error.strerror}); repeat") from error
-        return Removed(contents, size, left)
+        return RemovalResult(contents, size, left)
 
     def _write(self, target: Path, content: bytes) -> None:
         target.parent.mkdir(exist_ok=True)

@@ -60,11 +60,11 @@ def collect(
     found = Garbage()
     before_ms = now_ms - round(grace_s * 1000)
     total = 0
-    for candidates in _lots(log, before_ms, found, candidates_max):
+    for candidates in _candidate_batches(log, before_ms, found, candidates_max):
         log.refresh()
         ends = log.ends()
         total += sum(ends.values())
-        _strike_out(log, ends, candidates, lambda more, total=total: progress and progress(more, total))  # type: ignore[misc]
+        _exclude_referenced(log, ends, candidates, lambda more, total=total: progress and progress(more, total))  # type: ignore[misc]
         found.unnamed += len(candidates)
         found.unnamed_bytes += sum(candidates.values())
         if candidates and not dry_run:
@@ -75,7 +75,9 @@ def collect(
     return found
 
 
-def _lots(log: LogReader, before_ms: int, found: Garbage, candidates_max: int) -> Iterator[dict[bytes, int]]:
+def _candidate_batches(
+    log: LogReader, before_ms: int, found: Garbage, candidates_max: int
+) -> Iterator[dict[bytes, int]]:
     """Step 1: bytes by name."""
     lot: dict[bytes, int] = {}
     for each in log.blobs.stored():
@@ -92,7 +94,7 @@ def _lots(log: LogReader, before_ms: int, found: Garbage, candidates_max: int) -
         yield lot
 
 
-def _strike_out(
+def _exclude_referenced(
     log: LogReader, ends: dict[int, int], candidates: dict[bytes, int], looked_at: Callable[[int, int], None]
 ) -> None:
     """Step 3."""
@@ -101,11 +103,11 @@ def _strike_out(
             del candidates[digest]
     for partition, end in ends.items():
         for record in log.read(partition, 0, end):
-            _strike_out_of(log, record, candidates)
+            _exclude_referenced_in(log, record, candidates)
             looked_at(1, 0)
 
 
-def _strike_out_of(log: LogReader, record: Record, candidates: dict[bytes, int]) -> None:
+def _exclude_referenced_in(log: LogReader, record: Record, candidates: dict[bytes, int]) -> None:
     try:
         observation = log.registry.decode(record.data)
     except UndecodableError:

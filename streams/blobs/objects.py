@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from refold.avro.blob import is_expired
 from refold.avro.errors import StoreUnavailable
 from refold.avro.observation import ID_BYTES
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
+from refold.streams.blobs.store import ContentStore, RemovalResult, StoredContent, in_batches, whole
 from refold.streams.objects.port import ObjectInfo, Objects
 
 EXPIRED, REMOVING = "expired", "removing"
@@ -93,19 +93,19 @@ class BlobObjects(ContentStore):
     def expired(self) -> Iterator[bytes]:
         return (_digest(each) for each in self._objects.names(EXPIRED))
 
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         contents = size = left = 0
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, thread_name_prefix="refold-contents") as several:
-            for lot in in_lots(digests, _REMOVED_AT_ONCE):
+            for lot in in_batches(digests, _REMOVED_AT_ONCE):
                 waiting = lot
                 while waiting:
                     removed, waiting = self._removed(waiting, before_ms, several, is_expiry=is_expiry)
                     contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-        return Removed(contents, size, left)
+        return RemovalResult(contents, size, left)
 
     def _removed(
         self, digests: list[bytes], before_ms: int, several: ThreadPoolExecutor, *, is_expiry: bool
-    ) -> tuple[Removed, list[bytes]]:
+    ) -> tuple[RemovalResult, list[bytes]]:
         """Run steps 1 to 4; also returns the contents for which there was no time."""
         lease = f"{REMOVING}/{secrets.token_hex(16)}"
         until_s = self._now_s() + self._lease_s / 2
@@ -126,7 +126,7 @@ class BlobObjects(ContentStore):
             self._objects.delete(lease)
         done = [each for each, is_gone in zip(going, gone, strict=True) if is_gone]
         undone = [_digest(each) for each, is_gone in zip(going, gone, strict=True) if not is_gone]
-        return Removed(len(done), sum(each.size for each in done), len(found) - len(going)), undone
+        return RemovalResult(len(done), sum(each.size for each in done), len(found) - len(going)), undone
 
     def _remove_before(self, until_s: float, found: ObjectInfo) -> bool:
         if self._now_s() >= until_s:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from refold.avro.errors import CorruptionError, RefoldError
 
 
-class Removed(NamedTuple):
+class RemovalResult(NamedTuple):
     """The result of a removal: the number of contents, their bytes, and the number kept because they were put
     recently.
     """
@@ -72,7 +72,7 @@ class ContentStore(ABC):
         """The names of contents that were removed because they had expired; some may have been put again."""
 
     @abstractmethod
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         """Remove contents that were put before a time (milliseconds since 1970); durable on return.
 
         is_expiry: note them as expired. After a kill in between, a repeated call removes the rest.
@@ -131,7 +131,7 @@ class GuardedStore(ContentStore):
     def expired(self) -> Iterator[bytes]:
         return self.store.expired()
 
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         self._require_writable()
         return self.store.remove(digests, before_ms, is_expiry=is_expiry)
 
@@ -174,7 +174,7 @@ class NoStore(ContentStore):
     def expired(self) -> Iterator[bytes]:
         return iter(())
 
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         raise self._missing()
 
 
@@ -185,7 +185,7 @@ def whole(digest: bytes, content: bytes, place: str) -> bytes:
     return content
 
 
-def in_lots(digests: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+def in_batches(digests: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
     """Yield the digests in lists of `count`."""
     rest = iter(digests)
     while lot := [*islice(rest, count)]:

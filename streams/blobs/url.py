@@ -78,7 +78,7 @@ def _shown(given: str) -> str:
 BESIDE, KEPT = "blobs", "BLOBS"
 
 
-def store_beside(path: Path, asked: str | None, *, make: bool) -> ContentStore:
+def store_of_log(path: Path, asked: str | None, *, make: bool) -> ContentStore:
     """Return the store of the contents of the log at a path.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import NoReturn
 
-from refold.avro.blob import may_stand
+from refold.avro.blob import is_content_of
 from refold.avro.definition import TypeDefinition, parse
 from refold.avro.errors import InputError, RefoldError, SchemaError
 from refold.avro.ids import identify
@@ -21,7 +21,7 @@ from refold.streams.log.port import DeadLetter, Marked, Record, is_hole
 from refold.streams.partition import check_partitions, partition_of
 
 
-class Check:
+class ArchiveCheck:
     """One pass over an archive. Raises InputError if an item breaks a rule; the message does not name the item."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Check:
             case Record():
                 return self._observation(item)
             case Content():
-                if not may_stand(item.sha256, item.content):
+                if not is_content_of(item.sha256, item.content):
                     raise InputError(f"the content {item.sha256.hex()} does not match its name")
             case DeadLetter():
                 if item.partition not in self._ends or item.offset <= self._deadletters.get(item.partition, -1):

@@ -19,7 +19,7 @@ from refold.avro.observation import Observation
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Hole, TypeVersion
 from refold.streams.cut import Cut
-from refold.streams.exchange.archive_check import Check
+from refold.streams.exchange.archive_check import ArchiveCheck
 from refold.streams.exchange.archive_form import FORMAT, SYNC_BYTES, Content, Definition, End, Header, Item, write_items
 from refold.streams.exchange.contents import content_or_expired
 from refold.streams.log.port import LogReader, Record, is_hole
@@ -62,7 +62,7 @@ class _Outgoing:
         self._log = log
         self._cut = cut
         self._progress = progress
-        self._check = Check()
+        self._check = ArchiveCheck()
         self._remembered: dict[bytes, None] = {}
 
     def items(self, header: Header) -> Iterator[Item]:

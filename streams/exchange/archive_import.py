@@ -23,9 +23,9 @@ from refold.avro.errors import InputError
 from refold.avro.observation import Observation
 from refold.avro.registry import Hole, TypeVersion
 from refold.streams.blobs.store import ContentStore
-from refold.streams.blobs.url import store_beside
+from refold.streams.blobs.url import store_of_log
 from refold.streams.cut import Cut
-from refold.streams.exchange.archive_check import Check, runnable
+from refold.streams.exchange.archive_check import ArchiveCheck, runnable
 from refold.streams.exchange.archive_form import (
     FORMAT,
     NAME,
@@ -127,7 +127,7 @@ class Archive:
             InputError: names file and item.
         """
         self._file = file
-        check = Check()
+        check = ArchiveCheck()
         observed = {observation.type for _, observation in _checked(file, check, progress) if observation is not None}
         self.header: Header = check.header
         self.cut: Cut = check.cut
@@ -156,8 +156,8 @@ class Archive:
             found = Identity(self.cut.log_id, partitions, self.header.archived_at, self.header.forked_from)
             identity = found if fork_id is None else forked(found, fork_id)
             restorer = Restorer(database, partitions, identity.id)
-            writer = _Writer(restorer, store_beside(path, blobs, make=True), self._places, self._through)
-            check = Check()
+            writer = _Writer(restorer, store_of_log(path, blobs, make=True), self._places, self._through)
+            check = ArchiveCheck()
             for item, observation in _checked(self._file, check, progress):
                 writer.take(item, observation)
             if check.header != self.header or check.cut != self.cut:
@@ -193,7 +193,7 @@ class _Writer:
             case Definition() if item.offset >= self._taken_up:
                 self.flush()
                 end = self._through[item.offset]
-                self._restorer.take_up(self._places[self._taken_up : end])
+                self._restorer.register_definitions(self._places[self._taken_up : end])
                 self._taken_up = end
             case Content():
                 self._blobs.put(item.sha256, item.content)
@@ -213,7 +213,9 @@ class _Writer:
                 raise InputError(f"the archive lacks the content {blob.hash.hex()} of {record.entity}; export it again")
 
 
-def _checked(file: ExchangeFile, check: Check, progress: Progress | None) -> Iterator[tuple[Item, Observation | None]]:
+def _checked(
+    file: ExchangeFile, check: ArchiveCheck, progress: Progress | None
+) -> Iterator[tuple[Item, Observation | None]]:
     """Yield every item, checked by the rules, with its observation. InputError names file and item."""
     for place, item in read_items(file, progress):
         try:

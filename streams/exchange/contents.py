@@ -11,7 +11,7 @@ from refold.avro.observation import Observation
 from refold.streams.log.port import LogReader
 
 
-def carried(observation: Observation, log: LogReader, place: str) -> dict[str, str]:
+def exported_blobs(observation: Observation, log: LogReader, place: str) -> dict[str, str]:
     """Return an exported line's `blobs`: contents in base64 by their SHA-256 in hex."""
     found: dict[str, str] = {}
     for blob in references(observation.patch.values(), log.blobs.get):

@@ -18,7 +18,7 @@ from refold.avro.registry import TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.avro.times import millis_text
 from refold.streams.cut import Cut
-from refold.streams.exchange.contents import carried
+from refold.streams.exchange.contents import exported_blobs
 from refold.streams.exchange.files import DEFINITION
 from refold.streams.log.port import LogReader, Record
 
@@ -85,7 +85,7 @@ class RunningExport:
             "offset": record.offset,
             "recorded_at": millis_text(record.recorded_at),
         }
-        blobs = carried(observation, self._log, f"observations {record.partition}={record.offset}")
+        blobs = exported_blobs(observation, self._log, f"observations {record.partition}={record.offset}")
         if blobs:
             line["blobs"] = blobs
         return line

@@ -18,7 +18,7 @@ from refold.avro.observation import Observation
 from refold.streams.client import Log
 from refold.streams.exchange.contents import needed
 from refold.streams.exchange.files import ExchangeFile, FileObservation
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake, Take
 from refold.streams.exchange.json_lines import Progress
 
@@ -26,10 +26,10 @@ IsHeld: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""
 
 
-class Incoming:
+class IncomingFiles:
     """Files that are imported into a log."""
 
-    def __init__(self, files: Sequence[ExchangeFile], vocabulary: Vocabulary) -> None:
+    def __init__(self, files: Sequence[ExchangeFile], vocabulary: TypeCatalog) -> None:
         self._files = files
         self._vocabulary = vocabulary
         self._new: list[TypeDefinition] = []

@@ -21,7 +21,7 @@ from refold.reducers.registered import NotRegistered
 from refold.streams.exchange.files import FileDefinition
 
 
-class Vocabulary:
+class TypeCatalog:
     """Definitions by type. held: the log's, in order; mine: the user's; shipped: refold's."""
 
     def __init__(

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.streams.client import Log
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.log.port import LogPort
 
 WINDOW = 20_000
@@ -36,7 +36,7 @@ class Intake:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._recent: set[bytes] = set()
-        self._held = None if log.port.finds_at_once else _Held(log.port)
+        self._held = None if log.port.has_id_index else _Held(log.port)
         # The ids that this has recorded, as long as the log holds no other record.
         self._alone: set[bytes] | None = None if any(log.port.ends().values()) else set()
         self.read = 0
@@ -75,7 +75,7 @@ class Intake:
         self._log.flush()
         self._log.port.refresh()
         if self._held is not None:
-            self._held.read_on()
+            self._held.read_new()
         self._recent.clear()
         if self._alone is not None and not len(self._alone) == sum(self._log.port.ends().values()) < ALONE:
             self._alone = None
@@ -96,9 +96,9 @@ class _Held:
         self._port = port
         self._read_to: dict[int, int] = {}
         self.ids: set[bytes] = set()
-        self.read_on()
+        self.read_new()
 
-    def read_on(self) -> None:
+    def read_new(self) -> None:
         """Read the records that are new since the last call."""
         for partition, end in self._port.ends().items():
             self.ids.update(record.id for record in self._port.read(partition, self._read_to.get(partition, 0), end))
@@ -108,7 +108,7 @@ class _Held:
 class Recorder:
     """Checks each observation as a log does, and passes it on: in the first pass to a counter, then to an Intake."""
 
-    def __init__(self, vocabulary: Vocabulary, take: Take) -> None:
+    def __init__(self, vocabulary: TypeCatalog, take: Take) -> None:
         self._vocabulary = vocabulary
         self._take = take
 
@@ -142,7 +142,7 @@ class Recorder:
         """
         version = self._vocabulary.writer(type_of(entity))
         blobs: dict[bytes, bytes] = {}
-        observation = version.door.build(
+        observation = version.validator.build(
             entity,
             patch,
             observed_at=observed_at,

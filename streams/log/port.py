@@ -81,7 +81,7 @@ def arrival_of(registry: Registry, record: Record) -> IndexedObservation:
     )
 
 
-def lacking(entity: str, q: bytes) -> CorruptionError:
+def missing_observation(entity: str, q: bytes) -> CorruptionError:
     """The error for an observation that is missing although the log returned its order key."""
     return CorruptionError(f"{entity} lacks the observation {q[-ID_BYTES:].hex()}; run refold verify")
 
@@ -217,7 +217,7 @@ class LogReader(ABC):
         """Make everything that other processes have written by now visible."""
 
     @abstractmethod
-    def still(self, *, is_verified: bool = False) -> AbstractContextManager[LogReader]:
+    def frozen(self, *, is_verified: bool = False) -> AbstractContextManager[LogReader]:
         """A consistent view of the log as it is now, until the end of the block: later writes are not visible.
 
         is_verified: changes and epochs are also of one point (`folded`).
@@ -324,7 +324,7 @@ class LogReader(ABC):
         first = {record.id: record for record in firsts(records)}
         for q in qs:
             if q[-ID_BYTES:] not in first:
-                raise lacking(entity, q)
+                raise missing_observation(entity, q)
             yield first[q[-ID_BYTES:]]
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
@@ -348,7 +348,7 @@ class LogReader(ABC):
         looked_at(end)
 
     @property
-    def finds_at_once(self) -> bool:
+    def has_id_index(self) -> bool:
         """Whether `find` is a lookup and does not read the log."""
         return False
 
@@ -380,14 +380,14 @@ class LogWriter(ABC):
     def flush(self) -> None:
         """Return when everything appended is durable and folded."""
 
-    def flush_begun(self) -> Callable[[], None]:
+    def begin_flush(self) -> Callable[[], None]:
         """Begin a flush, and return a function that waits for its end. It may be called while other threads use the
         log.
         """
         self.flush()
         return _nothing
 
-    def hand_over(self) -> None:
+    def publish(self) -> None:
         """Return when everything appended is folded and visible to readers on this machine. `flush` makes it
         durable.
         """

@@ -56,6 +56,6 @@ def oldest_first(rows: Iterable[tuple[bytes, bytes]]) -> list[Marked]:
     return sorted(found, key=lambda marked: (marked.marked_at, marked.name))
 
 
-def taken(marked: Marked) -> InputError:
+def marker_exists(marked: Marked) -> InputError:
     """The error for a name that another marker has."""
     return InputError(f"the marker {marked.name!r} exists; choose another name, or replace it with --replace")

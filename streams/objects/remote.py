@@ -41,7 +41,7 @@ _REFUSED = {
 
 
 @contextmanager
-def asking(url: str, doing: str) -> Iterator[None]:
+def translated_errors(url: str, doing: str) -> Iterator[None]:
     """Translate errors of a store. FileNotFoundError is passed on, because it is an answer."""
     try:
         yield
@@ -118,7 +118,7 @@ class RemoteObjects(Objects):
             kind = fsspec.get_filesystem_class(self._protocol)
         except (ImportError, ValueError):
             raise self._not_installed() from None
-        with asking(self.url, "opening"):
+        with translated_errors(self.url, "opening"):
             files = kind(**options, use_listings_cache=False)
         if hasattr(files, "retries"):
             files.retries = 1  # its client repeats by itself
@@ -137,7 +137,7 @@ class RemoteObjects(Objects):
 
     def get(self, name: str) -> bytes | None:
         try:
-            with asking(self.url, f"reading {name}"):
+            with translated_errors(self.url, f"reading {name}"):
                 return bytes(self._files.cat_file(self._path(name)))
         except FileNotFoundError:
             self._require_store()
@@ -179,7 +179,7 @@ class RemoteObjects(Objects):
 
     def delete(self, name: str) -> None:
         try:
-            with asking(self.url, f"removing {name}"):
+            with translated_errors(self.url, f"removing {name}"):
                 self._files.rm_file(self._path(name))
         except FileNotFoundError:
             self._require_store()
@@ -204,7 +204,7 @@ class RemoteObjects(Objects):
         except StoreUnavailable:
             # The write may have succeeded and the response been lost: the stored bytes tell.
             try:
-                with asking(self.url, f"reading {name}"):
+                with translated_errors(self.url, f"reading {name}"):
                     return bytes(self._files.cat_file(self._path(name))) == data
             except FileNotFoundError:
                 pass
@@ -221,7 +221,7 @@ class RemoteObjects(Objects):
 
     def _info(self, name: str) -> ObjectInfo | None:
         try:
-            with asking(self.url, f"looking for {name}"):
+            with translated_errors(self.url, f"looking for {name}"):
                 found = self._files.info(self._path(name))
         except FileNotFoundError:
             return None
@@ -229,7 +229,7 @@ class RemoteObjects(Objects):
 
     def _listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
         try:
-            with asking(self.url, f"listing {folder or 'it'}"):
+            with translated_errors(self.url, f"listing {folder or 'it'}"):
                 found = self._files.ls(self._path(folder), detail=True)
         except FileNotFoundError as error:
             # A missing bucket has its own error code here; an empty folder gives no error.
@@ -241,7 +241,7 @@ class RemoteObjects(Objects):
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
         try:
-            with asking(self.url, f"writing {name}"):
+            with translated_errors(self.url, f"writing {name}"):
                 yield
         except FileNotFoundError:
             raise StoreRefused(

@@ -29,7 +29,7 @@ from refold.streams.snapshots.closed_entities import Instead
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch, Manifest
-from refold.streams.snapshots.read import Unchecked, begin_epoch, read_slots
+from refold.streams.snapshots.read import UncheckedEpoch, begin_epoch, read_slots
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
@@ -83,7 +83,7 @@ class BaseEpoch:
                 self._begun = self._next()
         return None, Layers(self._store)
 
-    def _next(self) -> tuple[Manifest, Unchecked] | None:
+    def _next(self) -> tuple[Manifest, UncheckedEpoch] | None:
         for epoch in self._epochs:
             try:
                 manifest = _usable(self._log.snapshots.manifest(epoch), self._log)
@@ -95,20 +95,20 @@ class BaseEpoch:
     def _not_used(self, epoch: Epoch, error: StorageError) -> None:
         self.fallbacks.append(f"epoch {epoch} was not used: {error}")
 
-    def _read(self, manifest: Manifest) -> Unchecked:
+    def _read(self, manifest: Manifest) -> UncheckedEpoch:
         """Read the epoch, or only the slots that can hold the wanted entities, if these are few."""
         log, limits, store = self._log, self._limits, self._store
-        instead = folded_instead(log, manifest, self._folds, store, self.fallbacks)
+        instead = cold_entities_from_log(log, manifest, self._folds, store, self.fallbacks)
         if limits is not None and limits.by_name_alone:
             every = slots_of(self.partition, log.partitions)
             slots = {slot for slot in map(slot_of, limits.entities or ()) if slot in every}
             if len(slots) * FEW <= len(every):
                 layers = read_slots(log.snapshots, manifest, log.partitions, store, slots, instead)
-                return Unchecked(layers, lambda: None)
+                return UncheckedEpoch(layers, lambda: None)
         return begin_epoch(log.snapshots, manifest, log.partitions, store, self._hashes, instead)
 
 
-def folded_instead(
+def cold_entities_from_log(
     log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
 ) -> Instead:  # fmt: skip
     """Return the function that folds an epoch's closed entities from the log if their records are damaged, and adds

@@ -23,7 +23,7 @@ from refold.avro.registry import Registry
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogReader
 from refold.streams.partition import partition_of
-from refold.streams.snapshots.closed_entities import Closing, closed_at, closings, month_of
+from refold.streams.snapshots.closed_entities import ClosingRule, closed_at, closings, month_of
 from refold.streams.snapshots.manifest import OFFSET_MAX, Epoch
 from refold.streams.snapshots.store import EpochReader
 
@@ -37,7 +37,7 @@ class RebuildLimits:
     types: frozenset[str] | None = None
     entities: frozenset[str] | None = None
     since: int | None = None
-    closing: Mapping[str, Closing] = field(default_factory=dict)
+    closing: Mapping[str, ClosingRule] = field(default_factory=dict)
 
     @property
     def by_name_alone(self) -> bool:
@@ -183,11 +183,11 @@ def _asked(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
 
 def _nearest(reader: EpochReader, cut: Cut, partition: int) -> Iterator[Epoch]:
     """Yield a partition's epochs at or below the cut, nearest first; each is looked up on demand."""
-    for _, alike in groupby(_down(reader, partition, cut.offsets[partition]), lambda each: each.offset):
+    for _, alike in groupby(_epochs_below(reader, partition, cut.offsets[partition]), lambda each: each.offset):
         yield from sorted(alike, key=lambda each: (each.schemas <= cut.schemas, each.schemas), reverse=True)
 
 
-def _down(reader: EpochReader, partition: int, end: int) -> Iterator[Epoch]:
+def _epochs_below(reader: EpochReader, partition: int, end: int) -> Iterator[Epoch]:
     """Yield a partition's epochs at or below an offset, the latest first."""
     found = reader.latest(Epoch(partition, end, OFFSET_MAX))
     while found is not None and found.offset > 0:

@@ -30,7 +30,13 @@ from refold.avro.errors import StorageError
 from refold.streams import child_process, runtime
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader
-from refold.streams.rebuild.partition import BaseEpoch, Progress, RecordsToRead, folded_instead, rebuild_partition
+from refold.streams.rebuild.partition import (
+    BaseEpoch,
+    Progress,
+    RecordsToRead,
+    cold_entities_from_log,
+    rebuild_partition,
+)
 from refold.streams.rebuild.plan import PartitionRange, RebuildLimits, RebuildPlan, plan_rebuild
 from refold.streams.rebuild.result import Rebuilt, RebuiltPartition, read_entities
 from refold.streams.snapshots.closed_entities import closed_in
@@ -58,7 +64,7 @@ def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
     return processes if processes > 1 and plan.records >= RECORDS_MIN else 0
 
 
-def rebuild_apart(
+def rebuild_in_processes(
     log: LogReader, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
 ) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:
     """Return the partitions that child processes rebuilt, and the reason for each that failed. The children share
@@ -82,13 +88,13 @@ def rebuild_apart(
             except OSError as error:
                 failed[waiting[-1].partition] = f"no process for it could be started: {error}"
                 break
-            child.give(waiting.pop())
+            child.assign(waiting.pop())
             selector.register(child.out, selectors.EVENT_READ, child)
         while selector.get_map():
             for key, _ in selector.select():
                 child = key.data
                 try:
-                    part = child.hear()
+                    part = child.receive()
                 except StorageError as error:
                     failed[child.job.partition] = str(error)
                     selector.unregister(child.out)
@@ -97,7 +103,7 @@ def rebuild_apart(
                 if part is not None:
                     parts[child.job.partition] = part
                     if waiting:
-                        child.give(waiting.pop())
+                        child.assign(waiting.pop())
                     else:
                         selector.unregister(child.out)
                         child.end()
@@ -132,7 +138,7 @@ class _Child:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def give(self, job: PartitionRange) -> None:
+    def assign(self, job: PartitionRange) -> None:
         """Let it rebuild a partition."""
         self.job = job
         self._total = job.end
@@ -144,7 +150,7 @@ class _Child:
         with contextlib.suppress(BrokenPipeError):  # reading its output will report that it is gone
             self._process.stdin.write(json.dumps(tree).encode() + b"\n")
 
-    def hear(self) -> RebuiltPartition | None:
+    def receive(self) -> RebuiltPartition | None:
         """Read its messages; returns the partition when it is done. Raises StorageError if the child failed."""
         data = os.read(self.out, _READ_BYTES)
         if not data:
@@ -187,7 +193,7 @@ class _Child:
         if epoch is not None:
             manifest = self._log.snapshots.manifest(epoch)
             folds = Folds(self._log.registry, self._cut.schemas)
-            instead = folded_instead(self._log, manifest, folds, self._store, figures["fallbacks"])
+            instead = cold_entities_from_log(self._log, manifest, folds, self._store, figures["fallbacks"])
             cold = closed_in(self._log.snapshots, manifest, instead)
         layers = Layers(self._store, cold)
         read_entities(self._entities, figures["start"], figures["end"], layers)
@@ -230,7 +236,7 @@ def rebuild(
     failed: dict[int, str] = {}
     processes = processes_worth(plan, parallel)
     if processes:
-        parts, failed = rebuild_apart(log, plan, processes, store, known, memory_bytes)
+        parts, failed = rebuild_in_processes(log, plan, processes, store, known, memory_bytes)
     folds = Folds(log.registry, cut.schemas)
     with RunningHashes() as hashes:
         begun = [

@@ -38,13 +38,13 @@ from refold.streams.rocks.faults import (
     unwritable,
 )
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
-from refold.streams.rocks.scan import Cursor, Pinned, Row, rows
+from refold.streams.rocks.scan import Cursor, FamilySnapshot, Row, rows
 from refold.streams.temporary import TemporaryFolder
 
 _PAUSE_S = 0.001
 
 
-class Gate:
+class CallGate:
     """Counts calls in progress. Put `with gate:` around each use, without nesting, and call `shut()` once.
 
     rocksdict releases the GIL during long calls and refuses to close a handle in use, so closing must wait for those
@@ -103,8 +103,8 @@ class Database:
         self._note = note  # the owner's
         self._folder = "" if folder is None else folder.path  # a reader's
         self._footprint: Footprint = ()
-        self._gate = Gate(partial(closed_error, path))
-        self._cursors: weakref.WeakSet[Cursor | Pinned] = weakref.WeakSet()
+        self._gate = CallGate(partial(closed_error, path))
+        self._cursors: weakref.WeakSet[Cursor | FamilySnapshot] = weakref.WeakSet()
         self._lock = Lock()
         self._syncing = Lock()
         self._failure = ""
@@ -239,10 +239,10 @@ class Database:
             cursor.release()
         return found[0] if found else None
 
-    def pin(self, family: Family) -> Pinned:
+    def pin(self, family: Family) -> FamilySnapshot:
         """Return a snapshot of a family at this moment. Any thread may read it, one at a time."""
         with self._gate:
-            pinned = Pinned(self._columns[family].iter(), partial(self._step, family))
+            pinned = FamilySnapshot(self._columns[family].iter(), partial(self._step, family))
             self._cursors.add(pinned)
             return pinned
 

@@ -133,7 +133,7 @@ class PrefixCursor:
         return f"at the prefix {self._at!r:.80}"
 
 
-class Pinned:
+class FamilySnapshot:
     """A snapshot of one family. Call `release`: until then RocksDB keeps its data.
 
     If another thread closes the database meanwhile, further reads raise an error.

@@ -11,7 +11,7 @@ from hashlib import sha256
 
 from refold.streams.digest import EMPTY, Digests
 from refold.streams.partition import BUCKETS
-from refold.streams.snapshots.chunk import Piece, over
+from refold.streams.snapshots.chunk import Piece, merged_preimages
 
 PREIMAGES_BYTES = 128 << 20
 """For all partitions of a log that one process folds."""
@@ -59,7 +59,7 @@ class Buckets:
         place, preimages, _ = piece
         slot = self._preimages.get(place >> 8)
         before = slot[place & 0xFF] if slot is not None else b""
-        whole = over(before, preimages) if before else preimages
+        whole = merged_preimages(before, preimages) if before else preimages
         self.digests.set(place, sha256(whole).digest())
         self._keep(place, whole)
 

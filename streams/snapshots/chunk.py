@@ -226,7 +226,7 @@ class Chunk:
         return self.data[base + (ends[number - 1] if number else 0) : base + ends[number]]
 
 
-def over(before: bytes, own: bytes) -> bytes:
+def merged_preimages(before: bytes, own: bytes) -> bytes:
     """The preimage of one bucket merged with a later one, which takes precedence; `own` if that has all of its
     entities.
     """

@@ -38,7 +38,7 @@ BUCKET_SLOTS = 8
 _EMPTY_SLOT = EMPTY * BUCKETS
 
 
-class Closing(NamedTuple):
+class ClosingRule(NamedTuple):
     """How entities of a type are closed."""
 
     field: str
@@ -57,7 +57,7 @@ class Closing(NamedTuple):
         return max(observed_at_of(element.q) for element in self.reducer.elements(cell).values())
 
 
-def closings(registry: Registry, schemas: int | None = None) -> dict[str, Closing]:
+def closings(registry: Registry, schemas: int | None = None) -> dict[str, ClosingRule]:
     """Return how each type closes, by name, for the types that close."""
     found = {}
     for name in registry.fingerprints(schemas):
@@ -65,19 +65,19 @@ def closings(registry: Registry, schemas: int | None = None) -> dict[str, Closin
         if definition.closed_by:
             field = definition.fields[definition.closed_by]
             try:
-                found[name] = Closing(field.first_name, reducer_of(field))
+                found[name] = ClosingRule(field.first_name, reducer_of(field))
             except NotRegistered as error:
-                found[name] = Closing(field.first_name, error)
+                found[name] = ClosingRule(field.first_name, error)
     return found
 
 
-def closed_at(closing: Mapping[str, Closing], name: str, body: bytes) -> int | None:
+def closed_at(closing: Mapping[str, ClosingRule], name: str, body: bytes) -> int | None:
     """When an encoded entity was closed, in microseconds; None for an open one."""
     found = closing.get(type_of(name))
     return None if found is None else found.closed_at(unpack(name, body))
 
 
-def closed_month(closing: Mapping[str, Closing], key: bytes, body: bytes) -> tuple[str, str] | None:
+def closed_month(closing: Mapping[str, ClosingRule], key: bytes, body: bytes) -> tuple[str, str] | None:
     """(type, YYYY-MM) of a closed entity, None for an open one."""
     name = key.decode()
     closed = closed_at(closing, name, body)

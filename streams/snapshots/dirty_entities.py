@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 NAMES_MAX = 200_000
 STATES_BYTES = 48 << 20
-PRESSING = 0.75
+URGENT_SHARE = 0.75
 # For a while the data of an epoch is in both processes; with its keys about so much is transferred at once.
-PRESSING_BYTES = 6 << 20
+URGENT_BYTES = 6 << 20
 
 State = tuple[bytes, bytes]
 """An entity's key (`placed`), and its stored form, which is empty if it was dropped."""
@@ -56,12 +56,12 @@ class DirtyEntities:
         self._bytes = 0
         self._lock = Lock()
 
-    def is_pressing(self, partition: int) -> bool:
+    def is_urgent(self, partition: int) -> bool:
         """Whether states will soon be dropped, or a partition has many."""
         latest = self._partitions.get(partition)
-        return self._bytes > self._bytes_max * PRESSING or (latest is not None and latest.size > PRESSING_BYTES)
+        return self._bytes > self._bytes_max * URGENT_SHARE or (latest is not None and latest.size > URGENT_BYTES)
 
-    def tell(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
+    def add(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
         """Add the states at `end` of all entities that the records with start <= offset < end changed."""
         with self._lock:
             latest = self._partitions[partition]

@@ -2,7 +2,7 @@
 
 A reader continues with a manifest that it read before, so a record outlives the manifests that name it by a grace
 period that is longer than any rebuild. For each partition, while no epoch is being written:
-1. Read the manifests and the tombs (`Tomb`: the rest of a removed manifest). One that cannot be read may name any
+1. Read the manifests and the tombs (`Tombstone`: the rest of a removed manifest). One that cannot be read may name any
    record: then nothing of the partition is removed, and the report says so.
 2. Bury the manifests that the policy does not keep (retention_policy.py): each becomes a tomb with the time of its
    removal.
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from refold.avro.errors import CorruptionError
 from refold.streams.snapshots.manifest import Epoch, read_manifest
 from refold.streams.snapshots.retention_policy import EpochAge, kept
-from refold.streams.snapshots.store import Cleared, SnapshotStore, Tomb
+from refold.streams.snapshots.store import ClearedRecords, SnapshotStore, Tombstone
 
 # Longer than the longest rebuild.
 GRACE_MS = 6 * 3_600_000
@@ -87,20 +87,20 @@ class Collector:
             self._store.take(partition)
         pinned = {pin.epoch for pin in self._store.pins()}
         used: dict[bytes, _Known] = {}
-        tombs: dict[int, list[_Buried]] = {}
-        for tomb in self._store.tombs():
+        tombstones: dict[int, list[_Buried]] = {}
+        for tomb in self._store.tombstones():
             is_young = now_ms - tomb.removed_at < self._grace_ms
             known = self._read(tomb.epoch, tomb.data, used) if is_young else None
-            tombs.setdefault(tomb.epoch.partition, []).append(_Buried(tomb.epoch, is_young, known))
+            tombstones.setdefault(tomb.epoch.partition, []).append(_Buried(tomb.epoch, is_young, known))
         found = [
-            self._collect(each, tombs.get(each, []), pinned, now_ms, used, dry_run=dry_run, damaged=damaged)
+            self._collect(each, tombstones.get(each, []), pinned, now_ms, used, dry_run=dry_run, damaged=damaged)
             for each in partitions
         ]
         self._known = used
         return found
 
     def _collect(
-        self, partition: int, tombs: list[_Buried], pinned: set[Epoch], now_ms: int, used: dict[bytes, _Known], *,
+        self, partition: int, tombstones: list[_Buried], pinned: set[Epoch], now_ms: int, used: dict[bytes, _Known], *,
         dry_run: bool, damaged: bool,
     ) -> Collected:  # fmt: skip
         manifests: dict[Epoch, _Known] = {}
@@ -111,7 +111,7 @@ class Collector:
                 unread.add(epoch)
             else:
                 manifests[epoch] = known
-        problems = _problems(() if damaged else unread, tombs)
+        problems = _problems(() if damaged else unread, tombstones)
         if problems:
             return Collected(partition, len(manifests) + len(unread), problems=problems)
         rungs = [EpochAge(epoch, known.recorded_at, known.is_base) for epoch, known in manifests.items()]
@@ -122,11 +122,11 @@ class Collector:
         live = merged(manifests[epoch].intervals for epoch in stay)
         named = merged(
             known.intervals
-            for known in (*manifests.values(), *(each.known for each in tombs if each.known is not None))
+            for known in (*manifests.values(), *(each.known for each in tombstones if each.known is not None))
         )
-        cleared = Cleared()
+        cleared = ClearedRecords()
         if not unread:  # what these name is not known until the grace of their tombs ends
-            forgotten = [each.epoch for each in tombs if not each.is_young]
+            forgotten = [each.epoch for each in tombstones if not each.is_young]
             cleared = self._store.clear(partition, named, forgotten, dry_run=dry_run)
         return Collected(
             partition, len(stay), tuple(removed), tuple(slower(sorted(manifests), stay)), *cleared,
@@ -136,7 +136,9 @@ class Collector:
     def _bury(self, epochs: Sequence[Epoch], now_ms: int, pinned: set[Epoch]) -> None:
         for at in range(0, len(epochs), BURIED_AT_ONCE):
             some = epochs[at : at + BURIED_AT_ONCE]
-            self._store.bury(*(Tomb(epoch, now_ms, self._store.manifest_bytes(epoch) or b"") for epoch in some))
+            self._store.add_tombstone(
+                *(Tombstone(epoch, now_ms, self._store.manifest_bytes(epoch) or b"") for epoch in some)
+            )
         for epoch in pinned.intersection(epochs):  # a damaged one
             self._store.unpin(epoch)
 
@@ -171,9 +173,9 @@ class _Buried(NamedTuple):
     known: _Known | None
 
 
-def _problems(unread: Iterable[Epoch], tombs: Iterable[_Buried]) -> tuple[str, ...]:
+def _problems(unread: Iterable[Epoch], tombstones: Iterable[_Buried]) -> tuple[str, ...]:
     """Return why nothing can be removed."""
-    unread_tombs = [each.epoch for each in tombs if each.is_young and each.known is None]
+    unread_tombs = [each.epoch for each in tombstones if each.is_young and each.known is None]
     return (
         *(
             f"the manifest of epoch {epoch} cannot be read, so no record of its partition is known to be free; "

@@ -18,7 +18,7 @@ from itertools import groupby
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
 from refold.streams.partition import place_of
-from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, newest, over, piece_of
+from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
 from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import Read
 from refold.streams.snapshots.spill import ChunkPlace, ChunkStore
@@ -81,7 +81,7 @@ class Layers:
                 tops[place] = ref
                 if not hashed:
                     known[place] = own
-            elif (both := over(own, above)) != above:
+            elif (both := merged_preimages(own, above)) != above:
                 known[place] = both
                 last = tops[place]
                 while last in older:
@@ -301,7 +301,7 @@ class Layers:
         """A place's preimage; known: as in `_unhashed`."""
         if known is None:
             groups = [self._store.get(ref >> _GROUP_BITS).preimage(ref & _GROUP_MASK) for ref in self._refs(place)]
-            known = reduce(over, reversed(groups))
+            known = reduce(merged_preimages, reversed(groups))
         if self._cold is None:
             return known
         return newest(b"".join([*(preimage(*each) for each in self._cold.hashes(place).items()), known]))

@@ -68,7 +68,7 @@ class _Spans:
         )
 
 
-class Unchecked(NamedTuple):
+class UncheckedEpoch(NamedTuple):
     """An epoch's entities. They are valid only after `check` returned; it raises CorruptionError if they are
     damaged.
     """
@@ -90,7 +90,7 @@ def read_epoch(
 def begin_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
     instead: Instead | None = None,
-) -> Unchecked:  # fmt: skip
+) -> UncheckedEpoch:  # fmt: skip
     """`read_epoch` without the check: until `check`, its spans are hashed in the background."""
     layers, check_spans = _begin_ranges(reader, manifest, partitions, store, hashes, instead)
 
@@ -98,7 +98,7 @@ def begin_epoch(
         check_spans()
         check_slots(layers.rehash(), manifest, partitions)
 
-    return Unchecked(layers, check)
+    return UncheckedEpoch(layers, check)
 
 
 def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore) -> Layers:
@@ -112,7 +112,7 @@ def read_ranges(reader: EpochReader, manifest: Manifest, partitions: int, store:
 def _begin_ranges(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, hashes: RunningHashes,
     instead: Instead | None = None,
-) -> Unchecked:  # fmt: skip
+) -> UncheckedEpoch:  # fmt: skip
     partition = manifest.epoch.partition
     layers = Layers(store, closed_in(reader, manifest, instead))
     spans = _Spans(reader, partition, hashes)
@@ -126,7 +126,7 @@ def _begin_ranges(
         for where, data in spans.read(span):
             layers.add(data, where, checked=True, hashed=span is base and bool(manifest.buckets))
     layers.rehash()  # while the last of the spans are hashed
-    return Unchecked(layers, spans.check)
+    return UncheckedEpoch(layers, spans.check)
 
 
 def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Collection[int] | None = None) -> None:

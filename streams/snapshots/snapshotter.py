@@ -30,7 +30,7 @@ from threading import Event, Lock, Thread
 from typing import NamedTuple
 
 from refold.avro.errors import RefoldError
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import GRACE_MS, Collected, Collector
 from refold.streams.snapshots.manifest import Epoch, Manifest
@@ -182,7 +182,7 @@ class Snapshotter:
                 _later(error)
                 wait_s = None
             rested_s = time.monotonic()
-            self._stopped.wait(rest_s(time.thread_time() - used_s, rested_s - begun_s, SHARE_MAX))
+            self._stopped.wait(pause_s(time.thread_time() - used_s, rested_s - begun_s, SHARE_MAX))
             while not self._is_woken and (left_s := self._rest_s()) > 0:
                 if self._stopped.wait(min(left_s, _LOOK_S)):
                     return
@@ -219,7 +219,7 @@ class Snapshotter:
         if any(count - self._at(each)[0] >= pace.unsealed_max for each, count in list(self._folded.items())):
             return 0.0
         begun_s, used_s = self._begun
-        return rest_s(self._used_s() - used_s, now_s - begun_s, pace.share)
+        return pause_s(self._used_s() - used_s, now_s - begun_s, pace.share)
 
     def _due_most(self, but: int | None = None) -> tuple[int | None, float | None]:
         """The partition that is most overdue, or else the seconds until one may be due, if known."""
@@ -238,7 +238,7 @@ class Snapshotter:
         """Whether a partition is due before `every_ms`."""
         if self._pace is not None and behind >= self._pace.unsealed_max:
             return True
-        if not self._touched.is_pressing(partition):
+        if not self._touched.is_urgent(partition):
             return False
         whole_due = self._whole_due.get(partition)
         return whole_due is None or behind * self._every_ms < whole_due * (now_ms - self._at(partition)[1])
@@ -268,7 +268,7 @@ class Snapshotter:
         self._whole_due[manifest.epoch.partition] = whole_due(manifest)
         # A base from the whole table did not read it.
         self._touched.sealed(manifest.epoch.partition, manifest.epoch.offset)
-        tell(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
+        log_event(_log, "epoch_sealed", partition=manifest.epoch.partition, offset=manifest.epoch.offset,
              kind="base" if manifest.is_base else "delta", bytes=manifest.size,
              took_s=(self._clock_ms() - begun_ms) / 1000)  # fmt: skip
         return manifest
@@ -293,7 +293,7 @@ class Snapshotter:
         return epoch
 
 
-def rest_s(used_s: float, took_s: float, share: float) -> float:
+def pause_s(used_s: float, took_s: float, share: float) -> float:
     """The seconds to rest after an epoch that took `took_s` seconds and `used_s` of processor time."""
     return max(0.0, used_s / share - took_s)
 

@@ -34,7 +34,7 @@ class Pin(NamedTuple):
     pinned_at: int
 
 
-class Tomb(NamedTuple):
+class Tombstone(NamedTuple):
     """A removed manifest, whose records are kept for readers for a while; removed_at in milliseconds since 1970."""
 
     epoch: Epoch
@@ -42,15 +42,15 @@ class Tomb(NamedTuple):
     data: bytes
 
 
-class Cleared(NamedTuple):
+class ClearedRecords(NamedTuple):
     """The number of records that were removed, or would be, and their bytes."""
 
     records: int = 0
     removed_bytes: int = 0
 
-    def plus(self, other: Cleared) -> Cleared:
+    def plus(self, other: ClearedRecords) -> ClearedRecords:
         """The sum of both."""
-        return Cleared(self.records + other.records, self.removed_bytes + other.removed_bytes)
+        return ClearedRecords(self.records + other.records, self.removed_bytes + other.removed_bytes)
 
 
 def no_such_epoch(epoch: Epoch) -> InputError:
@@ -137,7 +137,7 @@ class SnapshotReader(EpochReader):
         """The pinned epochs."""
 
     @abstractmethod
-    def tombs(self) -> Iterable[Tomb]:
+    def tombstones(self) -> Iterable[Tombstone]:
         """The removed manifests whose records may still exist."""
 
 
@@ -163,13 +163,13 @@ class SnapshotStore(SnapshotReader, EpochWriter):
         """Unpin an epoch."""
 
     @abstractmethod
-    def bury(self, *tombs: Tomb) -> None:
+    def add_tombstone(self, *tombstones: Tombstone) -> None:
         """Replace manifests of one partition by tombs, atomically, durable on return; their records stay."""
 
     @abstractmethod
     def clear(
         self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
-    ) -> Cleared:
+    ) -> ClearedRecords:
         """Remove every record outside the kept [start, end) and the tombs of `forgotten`; returns what was removed.
 
         Records at or above the end at this call stay. A removed record may still be readable for some time; it is not
@@ -186,7 +186,7 @@ def pin_value(pin: Pin) -> bytes:
     return sealed(_U64.pack(pin.pinned_at))
 
 
-def tomb_value(tomb: Tomb) -> bytes:
+def tombstone_value(tomb: Tombstone) -> bytes:
     """A tomb's stored form."""
     return sealed(_U64.pack(tomb.removed_at) + tomb.data)
 
@@ -196,10 +196,10 @@ def pin_of(epoch: Epoch, value: bytes) -> Pin:
     return Pin(epoch, _u64(unsealed(value, f"the pin of epoch {epoch}"), "a pin"))
 
 
-def tomb_of(epoch: Epoch, value: bytes) -> Tomb:
+def tombstone_of(epoch: Epoch, value: bytes) -> Tombstone:
     """Decode a tomb. Raises CorruptionError if it is damaged."""
     data = unsealed(value, f"the tomb of epoch {epoch}")
-    return Tomb(epoch, _u64(data, "a tomb"), data[_U64.size :])
+    return Tombstone(epoch, _u64(data, "a tomb"), data[_U64.size :])
 
 
 def _u64(value: bytes, what: str) -> int:

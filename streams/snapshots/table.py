@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from refold.streams.partition import PLACE_BYTES
 from refold.streams.snapshots.chunk import Group, Member
-from refold.streams.snapshots.closed_entities import Closing
+from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.manifest import Epoch
 
 Row = tuple[bytes, bytes]
@@ -30,7 +30,7 @@ class EpochState:
     recorded_at: int
     deadletters: int
     types: Mapping[str, bytes]
-    closing: Mapping[str, Closing]
+    closing: Mapping[str, ClosingRule]
     aside: tuple[int, ...] = ()
 
 

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from refold.avro.errors import CorruptionError, SchemaError, StorageError
-from refold.avro.kernel import Folded, find_kernel
+from refold.avro.kernel import FoldedEntity, find_kernel
 from refold.avro.observation import Observation, type_of
 from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
@@ -141,7 +141,7 @@ class TableWriter:
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)
-        by_kernel: Mapping[str, Folded | tuple[()]] = {}
+        by_kernel: Mapping[str, FoldedEntity | tuple[()]] = {}
         if self._native is not None:
             timeline = None if self.gaps else partial(self._database.multi_get, "timeline")
             by_kernel = self._native.fold(self._folds, grouped, stored, through, write, timeline)
@@ -268,7 +268,7 @@ class TableWriter:
         outcome.changed(partition, touched.key, state, type_fold.changes.encode(new_tuple(Change, parts)))
 
 
-def _take_over(folded: Folded, key: bytes, partition: int, outcome: FoldOutcome) -> None:
+def _take_over(folded: FoldedEntity, key: bytes, partition: int, outcome: FoldOutcome) -> None:
     """Report what the kernel made of an entity. key: of its state."""
     state, change, version_before, steps, late = folded
     outcome.folded(partition, not version_before, steps, late, 0)

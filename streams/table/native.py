@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from refold.avro.errors import SchemaError
-from refold.avro.kernel import Doubtful, EntityRecords, Folded, Kernel, Replayed, StoredRecords, TypeFolder
+from refold.avro.kernel import Doubtful, EntityRecords, FoldedEntity, Kernel, Replayed, StoredRecords, TypeFolder
 from refold.avro.observation import Observation, type_of
 from refold.streams.log.port import Record
 from refold.streams.rocks.batch import WriteSet
@@ -36,7 +36,7 @@ class NativeFolder:
     def fold(
         self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
         stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
-    ) -> dict[str, Folded | tuple[()]]:  # fmt: skip
+    ) -> dict[str, FoldedEntity | tuple[()]]:  # fmt: skip
         """Return the result of each entity that the kernel folded, by name. All its rows but the state are put into
         `write`.
 
@@ -47,7 +47,7 @@ class NativeFolder:
         for (name, decoded), packed in zip(grouped.items(), stored, strict=True):
             records = [record for record, _ in decoded]
             entities.append((name, packed, through[records[0].partition], records, NOTHING_TOLD))
-        found: dict[str, Folded | tuple[()]] = {}
+        found: dict[str, FoldedEntity | tuple[()]] = {}
         for folder, some in _by_folder(self._kernel, folds, entities):
             doubtful = self._fold(folder, some, write, found)
             if doubtful and timeline is not None:
@@ -56,7 +56,7 @@ class NativeFolder:
 
     def _fold(
         self, folder: TypeFolder, entities: Sequence[EntityRecords], write: WriteSet,
-        found: dict[str, Folded | tuple[()]],
+        found: dict[str, FoldedEntity | tuple[()]],
     ) -> list[Doubtful]:  # fmt: skip
         folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
         write.put_pairs("timeline", timeline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from refold.streams.partition import PLACE_BYTES, place_in, slots_of
-from refold.streams.rocks.scan import Pinned
+from refold.streams.rocks.scan import FamilySnapshot
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.table import EpochState, Row, TableView
 from refold.streams.table import keys
@@ -15,7 +15,11 @@ class PinnedTable(TableView):
     """One partition of a table; several may share one `states`. touched: TableView.touched."""
 
     def __init__(
-        self, states: Pinned, standing: EpochState, partitions: int, touched: Callable[[int], Mapping[bytes, bytes]]
+        self,
+        states: FamilySnapshot,
+        standing: EpochState,
+        partitions: int,
+        touched: Callable[[int], Mapping[bytes, bytes]],
     ) -> None:
         self.standing = standing
         self._states = states

@@ -40,7 +40,7 @@ from refold.streams.digest import Digests, root_over
 from refold.streams.log.port import LogReader, Mismatch
 from refold.streams.partition import BUCKETS, place_of, slots_of
 from refold.streams.snapshots.chunk import Chunk
-from refold.streams.snapshots.closed_entities import Closing, closed_month, closings, take_buckets
+from refold.streams.snapshots.closed_entities import ClosingRule, closed_month, closings, take_buckets
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan, read_manifest
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
@@ -218,7 +218,7 @@ def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> It
 def check_removed(log: LogReader) -> Iterator[Mismatch]:
     """Check that pins name existing epochs, and that removed manifests with remaining records can be read."""
     kept = {epoch for partition in range(log.partitions) for epoch in log.snapshots.epochs(partition)}
-    for tomb in log.snapshots.tombs():
+    for tomb in log.snapshots.tombstones():
         kept.add(tomb.epoch)  # garbage collection buries a damaged epoch before it unpins it
         try:
             read_manifest(tomb.data, tomb.epoch)
@@ -289,7 +289,7 @@ class _Spans:
         yield from self._reader.problems
         self._reader.problems.clear()
 
-    def _range(self, ranges: Sequence[OffsetSpan], number: int, closing: dict[str, Closing]) -> Iterator[Mismatch]:
+    def _range(self, ranges: Sequence[OffsetSpan], number: int, closing: dict[str, ClosingRule]) -> Iterator[Mismatch]:
         held = self._held[ranges[number]] = _Held()
         later = [self._held[span].hashes for span in ranges[number + 1 :]]
         for place, name, state_hash, body in self._reader.entries(ranges[number]):
@@ -302,7 +302,7 @@ class _Spans:
             yield from found
         yield from self._told(held)
 
-    def _cold(self, manifest: Manifest, closing: dict[str, Closing]) -> Iterator[Mismatch]:
+    def _cold(self, manifest: Manifest, closing: dict[str, ClosingRule]) -> Iterator[Mismatch]:
         """Check the new spans of closed entities. If an entity closed several times, any of them may have older bodies:
         a mismatch of a body counts unless another body is the one in the index."""
         doubtful: list[tuple[str, bytes, list[Mismatch]]] = []

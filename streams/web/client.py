@@ -98,7 +98,7 @@ def _context(ca: str | None) -> ssl.SSLContext:
         ) from error
 
 
-def asker_of(environment: Mapping[str, str] = os.environ) -> PagesClient:
+def pages_client_of(environment: Mapping[str, str] = os.environ) -> PagesClient:
     """Return a client with the token and the authority of an environment.
 
     Raises:

@@ -48,10 +48,10 @@ class Listener:
         self.token = access.token
         self.tls = tls_of(access.certificate, access.key)
         self.scheme = "http" if self.tls is None else "https"
-        given_url = advertised(access.advertised)
+        resolved_url = advertised(access.advertised)
         self.socket = bind(host, port, what, needs_loopback=access.token is None)
         shown = f"[{host}]" if ":" in host else host
-        self.url = given_url or f"{self.scheme}://{shown}:{self.socket.getsockname()[1]}"
+        self.url = resolved_url or f"{self.scheme}://{shown}:{self.socket.getsockname()[1]}"
         self.names = (host, urlsplit(self.url).hostname or host, *access.allowed_hosts)
 
     def close(self) -> None:

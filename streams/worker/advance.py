@@ -26,7 +26,7 @@ from refold.avro.errors import SchemaError, StorageError
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.registered import NotRegistered
 from refold.streams.held_types import held, problem_of
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.port import LogReader, Record, observation_in
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
@@ -54,9 +54,10 @@ def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVers
 
 
 def _takes_something(registry: Registry, version: TypeVersion) -> bool:
-    """Whether there may be entities to fold again by it: not with the first version, nor while the type is held.
+    """Whether there may be entities to fold again by a version.
 
-    Nor by one that cannot be folded here and was set aside since: then the one before it is registered again.
+    False for a type's first version, while the type is held, and for a version that cannot be folded here and was set
+    aside since: then the version before it is registered again.
     """
     name = version.definition.name
     if not registry.is_in_effect(version, len(registry)) and problem_of(version) is not None:
@@ -76,12 +77,12 @@ def require_folded(table: PartitionTable, registry: Registry) -> None:
 
 
 def redefine(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
-    """The next step of taking up a definition, in the places below one."""
+    """Return the next step of applying a definition. below: a place at which to stop."""
     at = table.here.at
     try:
         type_fold = TypeFold(version)
         rows, place = rows_by_place(table.database, version.definition.name, at.place, below, ENTITIES_AT_ONCE)
-        to = Reached(at.offset, version.offset + 1) if place is None else at._replace(place=place)
+        to = PartitionPoint(at.offset, version.offset + 1) if place is None else at._replace(place=place)
         return table.fold_again(type_fold, rows, to)
     except NotRegistered as error:
         raise StorageError(
@@ -94,10 +95,10 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
         ) from error
 
 
-def follow(table: PartitionTable, log: LogReader, to: Reached, go_on: Callable[[], None]) -> int:
+def follow(table: PartitionTable, log: LogReader, to: PartitionPoint, go_on: Callable[[], None]) -> int:
     """Fold the log from the table's point to a later point, emitting nothing; return how many records."""
     start = table.here.at.offset
-    _take_up(table, log, Reached(to.offset, to.schemas), go_on)
+    _take_up(table, log, PartitionPoint(to.offset, to.schemas), go_on)
     records = log.read(table.here.partition, table.here.at.offset, to.offset)
     while table.here.at.offset < to.offset:
         go_on()
@@ -106,8 +107,8 @@ def follow(table: PartitionTable, log: LogReader, to: Reached, go_on: Callable[[
     return to.offset - start
 
 
-def _take_up(table: PartitionTable, log: LogReader, to: Reached, go_on: Callable[[], None]) -> None:
-    """Take up definitions as far as a point says."""
+def _take_up(table: PartitionTable, log: LogReader, to: PartitionPoint, go_on: Callable[[], None]) -> None:
+    """Apply definitions up to a point."""
     while table.here.at[1:] < to[1:]:
         version = pass_over(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
         if version is None:
@@ -125,13 +126,13 @@ def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record],
     arrived = [DecodedRecord(each, observation_in(log.registry, each)) for each in some]
     if len(some) == RECORDS_AT_ONCE:
         through, recorded_at = some[-1].offset + 1, some[-1].recorded_at
-    else:  # after the last there may be records with verdicts, whose times count
+    else:  # records with verdicts may follow the last one, and their times count
         through, recorded_at = end, log.recorded_below(table.here.partition, end)
     table.write(table.fold(arrived, through, recorded_at))
 
 
 def standing(table: PartitionTable, deadletters: int) -> None:
-    """Note the next offset of `.deadletters` as it is at the table's point."""
+    """Store the next offset of `.deadletters` at the table's point."""
     if table.here.deadletters != deadletters:
         overlay = table.nothing()
         overlay.stored = replace(overlay.stored, deadletters=deadletters)

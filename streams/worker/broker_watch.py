@@ -26,7 +26,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from refold.avro.errors import RefoldError
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffsets, group_lag
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
@@ -44,7 +44,7 @@ _ASKED_S = 3.0
 _log = logging.getLogger(__name__)
 
 
-class Watched(NamedTuple):
+class BrokerSighting(NamedTuple):
     """The last observations. brokers: how many the cluster has, 0 while none answers. group_lag: offsets that are
     recorded and not committed by the group, by partition. unfit: topics that are missing, or not set as a log needs."""
 
@@ -63,7 +63,7 @@ class BrokerWatch:
         self._partitions = range(partitions)
         self._clock_ms = clock_ms
         self._broker = CurrentCondition(clock_ms, "no broker was asked yet")
-        self.now = Watched(self._broker.now)
+        self.now = BrokerSighting(self._broker.now)
         self._was_answered = self._was_lost = False
         self._failed: set[tuple[str, type[Exception]]] = set()
         self._admin = clients.admin()
@@ -84,17 +84,17 @@ class BrokerWatch:
 
     def _run(self) -> None:
         try:
-            self._ask_on()
+            self._poll()
         finally:
             if self._committed is not None:
                 self._committed.close()
 
-    def _ask_on(self) -> None:
+    def _poll(self) -> None:
         while not self._stopping.is_set():
             try:
                 brokers, why = self._asked()
             except Exception as error:  # watching goes on whatever the client raises
-                self._tell_failure("brokers", error)
+                self._log_failure("brokers", error)
                 brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
             if self._stopping.is_set():
                 return
@@ -104,11 +104,11 @@ class BrokerWatch:
             self.now = self.now._replace(broker=self._broker.now, brokers=brokers)
             if brokers:
                 try:
-                    self._look_further(time.monotonic())
+                    self._check_topics(time.monotonic())
                 except Exception as error:  # watching goes on whatever the client raises
                     if self._stopping.is_set():
                         return
-                    self._tell_failure("group_and_settings", error)
+                    self._log_failure("group_and_settings", error)
             self._stopping.wait(EVERY_S)
 
     def _asked(self) -> tuple[int, str]:
@@ -128,7 +128,7 @@ class BrokerWatch:
                     self._committed = None
             return 0, f"no broker answers at {self._clients.servers}: {self._clients.said or text_of(failed)}"
 
-    def _look_further(self, now_s: float) -> None:
+    def _check_topics(self, now_s: float) -> None:
         """The lag of the group and the topics' settings, where it is time; the last ones stay where that fails."""
         if now_s - self._lag_at_s >= LAG_EVERY_S:
             self._lag_at_s = now_s
@@ -147,26 +147,28 @@ class BrokerWatch:
 
     def _note_settings(self, unfit: tuple[TopicProblem, ...]) -> None:
         for each in {*unfit} - {*self.now.unfit}:
-            tell(_log, "topic_missing" if each.is_missing else "settings_drifted", logging.WARNING, topic=each.topic,
-                 problem=each.problem)  # fmt: skip
+            log_event(
+                _log, "topic_missing" if each.is_missing else "settings_drifted", logging.WARNING, topic=each.topic,
+                problem=each.problem,
+            )  # fmt: skip
         for each in {*self.now.unfit} - {*unfit}:
-            tell(_log, "topic_back" if each.is_missing else "settings_mended", topic=each.topic)
+            log_event(_log, "topic_back" if each.is_missing else "settings_mended", topic=each.topic)
         self.now = self.now._replace(unfit=unfit)
 
-    def _tell_failure(self, asked: str, error: Exception) -> None:
+    def _log_failure(self, asked: str, error: Exception) -> None:
         """Log an unforeseen failure, each kind once: it may repeat every second."""
         kind = (asked, type(error))
         if kind not in self._failed:
             self._failed.add(kind)
-            tell(_log, "watch_failed", logging.ERROR, asked=asked, error=f"{error!r:.200}")
+            log_event(_log, "watch_failed", logging.ERROR, asked=asked, error=f"{error!r:.200}")
 
     def _tell(self, before: Condition, why: str) -> None:
         now_ms = self._clock_ms()
         if self._broker.now.holds:
             after_s = round(before.seconds(now_ms), 1) if self._was_answered else None
-            tell(_log, "broker_back" if self._was_answered else "broker_connected", servers=self._clients.servers,
-                 after_s=after_s)  # fmt: skip
+            log_event(_log, "broker_back" if self._was_answered else "broker_connected", servers=self._clients.servers,
+                      after_s=after_s)  # fmt: skip
             self._was_answered = True
         else:
             self._was_lost = True
-            tell(_log, "broker_lost", logging.WARNING, servers=self._clients.servers, why=why)
+            log_event(_log, "broker_lost", logging.WARNING, servers=self._clients.servers, why=why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from refold.streams.events import tell
+from refold.streams.events import log_event
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +27,6 @@ def close_all(closings: Iterable[Callable[[], object]]) -> None:
             if first is None:
                 first = problem
             else:
-                tell(_log, "failed_further", logging.WARNING, why=problem)
+                log_event(_log, "failed_further", logging.WARNING, why=problem)
     if first is not None:
         raise first

@@ -20,7 +20,7 @@ from refold.avro.errors import CorruptionError
 from refold.reducers.cells import new_tuple
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadletters import Verdict
-from refold.streams.log.kafka.fold_position import BEGIN, Reached
+from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.table.batch import DecodedRecord
@@ -41,7 +41,7 @@ class StoredPosition:
     log_id: bytes
     partition: int
     partitions: int
-    at: Reached = BEGIN
+    at: PartitionPoint = BEGIN
     recorded_at: int = 0
     entities: int = 0
     distinct: int = 0
@@ -83,7 +83,7 @@ def read_stored(database: Database) -> StoredPosition | None:
             return None
         partition, partitions = tree["partition"]
         entities, distinct = tree["totals"]
-        at = Reached(*tree["at"])
+        at = PartitionPoint(*tree["at"])
         last = tree.get("last")
         return StoredPosition(
             bytes(tree["log"]), partition, partitions, at, tree["recorded_at"], entities, distinct,
@@ -135,7 +135,7 @@ class Overlay:
         self.late += late
         self.reopened += reopened
 
-    def to(self, at: Reached, recorded_at: int) -> Overlay:
+    def to(self, at: PartitionPoint, recorded_at: int) -> Overlay:
         """Return this step, as one that leads to a point."""
         stored = self.stored
         self.stored = replace(

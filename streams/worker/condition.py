@@ -1,8 +1,8 @@
-"""Conditions of a worker's surroundings: whether they hold, since when, and why not.
+"""Conditions of a worker's environment: whether they hold, since when, and why not.
 
-Kept by one thread, read by any.
+Written by one thread, read by any.
 
-Waits of partitions are logged once each: when a wait begins, when its reason changes, and when it is over.
+Stalls of partitions are logged once each: when a stall starts, when its reason changes, and when it ends.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from refold.streams.log.port import Foreign, SetAside
 _log = logging.getLogger(__name__)
 
 
-class Waits:
-    """Of one thread; `of` of any. what: how a partition is named, before its number."""
+class StallLog:
+    """Logs stalls. For one thread; `of` may be called from any. what: the text before a partition's number."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._known: dict[int, str] = {}
 
     def of(self, partition: int) -> str:
-        """What it waits for; empty for nothing."""
+        """Return what a partition waits for; empty if it does not wait."""
         return self._known.get(partition, "")
 
     def note(self, partition: int, waits_for: str) -> None:
-        """It waits for this now; empty for nothing."""
+        """Record what a partition waits for now; empty if it does not wait."""
         known = self.of(partition)
         if waits_for == known:
             return
@@ -44,7 +44,7 @@ class Waits:
             )
 
     def forget(self, partition: int) -> None:
-        """It is somebody else's."""
+        """Forget a partition that belongs to another worker now."""
         self._known.pop(partition, None)
 
 
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
     why: str = ""
 
     def seconds(self, now_ms: int) -> float:
-        """For how long it has been as it is."""
+        """Return how long the condition has been unchanged, in seconds."""
         return max(0, now_ms - self.since_ms) / 1000
 
 
@@ -64,12 +64,12 @@ class CurrentCondition:
     """A condition that changes. `now` is replaced whole, so any thread may read it."""
 
     def __init__(self, clock_ms: Callable[[], int], why: str) -> None:
-        """It does not hold yet."""
+        """Create the condition; it does not hold yet."""
         self._clock_ms = clock_ms
         self.now = Condition(False, clock_ms(), why)
 
     def note(self, holds: bool, why: str = "") -> Condition | None:
-        """How it was before, where it changed; else None, and `since_ms` stays."""
+        """Record the state. Return the previous condition if `holds` changed; else None, and `since_ms` is kept."""
         before = self.now
         if before.holds != holds:
             self.now = Condition(holds, self._clock_ms(), why)
@@ -99,7 +99,7 @@ class WorkerCondition(NamedTuple):
     damaged: Sequence[SetAside] = ()
 
 
-def well() -> WorkerCondition:
+def healthy() -> WorkerCondition:
     """Return a condition without problems."""
     fine = Condition(True, 0)
     return WorkerCondition(fine, fine, fine, brokers=1)

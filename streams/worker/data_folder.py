@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from refold.avro.errors import InputError, LockedError, StorageError
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.worker.condition import Condition, CurrentCondition
 
 NAME = "WORKERS"
@@ -53,10 +53,10 @@ class FolderCondition:
         with self._lock:
             before, now = self._now.note(not why, why), self._now.now
         if why and before is not None:
-            tell(_log, "folder_unusable", logging.WARNING, why=why)
+            log_event(_log, "folder_unusable", logging.WARNING, why=why)
         elif before is not None and before.why:  # else it was not checked before
             after_s = round(before.seconds(self._clock_ms()), 1)
-            tell(_log, "folder_usable", folder=self._folder, after_s=after_s)
+            log_event(_log, "folder_usable", folder=self._folder, after_s=after_s)
         return now
 
 

@@ -47,9 +47,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from refold.avro.errors import StorageError
 from refold.streams.deadletters import verdict_value
 from refold.streams.deadline import Deadline
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.log.kafka.access import GROUP, READ, TOPIC, TRANSACTIONAL_ID, WRITE, Grant
-from refold.streams.log.kafka.clients import Clients, within
+from refold.streams.log.kafka.clients import Clients, call_within
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
 from refold.streams.log.kafka.range_reader import Headers
@@ -166,7 +166,7 @@ class Emitter:
                 self._raise_lasting("begin", failed)
                 error = error_of(failed)
                 if error is None or not error.retriable():
-                    self._begin_anew("begin", failed)
+                    self._reset("begin", failed)
                 return False
             self._is_begun = True
         return True
@@ -182,10 +182,10 @@ class Emitter:
         nobody = metadata_of_none(self._topics.group)
         try:
             self._producer.begin_transaction()
-            within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, nobody, _SEND_S))
+            call_within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, nobody, _SEND_S))
             self._producer.abort_transaction(_ABORT_S)
         except (KafkaException, TimeoutError) as failed:
-            self._begin_anew("look whether it is fenced", failed)
+            self._reset("look whether it is fenced", failed)
             return True
         return False
 
@@ -216,9 +216,9 @@ class Emitter:
             "message.max.bytes": MESSAGE_BYTES_MAX,
         })  # fmt: skip
 
-    def _begin_anew(self, doing: str, why: Exception) -> None:
+    def _reset(self, doing: str, why: Exception) -> None:
         """Abandon the producer, in whatever state it is, and create another; StorageError at the limit of refusals."""
-        tell(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
+        log_event(_log, "transaction_begun_anew", logging.WARNING, doing=doing, why=text_of(why))
         if self._is_outage():
             self._attempts.begin()
         elif isinstance(why, KafkaException) and not may_pass(why, frozenset()):
@@ -263,7 +263,7 @@ class Emitter:
                 if may_resume and not deadline.is_past:
                     continue
                 self._raise_lasting("commit", failed)
-                self._begin_anew("commit", failed)
+                self._reset("commit", failed)
                 raise Undecided from failed
 
     def _produce(self, step: PendingCommit) -> None:
@@ -273,7 +273,7 @@ class Emitter:
         for verdict in step.verdicts:
             self._send(
                 self._topics.deadletters, step.partition, verdict_key(verdict), verdict_value(verdict), headers,
-                on_delivery=self._lettered_at,
+                on_delivery=self._next_deadletter_offset,
             )  # fmt: skip
 
     def _send(
@@ -291,7 +291,7 @@ class Emitter:
             except KafkaException as failed:
                 raise self._not_emitted("emit", failed) from failed
 
-    def _lettered_at(self, error: KafkaError | None, message: Message) -> None:
+    def _next_deadletter_offset(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             partition, offset = message.partition() or 0, message.offset() or 0
             self._lettered[partition] = max(self._lettered.get(partition, 0), offset + 1)
@@ -305,7 +305,7 @@ class Emitter:
                     "send its offsets", NotEmitted("the worker belongs to no generation of its group")
                 )
             try:
-                within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, member, _SEND_S))
+                call_within(_HANGS_S, partial(self._producer.send_offsets_to_transaction, offsets, member, _SEND_S))
                 return
             except TimeoutError:
                 hangs = KafkaError(KafkaError._TIMED_OUT, f"no answer in {_HANGS_S:.0f} s")
@@ -319,7 +319,7 @@ class Emitter:
         """Return the error for a failure before the commit; StorageError if waiting does not help."""
         if isinstance(failed, KafkaException):
             self._raise_lasting(doing, failed)
-        self._begin_anew(doing, failed)
+        self._reset(doing, failed)
         return NotEmitted()
 
     def _raise_lasting(self, doing: str, failed: KafkaException) -> None:
@@ -337,11 +337,11 @@ class Emitter:
     def _needs(self, error: KafkaError) -> str:
         group = self._topics.group
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return self._clients.lacks(Grant(TRANSACTIONAL_ID, f"{group}.fold.", WRITE, is_prefix=True))
+            return self._clients.denial_message(Grant(TRANSACTIONAL_ID, f"{group}.fold.", WRITE, is_prefix=True))
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return self._clients.lacks(Grant(GROUP, group, READ))
+            return self._clients.denial_message(Grant(GROUP, group, READ))
         written = self._topics.changes, self._topics.deadletters
-        return " and ".join(self._clients.lacks(Grant(TOPIC, each, WRITE)) for each in written)
+        return " and ".join(self._clients.denial_message(Grant(TOPIC, each, WRITE)) for each in written)
 
 
 def is_fenced(failed: Exception) -> bool:

@@ -1,7 +1,7 @@
-"""Fetch records of a topic's partitions. The consumer is in no group and is given the offset to read from.
+"""Fetches records of a topic's partitions. The consumer is in no group and gets the offset to read from.
 
-A partition is fetched from exactly where its fold is, or where its agents are. A partition whose records cannot be
-decided now is not fetched further. For the fold it also watches `.schemas`, so that a new definition is known at once.
+A partition is fetched from exactly the offset of its fold, or of its agents. A partition whose records cannot be
+decided now is paused. For the fold it also watches `.schemas`, so that a new definition is known at once.
 
 A consumer may be stuck: if a broker lost the lead of a partition and got it back, the client may never notice, and
 fetches nothing more (confluentinc/librdkafka#5430; seen with 2.16). So when everything fetched has been returned, the
@@ -31,13 +31,13 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from refold.avro.errors import DamagedRecord, StorageError
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import Raw, raw_of
+from refold.streams.log.kafka.range_reader import RawRecord, raw_of
 
 # A worker folds some megabytes a second. Fetched data is unpacked to about three times its size, whatever the bound of
 # the queue.
@@ -67,11 +67,11 @@ class UnreadableOffsets(NamedTuple):
     end: int
 
 
-Fetched = Raw | AtEnd | UnreadableOffsets | DamagedRecord
+Fetched = RawRecord | AtEnd | UnreadableOffsets | DamagedRecord
 
 
 class Fetcher:
-    """For one thread."""
+    """Fetches one topic. For one thread."""
 
     def __init__(self, clients: Clients, topic: str, unreadable: UnreadableBatches,
                  schemas: tuple[str, int] | None = None) -> None:  # fmt: skip
@@ -96,9 +96,9 @@ class Fetcher:
         self._looked_s = time.monotonic()
         self._paused: set[int] = set()
         self._unreadable = unreadable
-        # What is not fetched now, for a batch there cannot be read: when it is to be fetched again.
+        # Partitions paused at a batch that cannot be read: when to fetch them again.
         self._damaged: dict[TopicPlace, float] = {}
-        # Where the consumer before was stuck, and where this one returns nothing, too.
+        # The offsets at which the previous consumer was stuck, and those at which this one returns nothing either.
         self._stuck_before: dict[TopicPlace, int] = {}
         self._silent: dict[TopicPlace, int] = {}
         self.schemas_moved = False
@@ -273,12 +273,12 @@ class Fetcher:
         anew = [place for place in stuck if place not in damaged]
         if anew:
             self._stuck_before = {place: self._next[place] for place in stuck}
-            self._begin_anew(anew)
+            self._reset(anew)
 
-    def _begin_anew(self, stuck: Sequence[TopicPlace]) -> None:
+    def _reset(self, stuck: Sequence[TopicPlace]) -> None:
         why = "a broker says where these end, and the client that fetches them is told nothing"
-        tell(_log, "fetching_begun_anew", logging.WARNING, why=why,
-             stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip
+        log_event(_log, "fetching_begun_anew", logging.WARNING, why=why,
+                  stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip
         self._consumer.close()
         self._consumer = self._clients.reader(**_SETTINGS)
         self._stuck.clear()
@@ -292,5 +292,5 @@ class Fetcher:
         if error.code() == KafkaError._PARTITION_EOF:
             yield partition, AtEnd(message.offset() or 0)
         else:
-            needs = self._clients.lacks(Grant(TOPIC, self._topic, READ))
+            needs = self._clients.denial_message(Grant(TOPIC, self._topic, READ))
             raise_lasting(error, f"{self._topic}/{partition}", message.offset() or 0, needs)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from refold.avro.errors import StorageError
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, is_lasting, storage_error, text_of
@@ -123,11 +123,11 @@ class Membership:
         error = None if message is None else message.error()
         if error is not None and error.code() == KafkaError._FATAL:
             self._require_alone(error)
-            self._join_anew("it was fenced, and nobody else is in the group under its name")
+            self._rejoin("it was fenced, and nobody else is in the group under its name")
         if error is not None and is_lasting(error, _ENDING):
-            needs = self._clients.lacks(Grant(GROUP, self._group, READ))
+            needs = self._clients.denial_message(Grant(GROUP, self._group, READ))
             raise storage_error(f"the worker cannot join its group {self._group}", error, needs=needs)
-        self._note_standing()
+        self._note_membership()
         if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
             self._look()
 
@@ -155,7 +155,7 @@ class Membership:
         except KafkaException as failed:
             error = error_of(failed)
             if error is not None and is_denied(error):
-                needs = self._clients.lacks(Grant(GROUP, self._group, READ))
+                needs = self._clients.denial_message(Grant(GROUP, self._group, READ))
                 raise storage_error(f"offsets cannot be committed in {self._group}", failed, needs=needs) from failed
             return False
         except RuntimeError:  # it has left
@@ -170,10 +170,12 @@ class Membership:
     def _joining(self) -> Consumer:
         consumer = self._clients.reader(**self._settings)
         # Lost partitions need the same as revoked ones: the broker refuses their steps (emission.py).
-        consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_taken)
+        consumer.subscribe(
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoked, on_lost=self._on_revoked
+        )
         return consumer
 
-    def _note_standing(self) -> None:
+    def _note_membership(self) -> None:
         now_s = time.monotonic()
         if now_s - self._stood_s > _STANDING_EVERY_S:
             self._stood_s = now_s
@@ -184,11 +186,11 @@ class Membership:
         was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
         if was_deaf and self._is_deaf and self._has_another_answer():
             self._is_deaf = False
-            self._join_anew("of all clients only the one in the group has no answer from any broker")
+            self._rejoin("of all clients only the one in the group has no answer from any broker")
         self._asked_s = time.monotonic()
 
-    def _join_anew(self, why: str) -> None:
-        tell(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
+    def _rejoin(self, why: str) -> None:
+        log_event(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
         self._consumer.close()
         # A fenced member is not informed which partitions it lost.
         self._tell(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
@@ -233,7 +235,7 @@ class Membership:
         self._own |= {each.partition for each in places}
         self._tell(self._given, places)
 
-    def _on_taken(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _on_revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._own -= {each.partition for each in places}
         self._tell(self._taken, places)
         consumer.incremental_unassign(places)

@@ -84,7 +84,7 @@ class Operations:
                 at = None if table is None else table.here.at
                 if at is not None and at.offset >= offset and at.schemas >= schemas:
                     found.append({"partition": partition, "offset": at.offset, "schemas": at.schemas})
-                elif self._service.has(partition):
+                elif self._service.owns(partition):
                     waits = True
             if not waits or deadline.is_past:
                 return found
@@ -139,7 +139,7 @@ class Operations:
             table = self._service.table(partition)
             if table is not None and not (wait and table.lacking):
                 return {"partition": partition, "source": table.made_from}
-            if self._service.has(partition):
+            if self._service.owns(partition):
                 had_at = now
             elif now - had_at > GONE_S:
                 raise StorageError(f"partition {partition} went to another worker while its table was rebuilt; "

@@ -1,4 +1,4 @@
-"""One partition that a worker owns: its fetched records, which of them are decided, and the next step it makes."""
+"""One partition that a worker owns: its fetched records, the decided ones, and its next step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.table.batch import DecodedRecord, NotFolded
 from refold.streams.worker.advance import pass_over, redefine
 from refold.streams.worker.commit import DecidedRecords, PendingCommit
@@ -25,7 +25,7 @@ STEP_AGAIN_S = 2.0
 
 @dataclass(slots=True)
 class Counts:
-    """What one partition did since it was taken up."""
+    """Counters of one partition since its fold started in this process."""
 
     records: int = 0
     observations: int = 0
@@ -39,9 +39,9 @@ class Counts:
 
 
 class Partition:
-    """A partition that is folded. `take` takes records, `decide` and `step` make steps of them; `written` ends one.
+    """A partition that is folded. `receive` adds records, `decide` and `step` turn them into steps, `written` ends one.
 
-    now_s: any clock that does not go back. rebuild_s: how long it took to take the table up.
+    now_s: any clock that never goes back. rebuild_s: how long opening the table took.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Partition:
         self._uncommitted_from_s: float | None = None
         self._registry = registry
         self._decider = decider
-        self._waiting: deque[Raw | UnreadableOffsets] = deque()
+        self._waiting: deque[RawRecord | UnreadableOffsets] = deque()
         self._batch = DecidedRecords()
         self._pending: PendingCommit | None = None
         self._taken = self._next = table.here.at.offset
@@ -73,78 +73,78 @@ class Partition:
 
     @property
     def waits_for(self) -> str:
-        """Why a record could not be decided when last tried; empty where it could."""
+        """Why the next record could not be decided at the last attempt; empty if it could."""
         return "" if self.refused is None else str(self.refused)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether records wait that cannot be decided yet; more of them are not to be fetched."""
+        """Whether fetched records are undecided; then no more are fetched."""
         return bool(self._waiting)
 
     @property
     def damage(self) -> str:
-        """The damaged record at which it, or its table's indexes, wait; empty if there is none.
+        """The damaged record that blocks the partition or its indexes; empty without one.
 
-        A damaged old record comes before one that was to be fetched.
+        A damaged old record is named before one that is to be fetched.
         """
         met = self._damage or self._unread
         return str(met) if met is not None else self.table.damage
 
     @property
-    def _is_held_up(self) -> bool:
-        """Whether the next step could not be made for a damaged record, and it is not time to try again."""
+    def _is_blocked(self) -> bool:
+        """Whether a damaged record prevented the next step, and it is too early to retry."""
         return self._damage is not None and self._now_s() < self._step_again_s
 
     @property
     def decided(self) -> int:
-        """How many decided records the next step has; 0 while it waits at a damaged record."""
-        return 0 if self._is_held_up else len(self._batch)
+        """The number of decided records in the next step; 0 while a damaged record blocks it."""
+        return 0 if self._is_blocked else len(self._batch)
 
     @property
     def decided_bytes(self) -> int:
-        """How many bytes they are."""
+        """The size of these records in bytes."""
         return self._batch.size
 
     def reached_end(self, offset: int) -> None:
-        """The partition's end is at this offset, for now."""
+        """Note that the partition's end is at this offset for now."""
         self.end = offset
         self._unread = None
         self._is_at_end = self._was_at_end = True
         self.is_caught_up = self.is_caught_up or not self.lag
 
     def ends_at(self, offset: int) -> None:
-        """The partition is known to reach this offset."""
+        """Note that the partition reaches at least this offset."""
         self.end = max(self.end, offset)
 
     def receive(self, found: Fetched) -> bool:
-        """Take what was fetched. Returns whether it says more than where the partition ends."""
-        if isinstance(found, Raw):
+        """Add a fetched item. Returns False if it only reports the partition's end."""
+        if isinstance(found, RawRecord):
             self.take(found)
         elif isinstance(found, AtEnd):
             self.reached_end(found.offset)
             return False
         elif isinstance(found, DamagedRecord):
-            self.cannot_read(found)
+            self.note_unreadable(found)
         else:
             self.pass_over(found)
         return True
 
-    def take(self, raw: Raw) -> None:
-        """Take a fetched record."""
+    def take(self, raw: RawRecord) -> None:
+        """Add a fetched record."""
         self._waiting.append(raw)
         self._taken = raw.offset + 1
         self._unread = None
         self._is_at_end = False
 
     def pass_over(self, passed: UnreadableOffsets) -> None:
-        """Take offsets that are set aside and cannot be read."""
+        """Skip offsets that are set aside and cannot be read."""
         self._waiting.append(passed)
         self._taken = passed.end
         self._unread = None
         self._is_at_end = False
 
-    def cannot_read(self, error: DamagedRecord) -> None:
-        """The next batch cannot be read, until a record arrives or the end is reached."""
+    def note_unreadable(self, error: DamagedRecord) -> None:
+        """Note that the next batch cannot be read; cleared when a record arrives or the end is reached."""
         self._unread = error
         self._is_at_end = False
 
@@ -167,7 +167,7 @@ class Partition:
                 waiting.popleft()
                 self._next = raw.end
                 batch.passed += raw.end - raw.start
-                decided_ahead = iter(())  # it ended before these offsets
+                decided_ahead = iter(())  # the kernel's decisions ended before these offsets
                 continue
             if is_behind and self._needs_definitions(raw):
                 return
@@ -186,7 +186,7 @@ class Partition:
                 known, is_behind = len(self._registry), self._is_behind
                 decided_ahead = iter(())
                 if self._needs_definitions(raw):
-                    return  # its definition was found just now: apply that first
+                    return  # a new definition was read: apply it first
             waiting.popleft()
             self._next, self._recorded_at = raw.offset + 1, recorded_at
             batch.size += len(raw.value or b"")
@@ -196,7 +196,7 @@ class Partition:
                 batch.arrived.append(decided)
 
     def _decide_plain(self) -> list[DecodedRecord | None]:
-        """What the kernel decides of what waits, in its order; empty where it took all of it, as it usually does."""
+        """Return the kernel's decisions on the waiting records; empty if it decided all of them, the usual case."""
         found, size = self._decider.decide_plain(self._waiting, self._recorded_at)
         if not found or len(found) != len(self._waiting) or None in found:
             return found
@@ -208,8 +208,8 @@ class Partition:
         self._waiting.clear()
         return []
 
-    def _needs_definitions(self, raw: Raw) -> bool:
-        """Whether the record was written by a definition that is not taken up yet, or it is time to take some up."""
+    def _needs_definitions(self, raw: RawRecord) -> bool:
+        """Whether definitions must be applied before this record is decided."""
         schemas = self.table.here.at.schemas
         if schemas == len(self._registry):
             return False
@@ -225,12 +225,12 @@ class Partition:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is a step to make at once: definitions are to be taken up."""
-        return self._is_behind and not self.table.is_filling and not self._is_held_up
+        """Whether a step is due at once, because definitions are to be applied."""
+        return self._is_behind and not self.table.is_filling and not self._is_blocked
 
     @property
     def _is_behind(self) -> bool:
-        """Whether there are definitions that are not taken up."""
+        """Whether there are definitions that are not applied yet."""
         return self.table.here.at.schemas < len(self._registry)
 
     def step(self) -> PendingCommit | None:
@@ -238,7 +238,7 @@ class Partition:
 
         Also None if making it needs a damaged record (`damage`): it is retried after STEP_AGAIN_S.
         """
-        if self._is_held_up:
+        if self._is_blocked:
             return None
         batch = self._batch
         try:
@@ -270,21 +270,21 @@ class Partition:
                 return PendingCommit(self.number, redefine(self.table, version), ())
         return None
 
-    def awaits(self, step: PendingCommit) -> bool:
-        """Whether `step` is the last one that this partition made, and is not written yet.
+    def is_pending(self, step: PendingCommit) -> bool:
+        """Whether `step` is this partition's unwritten step.
 
-        False if the partition was taken up again since.
+        False if the partition was restarted since.
         """
         return self._pending is step
 
     def written(self, step: PendingCommit, deadletters: int | None) -> None:
-        """The step was emitted: put it into the table. deadletters: their next offset, where there are new ones."""
+        """Write an emitted step into the table. deadletters: their next offset, if there are new ones."""
         overlay = step.overlay
         if deadletters is not None:
             overlay.stored = replace(overlay.stored, deadletters=deadletters)
         self.table.write(overlay)
         self._pending = None
-        # Where records keep coming something always is on its way: who has seen the end since the last step keeps up.
+        # Under constant load something is always pending: seeing the end once since the last step counts as caught up.
         self.is_caught_up, self._was_at_end = self._was_at_end, self._is_at_end
         self._committed_at_s = self._now_s()
         self._uncommitted_from_s = self._committed_at_s if self.lag else None
@@ -298,7 +298,7 @@ class Partition:
 
     @property
     def lag(self) -> int:
-        """How many offsets are not folded yet. A partition's last offsets may hold nothing: then it is caught up."""
+        """The number of offsets that are not folded yet; 0 if only holes are left."""
         if self._is_at_end and not self._batch and not self._waiting and self._pending is None:
             return 0
         return max(self.end, self._taken) - self.table.here.at.offset
@@ -306,9 +306,9 @@ class Partition:
     def status(self) -> dict[str, Any]:
         """Return its status; sizes in bytes, times in seconds. From any thread.
 
-        lacking: records whose index entries may be missing yet. followed: how many records the table lagged when it was
-        taken up. last_commit_s: how long ago that was, None before the first one since then. uncommitted_s: for how
-        long there has been something to commit, and no commit.
+        lacking: records whose index entries may be missing. followed: how many records the table lagged when it was
+        opened. last_commit_s: the age of the last commit; None before the first one. uncommitted_s: for how long
+        records have been waiting for a commit.
         """
         at, lacking = self.table.here.at, self.table.lacking
         committed_at_s, uncommitted_from_s = self._committed_at_s, self._uncommitted_from_s

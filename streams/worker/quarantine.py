@@ -21,7 +21,7 @@ from refold.streams.worker.partition import Partition
 AGAIN_S = 10.0
 
 
-class Settling:
+class DamageWaits:
     """The partitions of one worker that wait at a damaged record while they are taken up. `of` is for any thread."""
 
     def __init__(self, rulings: Rulings) -> None:
@@ -51,5 +51,5 @@ class Settling:
         return [
             number
             for number, each in partitions.items()
-            if not each.table.look_aside(self._rulings.of(OBSERVATIONS, number))
+            if not each.table.matches_rulings(self._rulings.of(OBSERVATIONS, number))
         ]

@@ -12,7 +12,7 @@ from refold.avro.registry import TypeVersion
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.registry.ids import UnknownId
 from refold.streams.worker.start import Starter
-from refold.streams.worker.verdicts import Missing
+from refold.streams.worker.verdicts import MissingSchema
 
 _REASONS = {UnknownId.MISSING: "no_such_id", UnknownId.FOREIGN: "foreign_schema"}
 
@@ -25,7 +25,7 @@ class SchemaLookup:
         self._log = log
         self._starter = starter
 
-    def __call__(self, wire_id: int) -> Missing | None:
+    def __call__(self, wire_id: int) -> MissingSchema | None:
         """Look an id up.
 
         Returns:
@@ -45,16 +45,16 @@ class SchemaLookup:
             return self._of_pending(pending)
         unknown = self._log.unknown_id(wire_id)
         if unknown is None:
-            return Missing("no_such_id", f"the log has no schema with id {wire_id}")
-        return Missing(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
+            return MissingSchema("no_such_id", f"the log has no schema with id {wire_id}")
+        return MissingSchema(_REASONS[unknown], f"the log has no schema with id {wire_id}; {unknown.value}")
 
-    def _of_pending(self, version: TypeVersion) -> Missing:
+    def _of_pending(self, version: TypeVersion) -> MissingSchema:
         """A record by a pending version is held; if only a missing right keeps it from effect, the record waits."""
-        hindrance = self._log.schemas.hindrance(version)
-        if hindrance is None:
+        activation_blocker = self._log.schemas.activation_blocker(version)
+        if activation_blocker is None:
             raise RegistryUnavailable(
                 f"the version of {version.definition.name} at offset {version.offset} of `.schemas` is not activated: "
                 f"{self._starter.refused or 'another worker does it'}"
             )
         name = version.definition.name
-        return Missing("held", f"{name} is held: the version it was written by is pending: {hindrance}")
+        return MissingSchema("held", f"{name} is held: the version it was written by is pending: {activation_blocker}")

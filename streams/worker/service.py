@@ -44,7 +44,7 @@ from threading import Event
 from typing import Any
 
 from refold.avro.errors import DamagedRecord, StorageError, Unanswered
-from refold.streams.events import LetterLog, PassedLog, listed, tell
+from refold.streams.events import DeadLetterLog, SkippedRecordsLog, listed, log_event
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
@@ -52,17 +52,17 @@ from refold.streams.rocks.families import Memory
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.close_all import close_all
 from refold.streams.worker.commit import PendingCommit
-from refold.streams.worker.condition import CurrentCondition, Waits, WorkerCondition
+from refold.streams.worker.condition import CurrentCondition, StallLog, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
 from refold.streams.worker.partition import Partition
-from refold.streams.worker.quarantine import Settling
+from refold.streams.worker.quarantine import DamageWaits
 from refold.streams.worker.schema_lookup import SchemaLookup
 from refold.streams.worker.snapshots import Sealing
-from refold.streams.worker.standby import Standbys
+from refold.streams.worker.standby import StandbyTables
 from refold.streams.worker.start import Starter, Starting, close_started
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
@@ -116,9 +116,9 @@ class FoldService:
         watched = (log.topics.schemas, len(log.registry))
         self._fetcher = Fetcher(log.clients, log.topics.observations, log.unreadable, watched)
         self._sealing = Sealing(log, clock_ms)
-        self._standbys = Standbys(log, self._starter) if config.is_standby else None
-        self._waits = Waits("partition")
-        self._settling = Settling(log.registry.rulings)
+        self._standbys = StandbyTables(log, self._starter) if config.is_standby else None
+        self._waits = StallLog("partition")
+        self._settling = DamageWaits(log.registry.rulings)
         self._membership: Membership | None = None
         self._clock_ms = clock_ms
         self._watch = BrokerWatch(log.clients, log.topics, parse_url(config.url), log.partitions, clock_ms)
@@ -126,8 +126,8 @@ class FoldService:
         self._folder = FolderCondition(config.folder, clock_ms)
         self._failure = ""
         self._folder_looked_s = now_s()
-        self._letters = LetterLog(_log)
-        self._passed = PassedLog(_log)
+        self._letters = DeadLetterLog(_log)
+        self._passed = SkippedRecordsLog(_log)
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
 
@@ -148,7 +148,7 @@ class FoldService:
             found[number] = {"state": "folding", **own, **self._sealing.status(number, own["offset"])}
         return found
 
-    def around(self) -> WorkerCondition:
+    def condition(self) -> WorkerCondition:
         """Return the condition of brokers, group and folder, and the skipped records."""
         seen = self._watch.now
         group = None if self._group is None else self._group.now
@@ -176,7 +176,7 @@ class FoldService:
         found = self._partitions.get(partition)
         return None if found is None else found.table
 
-    def has(self, partition: int) -> bool:
+    def owns(self, partition: int) -> bool:
         """Whether a partition is this worker's: folded, or being taken up; for a moment between the two it is not."""
         return partition in self._starting or partition in self._partitions
 
@@ -198,45 +198,45 @@ class FoldService:
             self._run(folder)
 
     def _run(self, folder: DataFolder) -> None:
-        tell(_log, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
+        log_event(_log, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
         try:
             self._emitter.fence(self._stopping.is_set)
             if self._standbys is not None:
                 self._standbys.warm(self._stopping.is_set)
             self._group = CurrentCondition(self._clock_ms, f"it is not a member of its group {self._log.topics.group}")
             self._membership = Membership(
-                self._log.clients, GroupMember.of_fold(self._log.topics, self._config), self._given, self._taken,
-                self._note_standing, self._is_alone, self.was_outage_within,
+                self._log.clients, GroupMember.of_fold(self._log.topics, self._config), self._start_partitions,
+                self._release_partitions, self._note_membership, self._is_alone, self.was_outage_within,
             )  # fmt: skip
             while not self._stopping.is_set():
-                self._look_at(folder)
-                self._turn(self._membership)
-            tell(_log, "draining", partitions=listed(self._partitions))
+                self._check_folder(folder)
+                self._run_once(self._membership)
+            log_event(_log, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
         except BaseException as problem:  # whatever it is, the partitions are given up in order
             reason = folder.reason(problem, self._tables())
             # Said by the pages at once: giving everything up takes a while.
             self._failure = str(reason) or type(reason).__name__
-            tell(_log, "failed", logging.ERROR, why=self._failure)
+            log_event(_log, "failed", logging.ERROR, why=self._failure)
             self._has_ended.set()
             try:
                 self._close()
             except Exception as further:  # the first one is the reason
-                tell(_log, "failed_further", logging.WARNING, why=further)
+                log_event(_log, "failed_further", logging.WARNING, why=further)
             if reason is problem:
                 raise
             raise reason from problem
         self._has_ended.set()
         self._close()
-        tell(_log, "drained")
+        log_event(_log, "drained")
 
-    def _look_at(self, folder: DataFolder) -> None:
+    def _check_folder(self, folder: DataFolder) -> None:
         """From time to time, check that the tables' folders exist and have room, and which records are skipped."""
         if self._now_s() - self._folder_looked_s > FOLDER_EVERY_S:
             folder.require_there(self._tables())
             self._folder.now()
-            self._passed.look("foreign_records", self._log.foreign())
-            self._passed.look("damaged_records", self._log.passed_over())
+            self._passed.update("foreign_records", self._log.foreign())
+            self._passed.update("damaged_records", self._log.passed_over())
             self._folder_looked_s = self._now_s()
 
     def _tables(self) -> Iterator[Path]:
@@ -250,28 +250,28 @@ class FoldService:
         """
         return not self._emitter.is_fenced() or self.was_outage_within()
 
-    def _note_standing(self, is_in: bool) -> None:
+    def _note_membership(self, is_in: bool) -> None:
         """Whether it is a member of its group."""
         assert self._group is not None
         group = self._log.topics.group
         before = self._group.note(is_in, "" if is_in else f"it is not a member of its group {group}")
         if before is not None:
             level = logging.INFO if is_in else logging.WARNING
-            tell(_log, "group_joined" if is_in else "group_lost", level, group=group,
-                 after_s=round(before.seconds(self._clock_ms()), 1))  # fmt: skip
+            log_event(_log, "group_joined" if is_in else "group_lost", level, group=group,
+                      after_s=round(before.seconds(self._clock_ms()), 1))  # fmt: skip
 
-    def _turn(self, membership: Membership) -> None:
-        self._letters.look()
+    def _run_once(self, membership: Membership) -> None:
+        self._letters.flush_if_due()
         self._emitter.begin()
         if self._standbys is not None:
             self._standbys.check()
         membership.serve()
-        self._recover_asked()
-        self._begin_started()
+        self._recover_requested()
+        self._begin_folding()
         self._follow_definitions()
         if unsettled := self._settling.unsettled(self._partitions):
-            self._take_up_anew(unsettled)
-        self._take_records(self._patience_s())
+            self._restart_partitions(unsettled)
+        self._take_records(self._fetch_timeout_s())
         if self._is_due():
             self._commit(membership)
 
@@ -293,7 +293,7 @@ class FoldService:
         for number in fetched:
             self._partitions[number].ends_at(self._fetcher.end_of(number))
 
-    def _patience_s(self) -> float:
+    def _fetch_timeout_s(self) -> float:
         """How long to wait for records."""
         if any(each.is_due for each in self._partitions.values()):
             return 0
@@ -336,10 +336,10 @@ class FoldService:
         stopping_from_s: float | None = None
         while steps:
             try:
-                lettered = self._emitted(steps, membership)
+                lettered = self._emit(steps, membership)
             except NotEmitted:
                 membership.serve(IDLE_S)
-                steps = [step for step in steps if self._still_has(step)]
+                steps = [step for step in steps if self._still_owns(step)]
                 if self._stopping.is_set():
                     stopping_from_s = stopping_from_s or self._now_s()
                     if self._now_s() - stopping_from_s > self._config.transaction_ms / 1000:
@@ -349,18 +349,18 @@ class FoldService:
                         ) from None
                 continue
             except Undecided:
-                self._take_up_anew([step.partition for step in steps])
+                self._restart_partitions([step.partition for step in steps])
                 return
             for step in steps:
                 for verdict in step.verdicts:
-                    self._letters.tell(step.partition, verdict.offset, verdict.reason)
+                    self._letters.log(step.partition, verdict.offset, verdict.reason)
                 partition = self._partitions[step.partition]
                 begin = partition.table.here.at.offset
                 partition.written(step, lettered.get(step.partition))
                 self._sealing.committed(step.partition, begin, step.overlay)
             return
 
-    def _emitted(self, steps: Sequence[PendingCommit], membership: Membership) -> dict[int, int]:
+    def _emit(self, steps: Sequence[PendingCommit], membership: Membership) -> dict[int, int]:
         """Emit steps, and meanwhile fetch and decide the records of the next batch; see `Emitter.emit`."""
         emission = self._emitting.submit(self._emitter.emit, steps, membership.metadata)
         try:
@@ -370,9 +370,9 @@ class FoldService:
             wait([emission])
         return emission.result()
 
-    def _still_has(self, step: PendingCommit) -> bool:
+    def _still_owns(self, step: PendingCommit) -> bool:
         partition = self._partitions.get(step.partition)
-        return partition is not None and partition.awaits(step)
+        return partition is not None and partition.is_pending(step)
 
     # Definitions
 
@@ -386,25 +386,25 @@ class FoldService:
 
     # Partitions
 
-    def _given(self, numbers: Iterable[int]) -> None:
+    def _start_partitions(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         if numbers:
-            tell(_log, "partitions_taken", partitions=listed(numbers))
+            log_event(_log, "partitions_taken", partitions=listed(numbers))
         for number in numbers:
             if self._standbys is not None:
-                self._standbys.leave(number)
+                self._standbys.release(number)
             starting = self._starting[number] = Starting()
             starting.table = self._pool.submit(self._start, number, starting)
 
     def _start(self, number: int, starting: Starting) -> PartitionTable:
         begun_s = self._now_s()
         if self._standbys is not None:
-            self._standbys.await_left(number, starting.cancelled.is_set)
+            self._standbys.await_closed(number, starting.cancelled.is_set)
         table = self._starter.start(number, starting.cancelled.is_set)
         starting.took_s = self._now_s() - begun_s
         return table
 
-    def _begin_started(self) -> None:
+    def _begin_folding(self) -> None:
         for number, starting in list(self._starting.items()):
             if starting.table is not None and starting.table.done():
                 if starting.again_at_s is not None:
@@ -434,14 +434,14 @@ class FoldService:
                 self._sealing.begin(number, table)
                 # What a table was made again from, where it was.
                 rebuilt = table.made_from or None
-                tell(_log, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
-                     offset=table.here.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
-                     made_from=rebuilt)  # fmt: skip
+                log_event(_log, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
+                          offset=table.here.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
+                          made_from=rebuilt)  # fmt: skip
 
-    def _taken(self, numbers: Iterable[int]) -> None:
+    def _release_partitions(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         if numbers:
-            tell(_log, "partitions_lost", partitions=listed(numbers))
+            log_event(_log, "partitions_lost", partitions=listed(numbers))
         close_all(partial(self._drop, number) for number in numbers)
 
     def _drop(self, number: int) -> None:
@@ -453,7 +453,7 @@ class FoldService:
                 starting.table.add_done_callback(close_started)
         self._end_folding(number)
         if self._standbys is not None:
-            self._standbys.take(number)
+            self._standbys.follow(number)
 
     def _end_folding(self, number: int) -> None:
         partition = self._partitions.pop(number, None)
@@ -462,27 +462,27 @@ class FoldService:
             self._waits.forget(number)
             close_all([partial(self._fetcher.end, number), partition.table.close])
 
-    def _take_up_anew(self, numbers: Iterable[int]) -> None:
+    def _restart_partitions(self, numbers: Iterable[int]) -> None:
         """Close tables, as when the group revokes them, and take them up again: the log records their positions."""
         for number in numbers:
             self._end_folding(number)
-        self._given(numbers)
+        self._start_partitions(numbers)
 
-    def _recover_asked(self) -> None:
+    def _recover_requested(self) -> None:
         """Between two batches: close the tables, as when the group revokes them, and take the partitions up again."""
         while not self._to_recover.empty():
             asked, numbers = self._to_recover.get(), list(self._partitions)
             for number in numbers:
                 self._end_folding(number)
                 shutil.rmtree(self._config.folder / str(number))
-            self._given(numbers)
+            self._start_partitions(numbers)
             asked.set_result(numbers)
 
     def _close(self) -> None:
         """Give everything up, as far as that succeeds, and leave the group; the first failure is raised in the end."""
-        close_all(self._closings())
+        close_all(self._cleanup_calls())
 
-    def _closings(self) -> Iterator[Callable[[], object]]:
+    def _cleanup_calls(self) -> Iterator[Callable[[], object]]:
         yield self._letters.end
         yield self._sealing.stop_soon
         if self._standbys is not None:

@@ -27,7 +27,7 @@ from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partition import partition_of, placed
-from refold.streams.rocks.scan import Pinned
+from refold.streams.rocks.scan import FamilySnapshot
 from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.garbage import Collected
@@ -41,7 +41,7 @@ from refold.streams.worker.table import PartitionTable
 
 EVERY_MS = 10_000
 PACE = Pace(share=0.15, unsealed_max=100_000)
-# What is read for a base is handed on in parts, and held until then as fetched, unpacked and taken: a little is enough.
+# A base is read in parts, and each part is in memory as fetched, unpacked and decoded: a small read-ahead is enough.
 AHEAD_KB = 2 << 10
 
 _log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ _log = logging.getLogger(__name__)
 class _Held:
     """A partition that is folded here.
 
-    begun_at: the offset where that began. commits: how many of its steps were committed. fenced_at: how many there
-    were when another process was found to write its snapshots; None where that is not so.
+    begun_at: the offset where its fold began. commits: the number of its committed steps. fenced_at: that number when
+    this process found that it was fenced; None if it is not.
     """
 
     def __init__(self, table: PartitionTable) -> None:
@@ -62,7 +62,7 @@ class _Held:
 
 
 class Sealing:
-    """Seals what one worker folds, in a thread. The fold says what it does by `begin`, `committed`, `end`."""
+    """Seals the partitions of one worker, in a thread. The fold reports by `begin`, `committed` and `end`."""
 
     def __init__(self, log: KafkaLog, clock_ms: Callable[[], int]) -> None:
         """clock_ms: milliseconds since 1970."""
@@ -76,7 +76,7 @@ class Sealing:
         self._store = KafkaSnapshotStore(
             log.clients, log.topics, log.manifests, log.offsets, self._reading, self._undecided, owns=self._owns
         )
-        sealer = ProcessSealer(self._store, log.log_id, log.partitions, runtime.give_back)
+        sealer = ProcessSealer(self._store, log.log_id, log.partitions, runtime.release_freed_memory)
         self._sizes: dict[int, dict[Epoch, int]] = {}
         self._is_stopping = False
         self._snapshotter = Snapshotter(
@@ -84,53 +84,53 @@ class Sealing:
             touched=self._touched, pace=PACE,
         )  # fmt: skip
 
-    # Of the fold
+    # Called by the fold
 
     def begin(self, partition: int, table: PartitionTable) -> None:
-        """The fold of a partition begins."""
+        """Report that the fold of a partition begins."""
         self._held[partition] = _Held(table)
         self._snapshotter.wake()
 
     def committed(self, partition: int, begin: int, step: Overlay) -> None:
-        """A step that began at this offset was committed, and is in the table."""
+        """Report that a step that began at this offset is committed and in the table."""
         held, end = self._held[partition], step.stored.at.offset
         if end > begin:
-            self._touched.tell(partition, begin, end, [(change.placed, change.state) for change in step.changes])
+            self._touched.add(partition, begin, end, [(change.placed, change.state) for change in step.changes])
         elif step.changes:  # by another definition: after it a whole base is sealed
             self._touched.end(partition)
         held.commits += 1
         self._snapshotter.folded(end - begin, partition)
 
     def end(self, partition: int) -> None:
-        """The partition is given up; its table may be closed now."""
+        """Report that a partition is released; afterwards its table may be closed."""
         if self._held.pop(partition, None) is not None:
             self._touched.end(partition)
             self._snapshotter.wake()
 
     def stop_soon(self) -> None:
-        """Seal no more, without waiting."""
+        """Stop sealing, without waiting."""
         self._is_stopping = True
         self._snapshotter.stop_soon()
 
     def close(self) -> None:
-        """Seal no more; returns when the thread has ended and what it had open is aborted."""
+        """Stop sealing; returns when the thread has ended and its open transactions are aborted."""
         self.stop_soon()
         self._snapshotter.stop()
         self._store.close()
         self._undecided.close()
         self._reading.close()
 
-    # Of any thread
+    # Called by any thread
 
     def status(self, partition: int, folded_to: int) -> dict[str, int]:
-        """How many bytes a partition's snapshots have, and how many offsets they lag the fold."""
+        """Return the size of a partition's snapshots in bytes, and how many offsets they lag the fold."""
         lag = max(0, folded_to - self.sealed_to(partition))
         return {"snapshot_bytes": self.size_bytes(partition), "snapshot_lag": lag}
 
     def size_bytes(self, partition: int) -> int:
-        """How much was written for the epochs of a partition that stand, as far as this process has seen them."""
+        """Return the bytes written for a partition's existing epochs, as far as this process has seen them."""
         known = self._sizes.get(partition, {})
-        # Of a manifest nothing ever changes, so each is read once.
+        # Manifests never change, so each is read once.
         sizes = {each: known[each] if each in known else self._size(each) for each in self._store.epochs(partition)}
         self._sizes[partition] = sizes
         return sum(sizes.values())
@@ -145,12 +145,16 @@ class Sealing:
         except CorruptionError:  # damaged, for verify to name; or removed just now
             return 0
 
-    # Of whoever asks
+    # Commands
 
     def seal(self, pinned_at: int | None) -> dict[int, Epoch | None]:
-        """Seal an epoch of what is folded here, and with pinned_at (milliseconds) keep it for ever, durable on return.
+        """Seal an epoch of each partition folded here, durable on return. pinned_at (milliseconds): also pin it.
 
-        By partition; None where nothing is recorded. StorageError where one of them cannot be sealed at this moment.
+        Returns:
+            The epochs by partition; None for a partition without records.
+
+        Raises:
+            StorageError: One of them cannot be sealed at the moment.
         """
         partitions = sorted(self._held)
         sealed = {each.epoch.partition: each.epoch for each in self._snapshotter.seal(pinned_at)}
@@ -163,9 +167,10 @@ class Sealing:
         return {partition: sealed.get(partition) for partition in partitions}
 
     def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> list[Epoch]:
-        """Keep those of some epochs that are of a partition here; pinned_at None: no longer than others. Returns them.
+        """Pin the given epochs of partitions folded here, or unpin them if pinned_at is None; return these epochs.
 
-        InputError, and none is pinned, where one is not there.
+        Raises:
+            InputError: One of them does not exist; none is pinned.
         """
         own = [epoch for epoch in epochs if self._owns(epoch.partition)]
         if pinned_at is None:
@@ -175,10 +180,10 @@ class Sealing:
         return own
 
     def collect(self, *, dry_run: bool, damaged: bool) -> list[Collected]:
-        """Collect garbage of what is folded here, or say what would be collected."""
+        """Collect garbage of the partitions folded here; with dry_run, only report it."""
         return self._snapshotter.collect(dry_run=dry_run, damaged=damaged)
 
-    # Of the thread
+    # The thread
 
     def _owns(self, partition: int) -> bool:
         held = None if self._is_stopping else self._held.get(partition)
@@ -188,7 +193,7 @@ class Sealing:
         return [each for each in sorted(self._held) if self._owns(each)]
 
     def _prepare(self) -> None:
-        """Let go of what was given up or fenced, and take what is held."""
+        """Drop the snapshots of released and fenced partitions, and take over those of owned ones."""
         for partition in self._store.taken:
             held = self._held.get(partition)
             self._note_fenced(partition, held)
@@ -232,7 +237,7 @@ class Sealing:
             except RefoldError:
                 if self._held.get(partition) is held:
                     raise
-                continue  # given up, and closed, just now
+                continue  # it was released and closed meanwhile
             if found is None:
                 continue
             stored, states = found
@@ -244,8 +249,8 @@ class Sealing:
                 states.release()
                 self._note_fenced(partition, held)
 
-    def _pinned(self, partition: int, held: _Held) -> tuple[StoredPosition, Pinned] | None:
-        """Where a table stands, and its states there; None where there is nothing to seal."""
+    def _pinned(self, partition: int, held: _Held) -> tuple[StoredPosition, FamilySnapshot] | None:
+        """Return a table's position and its states at it; None if there is nothing to seal."""
         while self._held.get(partition) is held:
             stored = read_stored(held.database)
             if stored is None or stored.at.offset == 0 or stored.at.place > 0:
@@ -274,7 +279,7 @@ class Sealing:
         return dict.fromkeys(map(placed, self._named(stored, start)), b"") if known is None else known
 
     def _named(self, stored: StoredPosition, start: int) -> Iterator[str]:
-        """The entities that keys name. One that a record with a verdict names is looked at in vain, no more."""
+        """Yield the entities that record keys name. Keys of dead letters are included; they change nothing."""
         place = TopicPlace(self._log.topics.observations, stored.partition)
         for raw in self._reading.records(place, start, stored.at.offset):
             if not self._owns(stored.partition):

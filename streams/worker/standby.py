@@ -1,24 +1,24 @@
-"""Warm tables of the partitions that other workers fold, so that one which takes over finds little left to do.
+"""Warm tables of partitions that other workers own, so that this worker can take them over quickly.
 
-A worker with `--standby` is a member of the group like any other, and may be given any partition. Beside its fold, a
-thread keeps the tables of all partitions that it does not have:
+A worker with `--standby` is an ordinary member of the group and may be assigned any partition. In addition to its
+fold, a thread keeps tables of all partitions that it does not own:
 
-1. Before it joins the group, every table is brought to where the partition is decided, WARM_PASSES times: others fold
-   its share on meanwhile, and what is left after the second time is what they folded during it. However fast they
-   are, that comes to an end.
-2. Then, every EVERY_S: see what the group's committed offsets say, each with its point (fold_position.py) and with the
-   verdicts below it. A transaction under way is not waited for: the offsets before it will do.
-3. The table of each partition is brought to that point, as at a start (start.py): one that is lost is made again
-   there, one that is behind follows, and nothing is emitted. So it never is past what was emitted.
-4. When the group gives this worker the partition, its following ends between two writes and its table is closed. From
-   there on it is a start like any other, which finds the table behind by what was committed since 2.
-5. When the group takes the partition away again, the fold closes its table, and it is followed from there.
+1. Before it joins the group, every table is folded up to its partition's emitted point, WARM_PASSES times. Other
+   workers continue to fold during the first pass, so the second pass folds only what was emitted during the first.
+   The number of passes is fixed, so this ends.
+2. Then, every EVERY_S, read the group's committed offsets, each with its point (fold_position.py) and the verdicts
+   below it. Open transactions are not waited for: the offsets before them are used.
+3. Advance the table of each partition to that point, as at a start (start.py): a lost table is remade, an older table
+   catches up, and nothing is emitted. A table is therefore never past the emitted point.
+4. When the group assigns the partition to this worker, following stops between two writes and the table is closed.
+   The fold then starts as usual, and its table lacks only what was committed since step 2.
+5. When the group revokes the partition, the fold closes its table, and following resumes from there.
 
-Nothing here has a producer, commits an offset or seals an epoch. A table has one writer, in this process the thread or
-the fold; other processes are kept away from the whole data folder (data_folder.py).
+This module has no producer, commits no offset and seals no epoch. A table has one writer: in this process the thread
+or the fold; the lock of the data folder (data_folder.py) excludes other processes.
 
-What may pass, as a broker that does not answer, is tried again and said in the status. What does not, as a table of
-another log or one that is past the end of this one, ends the worker.
+Temporary errors, such as a broker that does not answer, are retried and shown in the status. Permanent errors, such
+as a table of another log or one past the end of this log, end the worker.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from threading import Condition, Event, Thread
 from typing import Any
 
 from refold.avro.errors import CorruptionError, DamagedRecord, LockedError, StorageError
-from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of
+from refold.streams.log.kafka.fold_position import BEGIN, PartitionPoint, committed_point_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.worker.condition import Waits
+from refold.streams.worker.condition import StallLog
 from refold.streams.worker.start import Cancelled, Starter
 from refold.streams.worker.table import PartitionTable
 
@@ -41,17 +41,17 @@ WARM_PASSES = 2
 _LOOK_S = 0.1
 
 
-class Standbys:
-    """Keeps the tables of the partitions that the fold has not. The fold says what it does by the first methods."""
+class StandbyTables:
+    """Keeps the tables of the partitions that the fold does not own. The fold reports changes by the first methods."""
 
     def __init__(self, log: KafkaLog, starter: Starter) -> None:
         self._log = log
         self._starter = starter
         self._tables: dict[int, PartitionTable] = {}
-        self._aims: dict[int, Reached] = {}
+        self._aims: dict[int, PartitionPoint] = {}
         self._reached: set[int] = set()
-        self._waits = Waits("standby of partition")
-        # Guarded by the condition: what the fold has, and whose tables are open or being opened here.
+        self._waits = StallLog("standby of partition")
+        # Guarded by the condition: the partitions of the fold, and those whose tables are open or being opened here.
         self._moved = Condition()
         self._folded: set[int] = set()
         self._open: set[int] = set()
@@ -60,55 +60,55 @@ class Standbys:
         self._problem: Exception | None = None
         self._thread = Thread(target=self._run, name="refold-standby", daemon=True)
 
-    # Of the fold
+    # Called by the fold
 
     def warm(self, is_stopping: Callable[[], bool]) -> None:
-        """Begin, and return when step 1 is done."""
+        """Start the thread, and return when step 1 is done."""
         self._thread.start()
         while not self._is_warm.wait(_LOOK_S) and not is_stopping():
             pass
         self.check()
 
     def check(self) -> None:
-        """Raise what ended the following."""
+        """Raise the error that ended the thread, if any."""
         if self._problem is not None:
             raise self._problem
 
-    def leave(self, partition: int) -> None:
-        """The fold has the partition from now on."""
+    def release(self, partition: int) -> None:
+        """Stop following a partition, which the fold owns from now on."""
         with self._moved:
             self._folded.add(partition)
             self._moved.notify_all()
 
-    def await_left(self, partition: int, is_cancelled: Callable[[], bool]) -> None:
-        """Return when the table is closed here. Cancelled where it is not wanted any more."""
+    def await_closed(self, partition: int, is_cancelled: Callable[[], bool]) -> None:
+        """Return when this thread has closed the table. Raises Cancelled if the caller is cancelled."""
         with self._moved:
             while partition in self._open:
                 if is_cancelled():
                     raise Cancelled
                 self._moved.wait(_LOOK_S)
 
-    def take(self, partition: int) -> None:
-        """The fold has given the partition up."""
+    def follow(self, partition: int) -> None:
+        """Follow a partition that the fold released."""
         with self._moved:
             self._folded.discard(partition)
 
     def stop_soon(self) -> None:
-        """Follow no more, without waiting."""
+        """Ask the thread to stop, without waiting."""
         with self._moved:
             self._is_stopping = True
             self._moved.notify_all()
 
     def close(self) -> None:
-        """Follow no more; returns when all tables are closed."""
+        """Stop the thread; returns when all tables are closed."""
         self.stop_soon()
         if self._thread.ident is not None:
             self._thread.join()
 
-    # Of any thread
+    # Called by any thread
 
     def status(self) -> dict[int, dict[str, Any]]:
-        """By partition how its table stands; lag: offsets that are decided and not folded here."""
+        """Return the status of each table by partition. lag: offsets that are emitted and not folded here."""
         found = {}
         for number, aim in list(self._aims.items()):
             if number in self._folded:
@@ -127,7 +127,7 @@ class Standbys:
             }
         return found
 
-    # Of its own
+    # The thread
 
     def _run(self) -> None:
         passes = 0
@@ -146,7 +146,7 @@ class Standbys:
             self._is_warm.set()
 
     def _rest(self, duration_s: float) -> None:
-        """Wait, letting go meanwhile of what the fold takes."""
+        """Wait; meanwhile close the tables of partitions that the fold takes over."""
         until_s = time.monotonic() + duration_s
         while not self._is_stopping and (left_s := until_s - time.monotonic()) > 0:
             with self._moved:
@@ -154,18 +154,18 @@ class Standbys:
             self._close_folded()
 
     def _pass(self) -> None:
-        """Bring every table to where its partition is decided by now."""
+        """Advance every table to its partition's present emitted point."""
         of_all = self._tried(self._starter.refresh)
         for number in range(self._log.partitions):
             self._waits.note(number, of_all or self._tried(partial(self._follow, number)))
 
     def _tried(self, call: Callable[[], None]) -> str:
-        """Why it could not be done now; empty where it was."""
+        """Return the reason why a call failed temporarily; empty if it succeeded."""
         try:
             call()
         except StorageError as error:
-            # Before it is in the group it is a start, which ends the worker.
-            if isinstance(error, DamagedRecord):  # waited for, as by the fold (quarantine.py)
+            # Before the worker joins its group, an error ends it, as at any start.
+            if isinstance(error, DamagedRecord):  # retried, as by the fold (quarantine.py)
                 return str(error)
             if isinstance(error, (CorruptionError, LockedError)) or not self._is_warm.is_set():
                 raise
@@ -173,22 +173,22 @@ class Standbys:
         return ""
 
     def _follow(self, number: int) -> None:
-        aim = committed_of(*self._log.committed(number)) or BEGIN
+        aim = committed_point_of(*self._log.committed(number)) or BEGIN
         with self._moved:
             if self._is_stopping or number in self._folded:
                 return
             self._open.add(number)
         self._aims[number] = aim
 
-        def go_on() -> None:
+        def check_cancelled() -> None:
             if self._is_stopping or number in self._folded:
                 raise Cancelled
             self._close_folded(but=number)
 
         try:
             if number not in self._tables:
-                self._tables[number] = self._starter.open(number, go_on)
-            self._starter.bring(self._tables[number], number, aim, go_on)
+                self._tables[number] = self._starter.open(number, check_cancelled)
+            self._starter.advance_to(self._tables[number], number, aim, check_cancelled)
             self._reached.add(number)
         except Cancelled:
             self._close(number)
@@ -198,14 +198,14 @@ class Standbys:
         self._close_folded()
 
     def _close_folded(self, but: int | None = None) -> None:
-        """Close what the fold has by now, without the table that is at work."""
+        """Close the tables that the fold owns by now, except the one in use."""
         with self._moved:
             folded = self._folded & self._open
         for number in folded - {but}:
             self._close(number)
 
     def _close(self, number: int) -> None:
-        """Let go of a table, and say so."""
+        """Close a table, and notify the fold."""
         self._reached.discard(number)
         table = self._tables.pop(number, None)
         if table is not None:

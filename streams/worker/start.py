@@ -1,23 +1,21 @@
-"""Takes up a partition: finds the point up to which it is emitted, and brings its table there, emitting nothing.
+"""Starts a partition: finds its emitted point, and advances its table to that point without emitting.
 
-Before that, once a process: fence (`Emitter.fence`), so that nothing of an earlier process of this id is under way.
+Before that, once in a process: fence (`Emitter.fence`), so that no transaction of an earlier process of this id is
+open.
 
 1. Read the group's committed offset, a stable one: this waits for offsets in an open transaction.
-2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends. Whatever another process produced
-   here is committed or aborted by then, and what it does later is refused (emission.py).
-3. Step back from those ends, in doubling ranges, to the last committed record that a worker wrote; the end may be
-   markers, aborted records and records of others. Its headers say through where the partition was emitted.
+2. Wait until the last stable offsets of `.changes` and `.deadletters` are their ends. Everything that another process
+   produced is committed or aborted by then, and its later writes are refused (emission.py).
+3. Search back from those ends, in doubling ranges, for the last committed record of a worker; the end may consist of
+   markers, aborted records and foreign records. Its headers have the emitted point.
 4. The emitted point is the greatest of the committed point and those two: committed offsets expire.
-5. Open the table. A lost table is rebuilt at that point. So is one that leaves out other observations
-   than those that are set aside by now; if a ruling comes meanwhile, it is rebuilt again.
-6. Fold the log from the table's point to exactly the emitted point, emitting nothing. Definitions are taken up where
-   they were (advance.py), and records with verdicts are left out, because a verdict is final.
+5. Open the table. A lost table is rebuilt at that point, by the code of a rebuild: the nearest snapshot and the records
+   after it (streams/table/recovery.py); its indexes are filled in the background. A table that does not match the
+   current rulings is also rebuilt, and again if a ruling is recorded meanwhile.
+6. Fold the log from the table's point to exactly the emitted point, emitting nothing. Definitions are applied at their
+   points (advance.py), and records with verdicts are left out, because a verdict is final.
+
 Then the fold continues from there.
-
-Rebuild a partition's lost table with the code of a rebuild: the nearest snapshot and the records after it.
-
-The steps are those of streams/table/recovery.py. The table is then at the emitted point, folding continues at once, and
-the indexes are filled in the background.
 """
 
 from __future__ import annotations
@@ -35,13 +33,19 @@ from confluent_kafka import KafkaException
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.avro.quarantine import OBSERVATIONS
 from refold.streams.cut import Cut
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.held_types import held_types
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.committed import CommittedOffsets
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
-from refold.streams.log.kafka.fold_position import BEGIN, Reached, committed_of, emitted_of, is_emitted
+from refold.streams.log.kafka.fold_position import (
+    BEGIN,
+    PartitionPoint,
+    committed_point_of,
+    emitted_point_of,
+    is_emitted,
+)
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.recorded_at import Times
@@ -57,11 +61,12 @@ from refold.streams.worker.table import GONE, PartitionTable, open_database, usa
 
 
 def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, go_on: Callable[[], None]) -> int:
-    """Rebuild the table at the point of `stored`, with its totals counted; the database's content is removed.
+    """Rebuild the table at the point of `stored`, and count its totals; the database's content is removed.
 
-    Returns how many records were folded for that.
+    Returns:
+        The number of records that were folded.
     """
-    at = Reached(stored.at.offset, stored.at.schemas)
+    at = PartitionPoint(stored.at.offset, stored.at.schemas)
     made = [stored]
 
     def put_totals(rebuilt: Rebuilt, write: WriteSet) -> None:
@@ -88,13 +93,13 @@ _log = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
-    """The partition was taken away, or the worker is stopping."""
+    """The group revoked the partition, or the worker is stopping."""
 
 
 class Starting:
-    """A partition that is being taken up by a thread.
+    """A partition that a thread is starting.
 
-    took_s: how long that took, once it is done. again_at_s: when it is tried again, where no broker answered.
+    took_s: how long that took, once it is done. again_at_s: when to retry, if no broker answered.
     """
 
     def __init__(self) -> None:
@@ -105,19 +110,19 @@ class Starting:
 
 
 def close_started(table: Future[PartitionTable]) -> None:
-    """Let go of what was taken up in vain."""
+    """Close the table of a start that is no longer needed."""
     if table.cancelled():
         return
     problem = table.exception()
     if problem is None:
         table.result().close()
     elif not isinstance(problem, Cancelled):
-        # Its next owner meets the same, or this worker ends by it: said there.
-        _log.info("a partition that was given up could not be taken up: %s", problem)
+        # The next owner gets the same error, or it ends this worker: it is reported there.
+        _log.info("a released partition could not be started: %s", problem)
 
 
 class Starter:
-    """Takes partitions up, several at a time, each in its own thread."""
+    """Starts partitions, several at a time, each in its own thread."""
 
     def __init__(self, log: KafkaLog, folder: Path, memory: Memory) -> None:
         self._log = log
@@ -126,14 +131,14 @@ class Starter:
         self._memory = memory
         self._lock = Lock()
         self.refused = ""
-        """Why this worker could not write an activation when it last tried; empty where nothing kept it from that."""
+        """Why this worker could not write an activation at the last attempt; empty if it could."""
         self._refused_at_s = 0.0
         self.held = 0
         """How many types are held."""
         self._counted = 0
 
     def refresh(self) -> None:
-        """See what the log holds by now, and activate the versions whose code is here; one thread at a time."""
+        """Refresh the log, and activate the versions whose code is registered here; one thread at a time."""
         with self._lock:
             self._log.refresh()
             self._activate()
@@ -142,27 +147,27 @@ class Starter:
 
     @property
     def is_to_ask_again(self) -> bool:
-        """Whether it is time to try again to write what was refused to this worker, or not taken."""
+        """Whether it is time to retry an activation that could not be written."""
         return bool(self.refused) and time.monotonic() - self._refused_at_s > REFUSED_RETRY_S
 
     def _activate(self) -> None:
-        """Begin activations where the log has none, and activate (activations.py).
+        """Start activations if the log has none, and activate (activations.py).
 
-        A worker that may not write that folds on, and says what it lacks: only pending versions wait for it.
+        A worker without the right to write them continues to fold, and names the right: only pending versions wait.
         """
         try:
             self._log.schemas.begin()
             for version in self._log.schemas.activate():
-                tell(_log, "type_activated", type=version.definition.name, definition=version.offset)
+                log_event(_log, "type_activated", type=version.definition.name, definition=version.offset)
         except StorageError as error:
             if not self.refused:
-                tell(_log, "activation_refused", logging.WARNING, why=error)
+                log_event(_log, "activation_refused", logging.WARNING, why=error)
             self.refused, self._refused_at_s = str(error), time.monotonic()
         else:
             self.refused = ""
 
     def start(self, partition: int, is_cancelled: Callable[[], bool]) -> PartitionTable:
-        """The partition's table, at the point where its emission stands. Cancelled where it is not wanted any more."""
+        """Return the partition's table, at the emitted point. Raises Cancelled if it is no longer needed."""
 
         def go_on() -> None:
             if is_cancelled():
@@ -172,7 +177,7 @@ class Starter:
         self.refresh()
         table = self.open(partition, go_on)
         try:
-            self.bring(table, partition, at, go_on)
+            self.advance_to(table, partition, at, go_on)
             require_folded(table, self._log.registry)
             standing(table, deadletters)
         except BaseException:
@@ -180,8 +185,8 @@ class Starter:
             raise
         return table
 
-    def emitted(self, partition: int, go_on: Callable[[], None]) -> tuple[Reached, int]:
-        """Steps 1 to 4: where emission stands, and the next offset of `.deadletters`."""
+    def emitted(self, partition: int, go_on: Callable[[], None]) -> tuple[PartitionPoint, int]:
+        """Steps 1 to 4: return the emitted point, and the next offset of `.deadletters`."""
         found = [self.committed(partition, go_on) or BEGIN]
         places = [TopicPlace(self._topics.changes, partition), TopicPlace(self._topics.deadletters, partition)]
         self._await_stable(places, go_on)
@@ -189,12 +194,12 @@ class Starter:
         change = self._reading.last(places[0], ends[places[0]], is_emitted)
         letter = self._reading.last(places[1], ends[places[1]], is_verdict)
         for raw in (change, letter):
-            if raw is not None and (point := emitted_of(raw)) is not None:
+            if raw is not None and (point := emitted_point_of(raw)) is not None:
                 found.append(point)
         return max(found), 0 if letter is None else letter.offset + 1
 
-    def committed(self, partition: int, go_on: Callable[[], None]) -> Reached | None:
-        """The point at the group's committed offset."""
+    def committed(self, partition: int, go_on: Callable[[], None]) -> PartitionPoint | None:
+        """Return the point at the group's committed offset."""
         topics = self._topics
         with CommittedOffsets(self._clients, topics.group, topics.observations, stable=True) as committed:
             while True:
@@ -207,10 +212,10 @@ class Starter:
                         raise self._refused(failed) from failed
                     continue
                 if found is not None:
-                    return None if found.offset is None else committed_of(found.offset, found.metadata)
+                    return None if found.offset is None else committed_point_of(found.offset, found.metadata)
 
     def _refused(self, failed: KafkaException) -> StorageError:
-        needs = self._clients.lacks(Grant(GROUP, self._topics.group, READ))
+        needs = self._clients.denial_message(Grant(GROUP, self._topics.group, READ))
         return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
 
     def _await_stable(self, places: list[TopicPlace], go_on: Callable[[], None]) -> None:
@@ -219,7 +224,7 @@ class Starter:
             time.sleep(STABLE_POLL_S)
 
     def open(self, partition: int, go_on: Callable[[], None]) -> PartitionTable:
-        """Step 5, but for making a lost one again."""
+        """Step 5, without the rebuild of a lost table."""
         database = open_database(self._folder / str(partition), self._memory, LOCK_WAIT_S, go_on)
         try:
             stored = usable(database, self._log.log_id, partition, self._log.partitions, self._log.ends()[partition])
@@ -230,10 +235,10 @@ class Starter:
             database.close()
             raise
 
-    def bring(self, table: PartitionTable, partition: int, at: Reached, go_on: Callable[[], None]) -> None:
-        """Steps 5 and 6: the table at the point, whatever it is now, or where it is past it.
+    def advance_to(self, table: PartitionTable, partition: int, at: PartitionPoint, go_on: Callable[[], None]) -> None:
+        """Steps 5 and 6: rebuild or advance the table to the point; a table past the point stays there.
 
-        It is past it where what said so expired: nothing was emitted on the way there.
+        It can be past the point if committed offsets and records expired; nothing was emitted in between.
         """
         self._require_there(partition, at)
         rulings = self._log.registry.rulings
@@ -244,15 +249,20 @@ class Starter:
                 return
 
     def _bring(
-        self, table: PartitionTable, partition: int, at: Reached, aside: Mapping[int, str], go_on: Callable[[], None]
+        self,
+        table: PartitionTable,
+        partition: int,
+        at: PartitionPoint,
+        aside: Mapping[int, str],
+        go_on: Callable[[], None],
     ) -> None:
         stored = table.stored
         if stored is not None and not stored.leaves_out(aside):
-            _log.warning("%s: other observations are set aside now than when the table was made; it is made again",
+            _log.warning("%s: rulings changed since the table was built; it is rebuilt",
                          table.database.path)  # fmt: skip
             stored = None
         if stored is not None and stored.at != at and not stored.at.is_before(at) and not at.is_before(stored.at):
-            _log.warning("%s: the table stands at %s, from where no way leads to %s; it is made again",
+            _log.warning("%s: the table is at %s, from which %s cannot be reached; it is rebuilt",
                          table.database.path, stored.at, at)  # fmt: skip
             stored = None
         if stored is None:
@@ -261,7 +271,7 @@ class Starter:
                 self._log.log_id, partition, self._log.partitions, at, recorded_at, aside=tuple(sorted(aside))
             )  # fmt: skip
             table.followed += recover_table(table, self._log, begin, go_on)
-        table.look_aside(aside)
+        table.matches_rulings(aside)
         if table.here.at < at:
             table.followed += follow(table, self._log, at, go_on)
 
@@ -269,16 +279,16 @@ class Starter:
         return Times(TopicPlace(self._topics.observations, partition), self._offsets, self._reading)
 
     def _require_same(self, path: Path, partition: int, offset: int, observation_id: bytes) -> None:
-        """That the log has a table's last observation where the table has it."""
+        """Check that the log has the table's last observation at its offset."""
         if offset in self._log.registry.rulings.of(OBSERVATIONS, partition):
             return
         try:
             raw = self._reading.first(TopicPlace(self._topics.observations, partition), offset, offset + 1)
-        except CorruptionError as error:  # deleted on the broker; where it is needed, that is said when it is read
-            _log.warning("%s: its last observation cannot be looked at: %s", path, error)
+        except CorruptionError as error:  # deleted on the broker; code that needs it raises
+            _log.warning("%s: its last observation cannot be read: %s", path, error)
             return
         found = None if raw is None else raw.header(ID)
-        if raw is not None and found is None:  # of a producer that is not refold's
+        if raw is not None and found is None:  # written by another producer
             record = self._log.record_at(partition, offset)
             found = None if record is None else record.id
         if found != observation_id:
@@ -288,7 +298,7 @@ class Starter:
                 f"end, and continued without it: {GONE}"
             )
 
-    def _require_there(self, partition: int, at: Reached) -> None:
+    def _require_there(self, partition: int, at: PartitionPoint) -> None:
         end = self._log.ends()[partition]
         if at.offset > end or at.schemas + (at.place > 0) > len(self._log.registry):
             raise CorruptionError(

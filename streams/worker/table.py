@@ -1,14 +1,14 @@
-"""The entity table of one partition that a worker folds: a database in a folder of its own.
+"""The entity table of one partition that a worker folds: a database in its own folder.
 
 Opening it:
-1. a folder that is not there is made; one that is damaged, or whose write-ahead log lost its end, is removed and made;
-2. a table of another log, partition or number of partitions is refused by name, and so is one past the log's end, or
-   with another last observation than the log has there (start.py): the log lost records;
-3. one of another format or fold version, one that was being made when its process ended, and one that went another way
-   than the log says, is lost: it is made again (streams/worker/start.py).
+1. A missing folder is created. A damaged folder, or one whose write-ahead log lost its end, is removed and created.
+2. A table of another log, partition or number of partitions is refused by name. So is one past the log's end, or one
+   whose last observation differs from the log's at that offset (start.py): the log lost records.
+3. A table is lost if it has another format or fold version, if its creation was interrupted, or if its point is not on
+   the partition's sequence of points. It is rebuilt (streams/worker/start.py).
 
-Its writes are not synced. What a power cut takes is folded again from the log, up to what was emitted, emitting
-nothing (streams/worker/start.py).
+Its writes are not synced. After a power failure, lost writes are folded again from the log up to the emitted point, and
+nothing is emitted (streams/worker/start.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from refold.avro.errors import CorruptionError, DamagedRecord, InputError, Locke
 from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadline import Deadline
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.partition import place_in
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
@@ -51,11 +51,11 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionTable:
-    """One partition's table. Steps are folded into overlays; `write` puts one into the table, in the order made.
+    """One partition's table. Steps are folded into overlays; `write` puts one into the table, in the order of creation.
 
-    stored: None while the table is lost. followed: how many records it folded since it was opened without emitting, for
-    that was done. made_from: how it was made again, if it was (Rebuilt.source). For one thread, but for the one that
-    fills its indexes, and those that only read (streams/worker/tables.py).
+    stored: None while the table is lost. followed: how many records it folded without emitting since it was opened,
+    because they were emitted before. made_from: the source of its rebuild, if it was rebuilt (Rebuilt.source). For one
+    thread, except for the thread that fills its indexes and those that only read (streams/worker/tables.py).
     """
 
     def __init__(self, database: Database, registry: Registry, read: Read, stored: StoredPosition | None) -> None:
@@ -73,13 +73,13 @@ class PartitionTable:
 
     @property
     def here(self) -> StoredPosition:
-        """Where the table stands; only while it is not lost."""
+        """The table's stored position; only while it is not lost."""
         assert self.stored is not None
         return self.stored
 
     @property
     def is_filling(self) -> bool:
-        """Whether its indexes lack something. Filling them is begun again where the log could not be read."""
+        """Whether its indexes have gaps. Filling is started again if it stopped because the log could not be read."""
         if not self._writer.gaps:
             return False
         if not self._filler.is_filling:
@@ -93,12 +93,12 @@ class PartitionTable:
 
     @property
     def damage(self) -> str:
-        """The damaged record that its indexes cannot be filled past; empty where there is none."""
+        """The damaged record at which filling the indexes stopped; empty without one."""
         problem = self._filler.problem if self._writer.gaps else None
         return str(problem) if isinstance(problem, DamagedRecord) else ""
 
-    def look_aside(self, aside: Mapping[int, str]) -> bool:
-        """Note which observations are set aside by now; False where the table has to be made again for it."""
+    def matches_rulings(self, aside: Mapping[int, str]) -> bool:
+        """Adopt the current rulings; False if the table must be rebuilt for them."""
         if aside is self._aside:
             return True
         if not self.here.leaves_out(aside):
@@ -114,34 +114,34 @@ class PartitionTable:
 
     @property
     def size_bytes(self) -> int:
-        """How much of the disk it takes. Of any thread, also while the table is closed."""
+        """Its size on disk in bytes. May be called from any thread, even while the table is closed."""
         return bytes_on_disk(self.database.path)
 
     @property
     def indexed(self) -> int:
-        """The next offset up to which the indexes hold everything; of any thread."""
+        """The offset below which the indexes are complete. May be called from any thread."""
         offset = self.here.at.offset
         return min([offset, *(gap.start for gap in self._writer.gaps.values())])
 
     @property
     def lacking(self) -> int:
-        """How many records' entries the indexes may lack."""
+        """The number of records whose index entries may be missing."""
         return sum(gap.end - gap.start for gap in self._writer.gaps.values())
 
     def stand(self, stored: StoredPosition) -> None:
-        """Stand where the database does."""
+        """Adopt the position that the database stores."""
         self.stored = stored
         self._aside = None
         self._writer.fold_below(stored.at.schemas)
         self._filler.begin()
 
     def stop_filling(self) -> None:
-        """Leave the indexes as they are."""
+        """Stop filling the indexes."""
         self._filler.stop()
 
     def take_up_to(self, schemas: int) -> None:
-        """Take up definitions that fold nothing again; the next step to be written says so."""
-        self.stored = replace(self.here, at=Reached(self.here.at.offset, schemas))
+        """Apply definitions that fold no entity again; the next written step stores that."""
+        self.stored = replace(self.here, at=PartitionPoint(self.here.at.offset, schemas))
         self._writer.fold_below(schemas)
 
     def fold(self, arrived: Sequence[DecodedRecord], offset: int, recorded_at: int) -> Overlay:
@@ -152,10 +152,10 @@ class PartitionTable:
         if arrived:
             record = arrived[-1].record
             overlay.stored = replace(overlay.stored, last=(record.offset, record.id))
-        return overlay.to(Reached(offset, here.at.schemas), recorded_at)
+        return overlay.to(PartitionPoint(offset, here.at.schemas), recorded_at)
 
-    def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: Reached) -> Overlay:
-        """Fold entities again by the definition that is being taken up, which leads to a point."""
+    def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: PartitionPoint) -> Overlay:
+        """Fold entities again by the definition that is being applied; the step ends at `to`."""
         here, overlay = self.here, self.nothing()
         with self._lock:
             for row in rows:
@@ -163,7 +163,7 @@ class PartitionTable:
         return overlay.to(to, here.recorded_at)
 
     def nothing(self) -> Overlay:
-        """A step that leads nowhere yet."""
+        """Return an empty step at the present position."""
         return Overlay(self.database.batch(), self.here)
 
     def write(self, overlay: Overlay) -> None:
@@ -175,15 +175,16 @@ class PartitionTable:
         self.stored = overlay.stored
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Stop filling the indexes, and close the database."""
         self._filler.stop()
         self.database.close()
 
 
 def open_database(folder: Path, memory: Memory, wait_s: float, go_on: Callable[[], None]) -> Database:
-    """Own the database in a folder, made where there is none or a damaged one.
+    """Open the database in a folder as its owner; it is created if it is missing or damaged.
 
-    LockedError where another process has it for longer than wait_s: one that lost the partition is closing it.
+    Raises:
+        LockedError: Another process held it for longer than wait_s. A process that lost the partition closes it soon.
     """
     deadline = Deadline(wait_s)
     while True:
@@ -205,7 +206,7 @@ def open_database(folder: Path, memory: Memory, wait_s: float, go_on: Callable[[
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """The sizes of all files in a folder; those that go meanwhile do not count."""
+    """Return the total size of the files in a folder, without files that are removed meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -215,9 +216,10 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def usable(database: Database, log_id: bytes, partition: int, partitions: int, end: int) -> StoredPosition | None:
-    """Where the table in a database stands; None where it is lost. end: the partition's next offset.
+    """Return the position of the table in a database; None if the table is lost. end: the partition's next offset.
 
-    InputError where it is another one's, or past the log's end.
+    Raises:
+        InputError: The table is of another log or partition, or past the log's end.
     """
     if read_gaps(database) is None:
         return None
@@ -249,9 +251,9 @@ def usable(database: Database, log_id: bytes, partition: int, partitions: int, e
 def rows_by_place(
     database: Database, type_name: str, start: int, below: int | None, entities_max: int
 ) -> tuple[list[Row], int | None]:
-    """A type's entities in whole places from one on, and the place behind them; None where these are the type's last.
+    """Return a type's entities in whole places from `start`, and the next place; None if these are the type's last.
 
-    below: the place to end at in any case.
+    below: a place at which to stop in any case.
     """
     rows: list[Row] = []
     prefix = f"{type_name}/"

@@ -1,11 +1,11 @@
-"""One partition's table compared with a full replay, beside the fold: what `refold verify` has the worker do.
+"""Compare one partition's table with a full replay while the fold continues; a worker does this for `refold verify`.
 
-1. Open the table once more, to read: it is then one moment of it, at a point between two steps of the fold.
+1. Open the table a second time, read-only: a snapshot at a point between two steps of the fold.
 2. Compare its indexes with the log's records up to that point (streams/table/check.py).
-3. Replay these records from nothing, by the definitions of that point; every stored entity and the counts are the
-   replay's.
-A table in the middle of a definition, with indexes that are still being filled, or that leaves out other observations
-than are set aside by now, is waited for.
+3. Replay these records from nothing, by the definitions at that point, and compare every stored entity and the counts.
+
+The check waits while a definition is being applied, while indexes are being filled, and while the table does not match
+the current rulings.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ WAIT_S = 60.0
 POLL_S = 0.1
 
 
-class Checked(NamedTuple):
-    """A partition's table at an offset, and at most MISMATCHES_MAX of what is wrong with it."""
+class TableCheckResult(NamedTuple):
+    """The result for a partition's table at an offset: at most MISMATCHES_MAX mismatches."""
 
     partition: int
     offset: int
     mismatches: list[Mismatch]
 
 
-def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
-    """log: of this thread. folder: where the worker keeps its tables. StorageError where there is none to compare."""
+def check_partition(log: KafkaLog, folder: Path, partition: int) -> TableCheckResult:
+    """Check a partition's table. log: used by this thread only. folder: the worker's tables.
+
+    Raises:
+        StorageError: There is no complete table to compare.
+    """
     try:
-        database, stored = _still(log, folder / str(partition), partition)
+        database, stored = _open_complete(log, folder / str(partition), partition)
     except CorruptionError as error:
-        return Checked(partition, 0, [Mismatch(f"table {partition}", str(error))])
+        return TableCheckResult(partition, 0, [Mismatch(f"table {partition}", str(error))])
     with database, closing(RecordSpool()) as spool:
         log.refresh()
         found: list[Mismatch] = []
@@ -60,10 +64,10 @@ def check_partition(log: KafkaLog, folder: Path, partition: int) -> Checked:
                     break
         except RefoldError as error:
             found.append(Mismatch(f"table {partition}", f"cannot be compared: {error}"))
-        return Checked(partition, stored.at.offset, found)
+        return TableCheckResult(partition, stored.at.offset, found)
 
 
-def _still(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, StoredPosition]:
+def _open_complete(log: KafkaLog, folder: Path, partition: int) -> tuple[Database, StoredPosition]:
     deadline = Deadline(WAIT_S)
     while True:
         database = Database.read(folder, kind="table")

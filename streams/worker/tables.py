@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import cbor2
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
-from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient, asked
+from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient, parse_lookup
 from refold.streams.log.port import Checkpoint
 from refold.streams.rocks.scan import Row
 from refold.streams.table import indexes, keys
@@ -109,7 +109,7 @@ class OwnTables(TableClient):
 
 def answer_lookup(tables: OwnTables, content: bytes) -> bytes:
     """Return the answer to a question, both in CBOR. InputError if it is invalid; StorageError as OwnTables."""
-    name, arguments = asked(content)
+    name, arguments = parse_lookup(content)
     try:
         return cbor2.dumps(_answer(tables, name, arguments))
     except (TypeError, ValueError, LookupError, AttributeError) as error:

@@ -1,12 +1,12 @@
 """Decides a record: it is an observation, or it gets a verdict.
 
 The decision depends only on the record's key, partition, bytes and headers (`observed`, which readers also use for
-what is not decided yet), and, for a schema that the log does not hold, on the answer "no such id". The schema is looked
-up to the end of `.schemas`, then where wire ids come from. Without an answer nothing is decided (RegistryUnavailable),
-and the partition waits.
+undecided records), and, for a schema that the log does not hold, on the answer "no such id". The schema is looked up in
+`.schemas`, read to its end, and then in the Schema Registry. Without an answer nothing is decided
+(RegistryUnavailable), and the partition waits.
 
-The kernel, where there is one, decides records that are plain observations, by the same checks. It leaves all others to
-Python, which alone gives verdicts.
+The kernel, if it is installed, decides common observations by the same checks. It leaves all others to Python; only
+Python gives verdicts.
 
 The result of custom reducers on a good record decides nothing: a fold that fails ends the process.
 """
@@ -22,21 +22,21 @@ from refold.avro.registry import Registry
 from refold.reducers.cells import new_tuple
 from refold.streams.deadletters import Verdict
 from refold.streams.log.kafka.deadletters import verdict_on
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Record
 from refold.streams.table.batch import DecodedRecord
 
 
-class Missing(NamedTuple):
+class MissingSchema(NamedTuple):
     """What is known of a schema that the log does not hold: a verdict's reason and detail."""
 
     reason: str
     detail: str
 
 
-Resolve = Callable[[int], Missing | None]
-"""Look for a wire id as far as there is to look; None: the log holds it by now. RegistryUnavailable."""
+Resolve = Callable[[int], MissingSchema | None]
+"""Looks up a wire id; None if the log holds its schema by now. Raises RegistryUnavailable."""
 
 
 class Decider:
@@ -52,15 +52,15 @@ class Decider:
         self._known = -1
 
     def decide_plain(self, raws: Iterable[object], recorded_at: int) -> tuple[list[DecodedRecord | None], int]:
-        """What the kernel decides of records as they were fetched.
+        """Let the kernel decide fetched records.
 
         Args:
             raws: The records.
             recorded_at: The running maximum before them, in milliseconds.
 
         Returns:
-            Of each record the observation, or None where `decide` is to be asked. It ends before what is no record, and
-            is empty without a kernel. Then how many bytes the observations have.
+            The observation of each record, or None if `decide` must be called; the list ends before the first item that
+            is not a record, and is empty without a kernel. Then the size of the observations in bytes.
         """
         if self._kernel is None:
             return [], 0
@@ -72,8 +72,8 @@ class Decider:
             None if each is None else new_tuple(DecodedRecord, (new_tuple(Record, each), None)) for each in found
         ], size
 
-    def decide(self, raw: Raw, recorded_at: int) -> DecodedRecord | Verdict:
-        """The observation, or the verdict; RegistryUnavailable where neither is known yet.
+    def decide(self, raw: RawRecord, recorded_at: int) -> DecodedRecord | Verdict:
+        """Return the observation or the verdict. Raises RegistryUnavailable if neither is known yet.
 
         recorded_at: the running maximum with this record, in milliseconds.
         """

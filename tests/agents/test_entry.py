@@ -34,16 +34,16 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_by_module(shop: Path) -> None:
+def test_entry_by_module(shop: Path) -> None:
     assert agent_of("shop_entry.agent:Bot.act", shop)(None) == "front"
 
 
-def test_by_file_with_its_neighbours(shop: Path) -> None:
+def test_entry_by_file_with_its_neighbours(shop: Path) -> None:
     assert agent_of("shop_entry/agent.py:refund", shop)(None) == 5
     assert agent_of("agent.py:Bot.act", shop / "shop_entry")(None) == "front"
 
 
-def test_a_file_is_loaded_as_it_stands_now(shop: Path) -> None:
+def test_changed_file_is_reloaded(shop: Path) -> None:
     file = shop / "shop_entry" / "agent.py"
     before = agent_of(f"{file}:refund", Path("/"))
     file.write_text("def refund(run):\n    return 'mended'\n")
@@ -62,14 +62,14 @@ def test_a_file_is_loaded_as_it_stands_now(shop: Path) -> None:
         ("shop_entry/agnt.py:refund", "no file"),
     ],
 )
-def test_what_is_not_found_is_told(shop: Path, entry: str, said: str) -> None:
+def test_missing_entry_is_reported(shop: Path, entry: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         agent_of(entry, shop)
     assert said in str(refused.value)
     assert entry in str(refused.value)
 
 
-def test_what_a_module_lacks_is_not_hidden(shop: Path) -> None:
+def test_import_error_inside_the_module_is_not_hidden(shop: Path) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
         agent_of("shop_entry.broken:refund", shop)
 
@@ -82,7 +82,7 @@ def test_what_a_module_lacks_is_not_hidden(shop: Path) -> None:
         "refold.explorer.demo.:x", "refold.explorer.demo./../x.py:x", "refold.explorer.demo.stage:main",
     ],
 )  # fmt: skip
-def test_a_recorded_name_finds_nothing_outside_of_the_folder(
+def test_recorded_name_loads_nothing_outside_of_the_folder(
     shop: Path, entry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -94,7 +94,7 @@ def test_a_recorded_name_finds_nothing_outside_of_the_folder(
     assert set(sys.modules) == before
 
 
-def test_a_recorded_name_finds_code_of_the_folder_and_of_pythonpath(
+def test_recorded_name_loads_code_of_the_folder_and_of_pythonpath(
     shop: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert recorded_agent_of("shop_entry.agent:Bot.act", shop)(None) == "front"

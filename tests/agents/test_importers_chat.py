@@ -70,7 +70,7 @@ WEATHER: list[dict[str, Any]] = [
 ]
 
 
-def test_a_conversation_becomes_run_session_steps_actions_and_documents(tmp_path: Path) -> None:
+def test_conversation_becomes_run_session_steps_actions_and_documents(tmp_path: Path) -> None:
     recorder = imported(tmp_path, WEATHER)
     [run] = (entity.partition("/")[2] for entity in recorder.entities("run"))
     assert len(run) == 32
@@ -146,7 +146,7 @@ def test_causes_lead_from_a_document_to_the_first_message(tmp_path: Path) -> Non
     assert len(reply) == 3, "the last reply answers the two results, and follows the reply before"
 
 
-def test_importing_twice_or_after_a_half_done_import_gives_the_same_ids(tmp_path: Path) -> None:
+def test_repeated_or_continued_import_gives_the_same_ids(tmp_path: Path) -> None:
     line = {"messages": WEATHER, "created": 1_700_000_000}
     whole = list(imported(tmp_path, line).observations)
     assert list(imported(tmp_path, line).observations) == whole
@@ -166,7 +166,7 @@ def test_importing_twice_or_after_a_half_done_import_gives_the_same_ids(tmp_path
     assert list(half.observations) == whole
 
 
-def test_a_run_is_told_by_its_messages_and_an_id_of_its_own(tmp_path: Path) -> None:
+def test_run_is_identified_by_its_messages_and_its_own_id(tmp_path: Path) -> None:
     [plain] = read(tmp_path, WEATHER)
     [wrapped] = read(tmp_path, {"model": "m", "messages": WEATHER})
     named, other, shorter = read(
@@ -177,7 +177,7 @@ def test_a_run_is_told_by_its_messages_and_an_id_of_its_own(tmp_path: Path) -> N
     assert read(tmp_path, {"id": "y", "messages": WEATHER})[0].run == other.run, "in whatever order, or file"
 
 
-def test_equal_conversations_in_one_file_stay_several(tmp_path: Path) -> None:
+def test_equal_conversations_in_one_file_stay_distinct(tmp_path: Path) -> None:
     one, two, three = read(tmp_path, WEATHER, WEATHER, WEATHER)
     assert len({one.run, two.run, three.run}) == 3
     assert [each.run for each in read(tmp_path, WEATHER, WEATHER)] == [one.run, two.run], "the same in each import"
@@ -186,7 +186,7 @@ def test_equal_conversations_in_one_file_stay_several(tmp_path: Path) -> None:
     assert len(recorder.entities("action")) == 4
 
 
-def test_an_object_keeps_its_other_members(tmp_path: Path) -> None:
+def test_other_members_of_an_object_are_kept(tmp_path: Path) -> None:
     line = {"id": "r1", "model": "m-1", "agent": "desk", "metadata": {"team": 3}, "messages": WEATHER}
     recorder = imported(tmp_path, line)
     run = only(recorder, "run")
@@ -195,7 +195,7 @@ def test_an_object_keeps_its_other_members(tmp_path: Path) -> None:
     assert {each.source.agent for each in recorder.observations.values()} == {"desk"}
 
 
-def test_own_times_are_kept_and_gaps_are_marked(tmp_path: Path) -> None:
+def test_given_times_are_kept_and_gaps_are_marked(tmp_path: Path) -> None:
     given: list[dict[str, Any]] = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b", "timestamp": "2024-01-01T00:00:00Z"},
@@ -211,7 +211,7 @@ def test_own_times_are_kept_and_gaps_are_marked(tmp_path: Path) -> None:
     assert only(imported(tmp_path, timed), "run")["synthetic_time"] is False
 
 
-def test_the_start_is_taken_from_the_object(tmp_path: Path) -> None:
+def test_start_is_read_from_the_object(tmp_path: Path) -> None:
     starts: list[dict[str, Any]] = [
         {"created": 1_704_067_200},
         {"metadata": {"created_at": "2024-01-01T00:00:00+00:00"}},
@@ -221,7 +221,7 @@ def test_the_start_is_taken_from_the_object(tmp_path: Path) -> None:
         assert conversation.start == 1_704_067_200_000_000
 
 
-def test_what_ends_something_is_not_observed_before_what_began_it(tmp_path: Path) -> None:
+def test_end_is_not_observed_before_its_start(tmp_path: Path) -> None:
     given = [
         {**asks(call("look")), "timestamp": "2024-01-01T00:00:10Z"},
         {**result("seen"), "timestamp": "2024-01-01T00:00:00Z"},
@@ -232,7 +232,7 @@ def test_what_ends_something_is_not_observed_before_what_began_it(tmp_path: Path
         assert times == sorted(times)
 
 
-def test_repeated_call_ids_are_answered_each_by_its_own(tmp_path: Path) -> None:
+def test_repeated_call_ids_are_matched_in_order(tmp_path: Path) -> None:
     given = [asks(call("a")), result("1"), asks(call("b")), result("2")]
     given += [asks(call("c"), call("d")), result("3", name="d"), result("4")]
     recorder = imported(tmp_path, given)
@@ -240,7 +240,7 @@ def test_repeated_call_ids_are_answered_each_by_its_own(tmp_path: Path) -> None:
     assert outputs == ["1", "2", "4", "3"]
 
 
-def test_an_unanswered_call_does_not_take_a_later_ones_result(tmp_path: Path) -> None:
+def test_unanswered_call_does_not_take_a_later_ones_result(tmp_path: Path) -> None:
     recorder = imported(tmp_path, [asks(call("a")), asks(call("a")), result("late")])
     first, second = (recorder.latest(entity) for entity in recorder.entities("action"))
     assert (first["status"], second["output"]) == ("unknown", "late")
@@ -249,7 +249,7 @@ def test_an_unanswered_call_does_not_take_a_later_ones_result(tmp_path: Path) ->
     assert (step["status"], step["outcome"]) == ("pending", "unknown")
 
 
-def test_orphan_results_stand_on_the_session_and_make_no_action(tmp_path: Path) -> None:
+def test_orphan_results_are_on_the_session_and_make_no_action(tmp_path: Path) -> None:
     given = [result("before"), asks(call("a")), result("1"), result("twice"), result("3", "other")]
     recorder = imported(tmp_path, given)
     assert only(recorder, "action")["output"] == "1"
@@ -259,7 +259,7 @@ def test_orphan_results_stand_on_the_session_and_make_no_action(tmp_path: Path) 
     assert errors == [f"tool result that answers no open call: {name}" for name in ("c1", "c1", "other")]
 
 
-def test_function_calls_as_they_were_before(tmp_path: Path) -> None:
+def test_legacy_function_calls(tmp_path: Path) -> None:
     given: list[dict[str, Any]] = [
         {"role": "assistant", "content": None, "function_call": {"name": "add", "arguments": '{"a": 1}'}},
         {"role": "function", "name": "add", "content": "2"},
@@ -291,7 +291,7 @@ def test_results_are_verbatim(tmp_path: Path, text: str) -> None:
     assert only(recorder, "action")["output"] == text
 
 
-def test_content_in_parts_is_kept_whole(tmp_path: Path) -> None:
+def test_multipart_content_is_kept_whole(tmp_path: Path) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     picture = [{"type": "image_url", "image_url": {"url": "data:,"}}]
     given = [
@@ -307,7 +307,7 @@ def test_content_in_parts_is_kept_whole(tmp_path: Path) -> None:
     assert [each.get("content_type") for each in kept] == ["parts", None, "parts", "json"]
 
 
-def test_unknown_members_roles_and_wild_tool_names_are_kept(tmp_path: Path) -> None:
+def test_unknown_members_roles_and_unusual_tool_names_are_kept(tmp_path: Path) -> None:
     wild = "run\n" + "x" * 2_000
     given = [{"role": "critic", "content": "hm", "weight": 0}, asks(call(wild)), result("1")]
     recorder = imported(tmp_path, given)
@@ -320,7 +320,7 @@ def test_reasoning_becomes_the_rationale(tmp_path: Path) -> None:
     assert only(recorder, "step")["rationale"] == "2 + 2"
 
 
-def test_parallel_results_larger_together_than_a_field_may_be(tmp_path: Path) -> None:
+def test_parallel_results_that_together_exceed_the_field_limit(tmp_path: Path) -> None:
     given = [asks(*(call("t", json.dumps({"q": "y" * 900}), f"c{n}") for n in range(3)))]
     recorder = imported(tmp_path, given + [result(str(n) * 900, f"c{n}") for n in range(3)])
     assert only(recorder, "step")["tool_outputs"] == {str(n + 1): str(n) * 900 for n in range(3)}
@@ -346,7 +346,7 @@ def test_parallel_results_larger_together_than_a_field_may_be(tmp_path: Path) ->
         ("fetch", None, []),
     ],
 )
-def test_documents_that_results_speak_of(tmp_path: Path, tool: str, content: object, entities: list[str]) -> None:
+def test_documents_mentioned_in_results(tmp_path: Path, tool: str, content: object, entities: list[str]) -> None:
     recorder = imported(tmp_path, [asks(call(tool)), result(json.dumps(content))])
     assert recorder.entities("document") == [f"document/{each}" for each in entities]
 
@@ -366,7 +366,7 @@ def test_documents_that_results_speak_of(tmp_path: Path, tool: str, content: obj
         ([asks({"id": 5, "function": {"name": "t"}})], "tool call 1: id is not a string"),
     ],
 )
-def test_a_wrong_shape_is_named_by_file_and_line(tmp_path: Path, line: object, says: str) -> None:
+def test_wrong_shape_is_named_by_file_and_line(tmp_path: Path, line: object, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         read(tmp_path, WEATHER, line)
     assert str(caught.value).startswith(f"{tmp_path / 'chat.jsonl'}:2: ")

@@ -82,7 +82,7 @@ def test_each_importer_keeps_the_rules(name: str) -> None:
     assert found.left_out == LEFT_OUT.get(name, {})
 
 
-def test_there_is_a_sample_for_each_importer_of_ours() -> None:
+def test_each_shipped_importer_has_a_sample() -> None:
     assert set(OF.values()) == set(OWN)
     assert {path.name for path in SAMPLES.iterdir() if path.is_file()} == {*OF, "README.md"}
 
@@ -106,7 +106,7 @@ def test_each_real_trajectory_keeps_the_rules(sessions_folder: Path) -> None:
         assert found.without_time == 1
 
 
-def test_the_real_tau_bench_runs_keep_the_rules(tau_bench_file: Path) -> None:
+def test_real_tau_bench_runs_keep_the_rules(tau_bench_file: Path) -> None:
     assert check_importer(importer_of("tau-bench"), tau_bench_file).conversations == 100
 
 
@@ -161,7 +161,7 @@ CONVERSATIONS = st.lists(MESSAGES, min_size=1, max_size=6)
 @given(
     lines=st.lists(CONVERSATIONS | st.builds(lambda each: {"messages": each}, CONVERSATIONS), min_size=1, max_size=4)
 )
-def test_a_second_import_adds_nothing_and_equal_lines_stay_apart(
+def test_repeated_import_adds_nothing_and_equal_lines_stay_distinct(
     lines: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("chat") / "x.jsonl"

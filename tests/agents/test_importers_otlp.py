@@ -74,7 +74,7 @@ def flat(path: Path) -> Iterator[tuple[Any, Any, Any]]:
 
 @settings(max_examples=15)
 @given(chance=st.randoms(use_true_random=False))
-def test_the_order_and_the_batches_of_spans_change_nothing(
+def test_order_and_batching_of_spans_change_nothing(
     chance: random.Random, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     found = [each for name in FILES for each in flat(SAMPLES / name)]
@@ -97,7 +97,7 @@ def test_the_order_and_the_batches_of_spans_change_nothing(
     assert again.conversations == 4
 
 
-def test_a_document_is_read_as_its_lines_are(tmp_path: Path) -> None:
+def test_document_is_read_like_its_lines(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (SAMPLES / FILES[0]).read_text().splitlines()]
     spans = [each for line in lines for each in line.get("resourceSpans", ())]
     path = tmp_path / "x.json"
@@ -105,7 +105,7 @@ def test_a_document_is_read_as_its_lines_are(tmp_path: Path) -> None:
     assert set(check_importer(IMPORTER, path).ids) == set(imports_of(IMPORTER, SAMPLES / FILES[0]).ids)
 
 
-def test_parallel_calls_of_one_tool_are_told_apart_by_what_they_were_called_with(tmp_path: Path) -> None:
+def test_parallel_calls_of_one_tool_are_distinguished_by_arguments(tmp_path: Path) -> None:
     calls = [{"type": "tool_call", "id": f"c{n}", "name": "look", "arguments": {"n": n}} for n in (1, 2, 3)]
     said = json.dumps([{"role": "assistant", "parts": calls}])
     chat = span("chat", 1, attributes={"gen_ai__operation__name": "chat", "gen_ai__output__messages": said})
@@ -121,7 +121,7 @@ def test_parallel_calls_of_one_tool_are_told_apart_by_what_they_were_called_with
     assert answered == {"c1": "found 1", "c2": "found 2", "c3": "found 3"}
 
 
-def test_what_was_said_before_is_taken_once_and_what_is_said_again_again(tmp_path: Path) -> None:
+def test_repeated_history_is_imported_once_and_new_repeats_again(tmp_path: Path) -> None:
     def chat(number: int, asked: list[str], answer: str) -> dict[str, Any]:
         attributes: dict[str, Any] = {"openinference__span__kind": "LLM"}
         for index, text in enumerate(asked):
@@ -137,7 +137,7 @@ def test_what_was_said_before_is_taken_once_and_what_is_said_again_again(tmp_pat
     assert [each.at for each in found.messages] == [START + 1000, START + 2000, START + 3000, START + 4000]
 
 
-def test_calls_that_no_model_asked_for_are_a_step_of_the_span_they_are_below(tmp_path: Path) -> None:
+def test_calls_without_a_model_request_are_a_step_of_their_parent_span(tmp_path: Path) -> None:
     part = {"openinference__span__kind": "CHAIN"}
     call = {"openinference__span__kind": "TOOL", "output__value": "x"}
     spans = [span("a", 1, attributes=part), span("b", 2, attributes=part),
@@ -147,7 +147,7 @@ def test_calls_that_no_model_asked_for_are_a_step_of_the_span_they_are_below(tmp
     assert steps == [("b", ["t3", "t5"]), ("a", ["t4", "t6"])]
 
 
-def test_messages_of_events_are_read(tmp_path: Path) -> None:
+def test_event_messages_are_read(tmp_path: Path) -> None:
     def event(name: str, **attributes: str) -> dict[str, Any]:
         return {"name": name, "attributes": [{"key": key, "value": value(each)} for key, each in attributes.items()]}
 
@@ -160,7 +160,7 @@ def test_messages_of_events_are_read(tmp_path: Path) -> None:
     assert said == [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello")]
 
 
-def test_a_run_that_refold_exported_comes_back_with_its_calls(tmp_path: Path) -> None:
+def test_exported_refold_run_is_imported_with_its_calls(tmp_path: Path) -> None:
     run = run_of(
         step("look", tool("find", {"id": 7}, id=7), model({"content": "yes"}, model="m")),
         step("act", tool("refund", "done", "write", amount=5)),
@@ -186,7 +186,7 @@ def test_a_run_that_refold_exported_comes_back_with_its_calls(tmp_path: Path) ->
 # Bounds and damage
 
 
-def test_traces_that_are_open_at_once_are_bounded_and_those_that_are_complete_are_not(tmp_path: Path) -> None:
+def test_open_traces_are_bounded_and_complete_ones_are_not(tmp_path: Path) -> None:
     limits = replace(FileLimits(), conversation_bytes=20_000)
     wide = [[span("x" * 1_000, 1, trace=trace)] for trace in range(1, 41)]
     assert len(read(write(tmp_path / "apart.jsonl", *wide), limits)) == 40
@@ -202,14 +202,14 @@ def test_traces_that_are_open_at_once_are_bounded_and_those_that_are_complete_ar
 @pytest.mark.parametrize(
     "text", ['{"x": 1}', "[]", '{"resourceSpans": []}', '{"resourceSpans": 5}', '{"resourceLogs": []}']
 )
-def test_a_file_without_spans_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_without_spans_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match=r"x\.jsonl"):
         read(path)
 
 
-def test_what_is_no_span_is_counted(tmp_path: Path) -> None:
+def test_invalid_spans_are_counted(tmp_path: Path) -> None:
     good = span("a", 1)
     path = write(tmp_path / "x.jsonl", [good, 5, {"traceId": "1"}, {**good, "spanId": 7}])  # type: ignore[list-item]
     found = imports_of(IMPORTER, path)
@@ -218,7 +218,7 @@ def test_what_is_no_span_is_counted(tmp_path: Path) -> None:
     assert found.unknown == {"span without a known kind": 1}
 
 
-def test_spans_in_a_circle_and_without_times_are_read(tmp_path: Path) -> None:
+def test_cyclic_spans_and_spans_without_times_are_read(tmp_path: Path) -> None:
     spans = [{**span("a", 1, parent=2), "startTimeUnixNano": "0", "endTimeUnixNano": None},
              {**span("b", 2, parent=1), "startTimeUnixNano": "soon", "endTimeUnixNano": True}]  # fmt: skip
     found = check_importer(IMPORTER, write(tmp_path / "x.jsonl", spans))

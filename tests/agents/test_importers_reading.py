@@ -17,7 +17,7 @@ def written(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_gzip_is_told_by_its_bytes(tmp_path: Path) -> None:
+def test_gzip_is_detected_by_its_bytes(tmp_path: Path) -> None:
     path = written(tmp_path / "runs.jsonl", gzip.compress(b'{"a": 1}\n\n[2.0]'))
     assert [(line.place, line.value) for line in json_lines(path)] == [
         (f"{path}:1", {"a": 1}),
@@ -25,7 +25,7 @@ def test_gzip_is_told_by_its_bytes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_byte_order_mark_and_line_ends_of_any_system_are_passed_over(tmp_path: Path) -> None:
+def test_byte_order_mark_and_any_line_ends_are_skipped(tmp_path: Path) -> None:
     path = written(tmp_path / "runs.jsonl", b"\xef\xbb\xbf1\r\n2\r\n")
     assert [line.value for line in json_lines(path)] == [1, 2]
 
@@ -55,7 +55,7 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path: Path, zipped: bool) -> 
         (b"1\n" + b"9" * 5_000, 2, "is not JSON"),
     ],
 )
-def test_a_bad_line_is_named_after_the_good_ones(tmp_path: Path, data: bytes, line: int, says: str) -> None:
+def test_bad_line_is_named_after_the_good_ones(tmp_path: Path, data: bytes, line: int, says: str) -> None:
     path = written(tmp_path / "runs.jsonl", data)
     lines = json_lines(path)
     assert next(lines).value == 1
@@ -65,7 +65,7 @@ def test_a_bad_line_is_named_after_the_good_ones(tmp_path: Path, data: bytes, li
     assert "\n" not in str(caught.value)
 
 
-def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
+def test_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     whole = gzip.compress(b"".join(b'"%d"\n' % number for number in range(100_000)))
     path = written(tmp_path / "runs.jsonl.gz", whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"runs\.jsonl\.gz:\d+: the gzip stream ends early") as caught:
@@ -73,30 +73,30 @@ def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     assert ":1:" not in str(caught.value)
 
 
-def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
+def test_damaged_gzip_file_is_named(tmp_path: Path) -> None:
     whole = bytearray(gzip.compress(b'"text"\n' * 1_000))
     whole[-6] ^= 0xFF
     with pytest.raises(InputError, match=r"the gzip stream is damaged"):
         list(json_lines(written(tmp_path / "runs.gz", bytes(whole))))
 
 
-def test_a_gz_name_on_plain_text_is_named(tmp_path: Path) -> None:
+def test_gz_suffix_on_plain_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"named \.gz but is not gzip"):
         list(json_lines(written(tmp_path / "runs.jsonl.gz", b"1\n")))
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n", gzip.compress(b"", mtime=0)])
-def test_an_empty_file_is_named(tmp_path: Path, data: bytes) -> None:
+def test_empty_file_is_named(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match="holds no lines"):
         list(json_lines(written(tmp_path / "runs.jsonl", data)))
 
 
-def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError, match=f"{path}: cannot be read"):
             list(json_lines(path))
 
 
-def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
+def test_unterminated_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r":1: the line is longer than 10 bytes.*--max-line-bytes"):
         list(json_lines(written(tmp_path / "runs.jsonl", b'"' + b"x" * 20), limits=FileLimits(line_bytes=10)))

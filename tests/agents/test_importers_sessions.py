@@ -70,7 +70,7 @@ def test_lines_of_one_answer_are_one_step_with_its_calls() -> None:
     assert (run["input"], run["output"], run["metadata"]["gitBranch"]) == ("Fix the tests.", third["message"], "main")
 
 
-def test_a_subagent_is_a_child_of_the_step_that_called_it() -> None:
+def test_subagent_is_a_child_of_the_step_that_called_it() -> None:
     found = imports_of(claude_code.IMPORTER, CLAUDE)
     assert {(f"run/{CHILD}", f"run/{MAIN}"), (f"run/{CHILD}", f"step/{MAIN}#1")} <= links(found)
     assert latest(found, f"run/{CHILD}")["metadata"]["meta"]["agentType"] == "Explore"
@@ -80,21 +80,21 @@ def test_a_subagent_is_a_child_of_the_step_that_called_it() -> None:
     assert (cause.entity, cause.patch["tool"]) == (f"action/{MAIN}#1.2", "Task")
 
 
-def test_a_subagents_own_file_makes_the_same_run() -> None:
+def test_subagents_own_file_makes_the_same_run() -> None:
     whole, own = (imports_of(claude_code.IMPORTER, path) for path in
                   (CLAUDE, SAMPLES / "claude" / "subagents" / "agent-a1.jsonl"))  # fmt: skip
     assert set(own.ids) < set(whole.ids)
     assert links(own) == {(f"run/{CHILD}", f"agent_session/{CHILD}"), (f"run/{CHILD}", f"run/{MAIN}")}
 
 
-def test_a_sidechain_in_the_sessions_file_is_found_by_its_prompt() -> None:
+def test_sidechain_in_the_sessions_file_is_found_by_its_prompt() -> None:
     found = imports_of(claude_code.IMPORTER, SAMPLES / "claude_sidechain.jsonl")
     main, child = run_id({"claude-code": "old-1"}), run_id({"claude-code": "old-1", "agent": "u2"})
     assert (f"run/{child}", f"step/{main}#1") in links(found)
     assert latest(found, f"run/{child}")["output"] == "Here."
 
 
-def test_without_a_meta_file_the_result_names_the_subagent(tmp_path: Path) -> None:
+def test_result_names_the_subagent_when_there_is_no_meta_file(tmp_path: Path) -> None:
     path = copied(tmp_path)
     (tmp_path / "claude" / "subagents" / "agent-a1.meta.json").unlink()
     assert (f"run/{CHILD}", f"step/{MAIN}#1") in links(imports_of(claude_code.IMPORTER, path))
@@ -108,7 +108,7 @@ def test_links_next_to_a_session_are_not_followed(tmp_path: Path) -> None:
     assert imports_of(claude_code.IMPORTER, path).conversations == 1
 
 
-def test_a_bad_line_of_a_subagent_is_named_by_its_own_file(tmp_path: Path) -> None:
+def test_bad_line_of_a_subagent_is_named_by_its_own_file(tmp_path: Path) -> None:
     path = copied(tmp_path)
     agent = tmp_path / "claude" / "subagents" / "agent-a1.jsonl"
     agent.write_text(agent.read_text() + "{oops\n")
@@ -120,7 +120,7 @@ def test_a_bad_line_of_a_subagent_is_named_by_its_own_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["claude.jsonl", "codex.jsonl"])
-def test_a_session_that_has_grown_adds_only_what_is_new(name: str, tmp_path: Path) -> None:
+def test_import_of_a_grown_session_adds_only_what_is_new(name: str, tmp_path: Path) -> None:
     importer = claude_code.IMPORTER if "claude" in name else codex.IMPORTER
     form, log = importer.name, f"file:{tmp_path / 'log'}"
     lines = lines_of(SAMPLES / name)
@@ -159,7 +159,7 @@ def test_items_of_one_turn_are_one_step() -> None:
     assert (f"run/{run}", f"run/{run_id({'codex': 'cx-0'})}") in links(found)
 
 
-def test_every_line_is_somewhere_in_what_is_observed() -> None:
+def test_every_line_is_in_some_observation() -> None:
     """Nothing is lost: each text of each line is in some observation."""
     for importer, name in ((claude_code.IMPORTER, "claude.jsonl"), (codex.IMPORTER, "codex.jsonl")):
         found = imports_of(importer, SAMPLES / name)
@@ -185,14 +185,14 @@ def texts(tree: Any) -> list[str]:
         ([[1]], r"x\.jsonl:1: "),
     ],
 )
-def test_a_file_of_another_format_is_refused(importer: Any, lines: list[Any], words: str, tmp_path: Path) -> None:
+def test_file_of_another_format_is_refused(importer: Any, lines: list[Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words):
         imports_of(importer, written(tmp_path / "x.jsonl", lines))
 
 
 @pytest.mark.parametrize("importer", [claude_code.IMPORTER, codex.IMPORTER])
 @pytest.mark.parametrize("kind", [["user"], {"a": 1}, 5, None])
-def test_a_line_with_a_strange_type_is_kept(importer: Any, kind: Any, tmp_path: Path) -> None:
+def test_line_of_an_unknown_type_is_kept(importer: Any, kind: Any, tmp_path: Path) -> None:
     name = "claude.jsonl" if importer is claude_code.IMPORTER else "codex.jsonl"
     strange = {"type": kind, "timestamp": "2026-03-01T10:00:01Z", "payload": {}}
     assert importer.recognise(strange) == ""
@@ -201,7 +201,7 @@ def test_a_line_with_a_strange_type_is_kept(importer: Any, kind: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["claude.jsonl", "codex.jsonl"])
-def test_a_conversation_over_many_lines_is_bounded(name: str, tmp_path: Path) -> None:
+def test_conversation_over_many_lines_is_bounded(name: str, tmp_path: Path) -> None:
     form, log = name.partition(".")[0].replace("claude", "claude-code"), f"file:{tmp_path / 'log'}"
     path = tmp_path / f"{name}.gz"
     path.write_bytes(gzip.compress((SAMPLES / name).read_bytes()))

@@ -87,7 +87,7 @@ def test_documents_are_named_precisely(tmp_path: Path) -> None:
     }
 
 
-def test_a_document_is_caused_by_the_result_it_stands_in(tmp_path: Path) -> None:
+def test_document_is_caused_by_the_result_that_contains_it(tmp_path: Path) -> None:
     recorder = imported(tmp_path, line())
     for each in recorder.observations.values():
         if each.type == "document":
@@ -96,7 +96,7 @@ def test_a_document_is_caused_by_the_result_it_stands_in(tmp_path: Path) -> None
             assert "output" in cause.patch
 
 
-def test_the_reward_is_an_evaluation_of_the_run(tmp_path: Path) -> None:
+def test_reward_is_an_evaluation_of_the_run(tmp_path: Path) -> None:
     recorder = imported(tmp_path, line())
     [entity] = recorder.entities("evaluation")
     run = entity.partition("/")[2]
@@ -111,7 +111,7 @@ def test_the_reward_is_an_evaluation_of_the_run(tmp_path: Path) -> None:
     assert recorder.latest(f"run/{run}")["outcome"] == "succeeded"
 
 
-def test_words_are_causes_too_where_outputs_were_due(tmp_path: Path) -> None:
+def test_text_is_a_cause_when_outputs_were_required(tmp_path: Path) -> None:
     given = line(reward=0)
     given["info"]["task"]["outputs"] = ["12"]
     recorder = imported(tmp_path, given)
@@ -121,14 +121,14 @@ def test_words_are_causes_too_where_outputs_were_due(tmp_path: Path) -> None:
     assert recorder.latest(recorder.entities("run")[0])["outcome"] == "failed"
 
 
-def test_times_begin_at_the_policys_now(tmp_path: Path) -> None:
+def test_times_start_at_the_policys_now(tmp_path: Path) -> None:
     recorder = imported(tmp_path, line())
     first = next(iter(recorder.observations.values()))
     assert first.observed_at == 1_715_803_200_000_000
     assert recorder.latest(first.entity)["synthetic_time"] is True
 
 
-def test_a_line_without_info_is_enough(tmp_path: Path) -> None:
+def test_line_without_info_is_enough(tmp_path: Path) -> None:
     recorder = imported(tmp_path, {"task_id": "t", "reward": 0, "traj": TRAJ, "info": None})
     assert recorder.latest(recorder.entities("evaluation")[0])["passed"] is False
 
@@ -145,13 +145,13 @@ def test_a_line_without_info_is_enough(tmp_path: Path) -> None:
         (line(traj={}), "a conversation is a list of messages"),
     ],
 )
-def test_a_wrong_shape_is_named_by_file_and_line(tmp_path: Path, given: object, says: str) -> None:
+def test_wrong_shape_is_named_by_file_and_line(tmp_path: Path, given: object, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         imported(tmp_path, line(), given)
     assert str(caught.value).startswith(f"{tmp_path / 'tau.jsonl'}:2: ")
 
 
-def test_the_recorded_conversations_arrive_whole(tau_bench_file: Path) -> None:
+def test_recorded_conversations_are_imported_whole(tau_bench_file: Path) -> None:
     recorder = Recorder()
     for conversation in tau_bench.conversations(ImportFile(tau_bench_file)):
         import_conversation(conversation, recorder.observe)

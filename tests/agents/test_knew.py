@@ -46,7 +46,7 @@ class Clock:
 def opened(folder: Path) -> Iterator[tuple[AgentLog, Clock]]:
     clock = Clock()
     ids = (f"id-{number}" for number in itertools.count())
-    with open_log(f"file:{folder / 'log'}", around=RuntimeContext(clock, lambda: next(ids), "tester")) as log:
+    with open_log(f"file:{folder / 'log'}", runtime=RuntimeContext(clock, lambda: next(ids), "tester")) as log:
         yield log, clock
 
 
@@ -74,7 +74,7 @@ def read_in(log: AgentLog, run: str, *entities: str, agent: str = "reader", then
         then()
 
 
-def test_what_was_read_by_a_time_is_told_beside_what_the_log_held(tmp_path: Path) -> None:
+def test_knew_returns_reads_by_a_time_next_to_the_logs_state(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         order, mail = "document/order", "document/mail"
         say(log, order, {"status": "sent"})
@@ -105,7 +105,7 @@ def test_what_was_read_by_a_time_is_told_beside_what_the_log_held(tmp_path: Path
         assert late.read.observations == tuple(late.known.tree["by"]["fields"][key].hex() for key in ["status"])
 
 
-def test_a_read_counts_from_when_it_was_made_and_at_a_place_from_where_it_stands(tmp_path: Path) -> None:
+def test_read_counts_from_its_time_or_from_its_offset(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         say(log, "document/a", {"status": "x"})
         clock.to(1)
@@ -124,7 +124,7 @@ def test_a_read_counts_from_when_it_was_made_and_at_a_place_from_where_it_stands
         assert len(log.knew("reader").reads) == 1
 
 
-def test_a_correction_behind_the_read_makes_it_stale(tmp_path: Path) -> None:
+def test_correction_after_the_read_makes_it_stale(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         wrong = say(log, "document/a", {"status": "wrong", "size": 1})
         clock.to(1)
@@ -138,7 +138,7 @@ def test_a_correction_behind_the_read_makes_it_stale(tmp_path: Path) -> None:
         assert status(known.known) == "wrong"
 
 
-def test_a_read_of_an_older_point_was_stale_when_it_was_made(tmp_path: Path) -> None:
+def test_read_of_an_older_point_was_stale_from_the_start(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         say(log, "document/a", {"status": "old"})
         log.mark("before")
@@ -152,7 +152,7 @@ def test_a_read_of_an_older_point_was_stale_when_it_was_made(tmp_path: Path) -> 
         assert told(known) == ("document/a", 1, 2, 1, 1)
 
 
-def test_the_latest_read_of_each_entity_or_every_one_and_of_one_run_or_agent(tmp_path: Path) -> None:
+def test_latest_or_all_reads_are_filtered_by_run_or_agent(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         for number, run in enumerate(("r1", "r2"), 1):
             log.observe("document/a", {"fields": {"status": f"{number}"}})
@@ -172,7 +172,7 @@ def test_the_latest_read_of_each_entity_or_every_one_and_of_one_run_or_agent(tmp
             log.knew("reader", run="r9")
 
 
-def test_what_a_failed_attempt_read_is_known_too(tmp_path: Path) -> None:
+def test_reads_of_a_failed_attempt_are_known(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         say(log, "document/a", {"status": "x"})
         say(log, "document/b", {"status": "y"})
@@ -191,7 +191,7 @@ def test_what_a_failed_attempt_read_is_known_too(tmp_path: Path) -> None:
         assert {each.read.entity for each in log.knew("reader").reads} == {"document/a", "document/b"}
 
 
-def test_what_tools_and_models_answered_is_known_from_when_it_came(tmp_path: Path) -> None:
+def test_answers_of_tools_and_models_are_known_from_their_arrival(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
 
         @refold.tool
@@ -245,7 +245,7 @@ def test_what_tools_and_models_answered_is_known_from_when_it_came(tmp_path: Pat
         assert log.knew("other").heard[0].call.answer == "MINE?"
 
 
-def test_what_an_attempt_that_failed_heard_is_known(tmp_path: Path) -> None:
+def test_answers_in_a_failed_attempt_are_known(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, clock):
         answers = iter(["no", "yes"])
 
@@ -260,7 +260,7 @@ def test_what_an_attempt_that_failed_heard_is_known(tmp_path: Path) -> None:
         assert {(each.attempt, each.call.answer) for each in found} == {(1, "no"), (2, "yes")}
 
 
-def test_what_was_heard_under_a_key_that_is_not_here_is_named(tmp_path: Path) -> None:
+def test_answer_sealed_under_a_missing_key_is_named(tmp_path: Path) -> None:
     log_url, others = f"file:{tmp_path / 'log'}", {"REFOLD_KEYS": f"file:{tmp_path / 'others'}"}
     with opened(tmp_path) as (log, _), log.run("reader", id="r") as at_work:
         at_work.model(str.upper, "secret 4711")
@@ -274,7 +274,7 @@ def test_what_was_heard_under_a_key_that_is_not_here_is_named(tmp_path: Path) ->
         assert "step 1 of run r: " in refold_command("knew", "reader", log=log_url, more=more).out
 
 
-def test_an_imported_conversation_knew_the_results_of_its_tools(tmp_path: Path) -> None:
+def test_imported_conversation_knew_its_tool_results(tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "refund 7"},
         {"role": "assistant", "content": None, "tool_calls": [
@@ -293,7 +293,7 @@ def test_an_imported_conversation_knew_the_results_of_its_tools(tmp_path: Path) 
     ]
 
 
-def test_a_log_on_kafka_tells_the_same_without_a_worker(
+def test_log_on_kafka_answers_the_same_without_a_worker(
     kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REFOLD_KEYS", f"file:{tmp_path / 'keys'}")
@@ -312,7 +312,7 @@ def test_a_log_on_kafka_tells_the_same_without_a_worker(
         assert [(each.side, each.field) for each in provenance(parted, a, b)] == [("a", "fields"), ("b", "fields")]
 
 
-def test_the_command_prints_it(tmp_path: Path) -> None:
+def test_command_output(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     with opened(tmp_path) as (written, clock):
         say(written, "document/a", {"status": "old"})

@@ -120,7 +120,7 @@ def driven(run: Run, agent: Callable[[Run], Any]) -> Any:
 
 
 @pytest.mark.parametrize("agent", [by_invoke, by_stream, by_ainvoke], ids=lambda agent: agent.__name__)
-def test_a_graph_is_recorded_in_an_order_that_does_not_depend_on_timing(
+def test_graph_is_recorded_in_an_order_independent_of_timing(
     log: AgentLog, agent: Callable[[Run], Any], is_soak: bool
 ) -> None:
     sent.clear()
@@ -147,12 +147,12 @@ def test_a_graph_is_recorded_in_an_order_that_does_not_depend_on_timing(
     assert len(sent) == 6
 
 
-def test_a_model_is_not_told_of_the_key_of_a_write() -> None:
+def test_model_does_not_see_the_key_of_a_write() -> None:
     node = ToolNode([send])
     assert list(node.tools_by_name["send"].args) == ["to"]
 
 
-def test_no_letter_is_sent_in_a_fork_or_a_golden_run(log: AgentLog) -> None:
+def test_no_mail_is_sent_in_a_fork_or_a_golden_run(log: AgentLog) -> None:
     sent.clear()
     run = log.run("graph")
     output = driven(run, by_invoke)

@@ -92,7 +92,7 @@ def micros(span: ReadableSpan) -> tuple[int, int]:
     return span.start_time // 1000 - BEGAN, span.end_time // 1000 - BEGAN
 
 
-def test_a_run_is_one_trace_of_its_steps_and_calls(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
+def test_run_is_one_trace_of_its_steps_and_calls(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     trace_id = otel.export(recorded(), provider)
     found = named(kept.get_finished_spans())
     assert {f"{context_of(each).trace_id:032x}" for each in found.values()} == {trace_id}
@@ -113,7 +113,7 @@ def test_times_are_those_of_the_run(kept: InMemorySpanExporter, provider: Tracer
     }  # fmt: skip
 
 
-def test_a_model_call_speaks_as_the_conventions_do(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
+def test_model_call_follows_the_semantic_conventions(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     otel.export(recorded(), provider, system="openai")
     span = named(kept.get_finished_spans())["chat small"]
     assert span.kind is SpanKind.CLIENT
@@ -126,7 +126,7 @@ def test_a_model_call_speaks_as_the_conventions_do(kept: InMemorySpanExporter, p
     }  # fmt: skip
 
 
-def test_answers_of_another_make_are_read_too() -> None:
+def test_answers_of_other_providers_are_read() -> None:
     answer = {"stop_reason": "end_turn", "usage": {"input_tokens": 3, "output_tokens": 4}}
     other = call("ask", answer, kind="model", model="large", provider="anthropic")
     strange = call("strange", "a text", kind="model")
@@ -154,7 +154,7 @@ def test_answers_of_another_make_are_read_too() -> None:
         (None, "_OTHER", None, {}),
     ],
 )  # fmt: skip
-def test_what_an_answer_shows_of_its_provider_is_told(
+def test_answer_names_its_provider(
     answer: Any, provider: str, reasons: list[str] | None, usage: dict[str, int]
 ) -> None:
     asked: dict[str, Any] = {
@@ -179,12 +179,12 @@ def test_what_an_answer_shows_of_its_provider_is_told(
     assert (recorded.get("provider", "_OTHER"), recorded.get("finish_reasons")) == (provider, reasons)
 
 
-def test_integers_beyond_the_wire_are_text() -> None:
+def test_integers_over_64_bits_become_text() -> None:
     model = call("ask", {}, kind="model", seed=2**64 - 1)
     assert otel.spans(run(step(model)))[2].attributes["gen_ai.request.seed"] == str(2**64 - 1)
 
 
-def test_a_tool_call_says_what_it_was_and_came_to(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
+def test_tool_call_has_arguments_and_result(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     otel.export(recorded(), provider)
     attributes = said(named(kept.get_finished_spans())["execute_tool search"])
     assert attributes == {
@@ -196,7 +196,7 @@ def test_a_tool_call_says_what_it_was_and_came_to(kept: InMemorySpanExporter, pr
     }  # fmt: skip
 
 
-def test_long_arguments_are_cut() -> None:
+def test_long_arguments_are_truncated() -> None:
     _, _, span = otel.spans(run(step(call("search", text="x" * 10_000))))
     assert len(str(span.attributes["gen_ai.tool.call.arguments"])) <= otel.SHORT_MAX
 
@@ -227,7 +227,7 @@ def test_failures_are_events_at_their_times(kept: InMemorySpanExporter, provider
     assert found["invoke_agent desk"].status.status_code is StatusCode.ERROR
 
 
-def test_what_a_step_read_and_observed_are_its_events() -> None:
+def test_reads_and_observations_of_a_step_are_its_events() -> None:
     read, observed = call("document/1", kind="read"), call("document/2", kind="observe", patch={})
     _, only = otel.spans(run(step(read, call("", 0.5, kind="random"), observed)))
     assert [(each.name, each.attributes) for each in only.events] == [
@@ -246,7 +246,7 @@ def test_exporting_twice_gives_the_same_spans(kept: InMemorySpanExporter, provid
     assert context_of(own).trace_id != otel.trace_id_of("r-1")
 
 
-def test_a_run_that_went_on_keeps_its_ids() -> None:
+def test_resumed_run_keeps_its_ids() -> None:
     whole = recorded()
     cut = replace(whole, steps=whole.steps[:1], ended_at=0, outcome="")
     ids = {each.name: (each.trace_id, each.span_id) for each in otel.spans(whole)}
@@ -258,13 +258,13 @@ def test_a_run_that_went_on_keeps_its_ids() -> None:
     assert otel.trace_id_of("r-2") != otel.trace_id_of("r-1")
 
 
-def test_the_same_call_in_two_attempts_is_two_spans() -> None:
+def test_same_call_in_two_attempts_is_two_spans() -> None:
     attempts = tuple(Attempt(number=number, calls=(call("search"), call("search"))) for number in (1, 2))
     found = otel.spans(run(replace(step(), attempts=attempts)))
     assert len({each.span_id for each in found}) == len(found) == 6
 
 
-def test_what_has_not_ended_ends_with_what_is_known() -> None:
+def test_unfinished_span_ends_at_the_last_known_time() -> None:
     known = recorded().steps[0]
     cut_short = Step(number=2, name="answer", attempts=(Attempt(number=1),))
     made = replace(recorded(), steps=(known, cut_short), ended_at=0, outcome="", failure=None)
@@ -274,12 +274,12 @@ def test_what_has_not_ended_ends_with_what_is_known() -> None:
     assert "refold.success" not in last.attributes
 
 
-def test_a_run_without_steps_or_times_is_a_span() -> None:
+def test_run_without_steps_or_times_is_a_span() -> None:
     (root,) = otel.spans(Recording(run="r-0"))
     assert (root.name, root.started_at, root.ended_at, root.parent_id) == ("invoke_agent", 0, 0, 0)
 
 
-def test_a_run_that_failed_and_says_no_more_is_an_error() -> None:
+def test_failed_run_without_details_is_an_error() -> None:
     assert [each.error for each in otel.spans(Recording(run="r-0", outcome="failed"))] == [""]
     assert [each.error for each in otel.spans(Recording(run="r-0", outcome="succeeded"))] == [None]
 
@@ -289,7 +289,7 @@ def test_values_of_any_size_have_a_size() -> None:
     assert span.attributes["refold.result_size"] == len(f'[{2**70},0.5,"ä"]'.encode())
 
 
-def test_a_fork_links_to_its_parent(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
+def test_fork_links_to_its_parent(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     parent = recorded()
     otel.export(parent, provider)
     root = named(kept.get_finished_spans())["invoke_agent desk"]
@@ -302,7 +302,7 @@ def test_a_fork_links_to_its_parent(kept: InMemorySpanExporter, provider: Tracer
     assert context_of(found["invoke_agent desk"]).trace_id != context_of(root).trace_id
 
 
-def test_without_content_nobodys_words_leave(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
+def test_no_text_is_exported_without_content(kept: InMemorySpanExporter, provider: TracerProvider) -> None:
     otel.export(recorded(), provider)
     assert sum(SECRET in each.to_json() for each in kept.get_finished_spans()) == 4
     kept.clear()
@@ -311,7 +311,7 @@ def test_without_content_nobodys_words_leave(kept: InMemorySpanExporter, provide
     assert "torn" not in named(kept.get_finished_spans())["answer"].to_json()
 
 
-def test_an_sdk_that_is_switched_off_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_sdk_exports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     kept = InMemorySpanExporter()
     off = TracerProvider(shutdown_on_exit=False)

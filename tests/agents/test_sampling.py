@@ -27,12 +27,12 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
         ("läufe/7", 6_175_918_664_309_787_093),
     ],
 )
-def test_a_runs_place_is_the_same_for_ever(run_id: str, place: int) -> None:
+def test_sampling_of_a_run_is_deterministic(run_id: str, place: int) -> None:
     assert place_of(run_id) == place
 
 
 @given(st.text(), SHARES, SHARES)
-def test_a_run_in_a_share_is_in_every_greater_one(run_id: str, a: float, b: float) -> None:
+def test_run_in_a_share_is_in_every_larger_one(run_id: str, a: float, b: float) -> None:
     less, more = sorted((a, b))
     assert is_sampled(run_id, less) <= is_sampled(run_id, more)
     assert not is_sampled(run_id, 0)
@@ -40,7 +40,7 @@ def test_a_run_in_a_share_is_in_every_greater_one(run_id: str, a: float, b: floa
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.999])
-def test_as_many_are_kept_as_were_asked_for(share: float, seed: int) -> None:
+def test_sample_has_the_requested_share(share: float, seed: int) -> None:
     draw = random.Random(seed)
     count = 20_000
     kept = sum(is_sampled(f"{draw.getrandbits(128):032x}", share) for _ in range(count))
@@ -49,7 +49,7 @@ def test_as_many_are_kept_as_were_asked_for(share: float, seed: int) -> None:
 
 
 @given(st.text(), SHARES, st.sampled_from(OUTCOMES), st.sampled_from(["", "production", "test"]), st.booleans())
-def test_no_failed_and_no_flagged_run_is_left_out(
+def test_failed_and_flagged_runs_are_always_kept(
     run_id: str, share: float, outcome: Outcome, kind: str, is_flagged: bool
 ) -> None:
     found = class_of(run_id, outcome, kind=kind, is_flagged=is_flagged, share=share)
@@ -68,6 +68,6 @@ def test_all_successes_are_kept_unless_a_share_is_given() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
-def test_what_is_no_share_is_refused(share: float) -> None:
+def test_invalid_share_is_refused(share: float) -> None:
     with pytest.raises(refold.InputError, match="from 0"):
         is_sampled("run-1", share)

@@ -159,7 +159,7 @@ def lines_of_wrong(written: Path) -> set[int]:
     return {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
 
 
-def test_mypy_strict_accepts_the_right_and_reports_the_wrong(written: Path) -> None:
+def test_mypy_strict_accepts_correct_and_reports_wrong_code(written: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--no-error-summary",
          "--follow-imports", "silent", "--cache-dir", str(written / "cache"), "right.py", "wrong.py"],
@@ -172,7 +172,7 @@ def test_mypy_strict_accepts_the_right_and_reports_the_wrong(written: Path) -> N
     assert not [each for each in errors if each[0] == "right.py"], found.stdout
 
 
-def test_pyright_strict_accepts_the_right_and_reports_the_wrong(written: Path) -> None:
+def test_pyright_strict_accepts_correct_and_reports_wrong_code(written: Path) -> None:
     if shutil.which("node") is None:
         without("pyright runs on Node, and there is no node on PATH")
     settings = {

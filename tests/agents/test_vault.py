@@ -46,7 +46,7 @@ def shared(log: Log) -> Vault:
 
 
 @given(tree=JSON | LARGE | LARGE.map(lambda text: {"a": [text, 0.5]}), field=st.sampled_from(["journal", "decision"]))
-def test_what_was_sealed_opens_as_it_was_and_seals_the_same_again(shared: Vault, tree: Any, field: str) -> None:
+def test_sealed_value_opens_unchanged_and_seals_deterministically(shared: Vault, tree: Any, field: str) -> None:
     tree = json_tree(tree)
     stored = shared.seal(KEY, STEP, field, tree)
     assert stored == shared.seal(KEY, STEP, field, tree)
@@ -56,13 +56,13 @@ def test_what_was_sealed_opens_as_it_was_and_seals_the_same_again(shared: Vault,
 
 
 @given(number=st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_keep_their_kind(shared: Vault, number: float) -> None:
+def test_numbers_keep_their_type(shared: Vault, number: float) -> None:
     number = json_tree(number)  # type: ignore[assignment]
     opened = shared.open(STEP, "journal", shared.seal(KEY, STEP, "journal", [number]))[0]
     assert (json_tree(opened), type(json_tree(opened))) == (number, type(number))
 
 
-def test_the_fields_limit_on_the_value_says_what_becomes_a_blob(vault: Vault, log: Log) -> None:
+def test_field_limit_of_the_plaintext_decides_what_becomes_a_blob(vault: Vault, log: Log) -> None:
     # A text of up to 65,535 bytes has 3 bytes before it in CBOR, and `decision` holds 1,024 inline.
     assert isinstance(vault.seal(KEY, STEP, "decision", "x" * 1021), Sealed)
     blob = vault.seal(KEY, STEP, "decision", "x" * 1022)
@@ -76,14 +76,14 @@ def test_the_fields_limit_on_the_value_says_what_becomes_a_blob(vault: Vault, lo
     assert isinstance(vault.seal(KEY, "run/r-1", "title", "x" * 200_000), Sealed)
 
 
-def test_long_texts_are_deflated(vault: Vault) -> None:
+def test_long_texts_are_compressed(vault: Vault) -> None:
     blob = vault.seal(KEY, STEP, "decision", "word " * DEFLATED_BYTES_MIN)
     assert blob.size < DEFLATED_BYTES_MIN
     assert vault.open(STEP, "decision", blob) == "word " * DEFLATED_BYTES_MIN
 
 
 @pytest.mark.parametrize("tree", ["short", "long" * 2000])
-def test_what_was_changed_or_moved_is_refused_by_name(vault: Vault, log: Log, tree: str) -> None:
+def test_altered_or_moved_value_is_refused_by_name(vault: Vault, log: Log, tree: str) -> None:
     stored = vault.seal(KEY, STEP, "decision", tree)
     with pytest.raises(CorruptionError, match=r"step/r-1#2 decision.*moved from another entity or field"):
         vault.open("step/r-1#2", "decision", stored)
@@ -119,7 +119,7 @@ def _with_flipped_bit(data: bytes, place: int) -> bytes:
     return data[:place] + bytes((data[place] ^ 1 << place % 8,)) + data[place + 1 :]
 
 
-def test_a_destroyed_key_and_a_missing_content_are_expired(vault: Vault, log: Log) -> None:
+def test_destroyed_key_and_missing_blob_are_expired(vault: Vault, log: Log) -> None:
     short, long = vault.seal(KEY, STEP, "decision", "short"), vault.seal(KEY, STEP, "decision", "long" * 1000)
     gone = Blob(bytes(32), long.size, SEALED_CONTENT)
     with pytest.raises(Expired, match=f"{STEP} decision: expired: the content 0000"):
@@ -130,7 +130,7 @@ def test_a_destroyed_key_and_a_missing_content_are_expired(vault: Vault, log: Lo
             vault.open(STEP, "decision", stored)
 
 
-def test_a_run_resumed_while_its_key_is_destroyed_has_no_second_key(vault: Vault) -> None:
+def test_run_resumed_while_its_key_is_destroyed_gets_no_second_key(vault: Vault) -> None:
     stored = vault.seal(KEY, STEP, "decision", "before")
     resumed = Vault(vault._log, vault.ring)
     assert resumed.open(STEP, "decision", stored) == "before"
@@ -142,7 +142,7 @@ def test_a_run_resumed_while_its_key_is_destroyed_has_no_second_key(vault: Vault
     assert [*vault.ring.ids()] == []
 
 
-def test_without_keys_what_is_sealed_is_said_to_be(vault: Vault, log: Log) -> None:
+def test_sealed_value_without_keys_says_that_it_is_sealed(vault: Vault, log: Log) -> None:
     for tree in ("short", "long" * 1000):
         with pytest.raises(NotAnswerable, match="REFOLD_KEYS") as caught:
             ClearVault(log).open(STEP, "decision", vault.seal(KEY, STEP, "decision", tree))
@@ -154,7 +154,7 @@ RETRY = {"attempt": 1, "backoff_ms": 5, "error": "e" * 1000}
 
 
 @pytest.mark.parametrize("kind", ["sealed", "clear"])
-def test_what_a_log_shows_opens_at_any_depth(kind: str, log: Log, vault: Vault) -> None:
+def test_value_shown_by_a_log_opens_at_any_depth(kind: str, log: Log, vault: Vault) -> None:
     """Test elements of collections, parts of records, and records that are themselves over the limit."""
     keeper: ValueCipher = vault if kind == "sealed" else ClearVault(log)
     run, step = f"run/{kind}", f"step/{kind}#1"

@@ -56,19 +56,19 @@ def joined(tree: Mapping[str, Any], keys: Sequence[str]) -> bytes:
 
 
 @given(TREES)
-def test_cbor_is_that_of_the_reference(tree: Any) -> None:
+def test_cbor_matches_the_reference(tree: Any) -> None:
     assert encode(normal(tree)) == reference_cbor.encode(reference_cbor.canonical(tree))
 
 
 @given(TREES)
-def test_cbor_decodes_to_what_was_encoded(tree: Any) -> None:
+def test_cbor_round_trips(tree: Any) -> None:
     data = encode(normal(tree))
     assert decode(data) == normal(tree)
     assert encode(decode(data)) == data
 
 
 @given(st.dictionaries(st.text(max_size=30), JSONS, max_size=8), st.randoms())
-def test_the_order_of_keys_is_nothing(tree: dict[str, Any], random: Any) -> None:
+def test_key_order_does_not_matter(tree: dict[str, Any], random: Any) -> None:
     keys = list(tree)
     random.shuffle(keys)
     shuffled = {key: tree[key] for key in keys}
@@ -78,7 +78,7 @@ def test_the_order_of_keys_is_nothing(tree: dict[str, Any], random: Any) -> None
 
 
 @pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 1000])
-def test_a_map_joined_from_members_is_the_map(count: int) -> None:
+def test_map_joined_from_members_equals_the_encoded_map(count: int) -> None:
     tree = {f"key {number}": number for number in range(count)}
     assert joined(tree, list(tree)) == encode(tree)
 
@@ -120,12 +120,12 @@ def test_numbers_in_cbor(given: float, found: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2**64 + 1, -(2**63) - 1, 10**400])
-def test_what_is_no_number_is_refused(value: float) -> None:
+def test_non_finite_numbers_are_refused(value: float) -> None:
     with pytest.raises(ValidationError, match=r"^place: "):
         number(value, "place")
 
 
-def test_an_integer_too_long_to_print_is_refused_all_the_same() -> None:
+def test_integer_too_long_to_print_is_refused() -> None:
     with pytest.raises(ValidationError, match="cannot be shown"):
         number(10**5000)
 
@@ -159,7 +159,7 @@ class Measured(float):
         return f"Measured({float(self)})"
 
 
-def test_subclasses_become_the_plain_values_they_are() -> None:
+def test_subclasses_are_encoded_as_their_base_values() -> None:
     tree = json_tree({Colour.RED: [Colour.RED, Level.HIGH, Measured(0.1), Measured(2.0)]})
     assert tree == {"red": ["red", 3, 0.1, 2]}
     assert isinstance(tree, dict)
@@ -197,24 +197,24 @@ def test_numbers_as_ecmascript_writes_them(value: float, shown: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | INTEGERS | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_all_but_floats_as_pythons_own_encoder_writes_it(value: Any) -> None:
+def test_json_matches_pythons_encoder_except_for_floats(value: Any) -> None:
     assert json_text(value) == json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 @given(FINITE)
-def test_a_number_in_json_reads_back(value: float) -> None:
+def test_json_number_round_trips(value: float) -> None:
     assert float(json_text(value)) == value
 
 
 @given(JSONS)
-def test_canonical_json_is_read_back_as_itself(value: Any) -> None:
+def test_canonical_json_round_trips_to_itself(value: Any) -> None:
     found = json_text(value)
     assert json_text(json.loads(found)) == found
     assert check_json_text(found) == found
 
 
 @pytest.mark.parametrize("value", [2.0**64, 1.2345678901234567e20, -1.2345678901234567e20, 9.999999999999999e20])
-def test_floats_that_json_writes_as_integers_stay_what_they_are(value: float) -> None:
+def test_integral_floats_in_json_keep_their_value(value: float) -> None:
     """JSON gives their shortest digits and zeros, which no double equals; a reader must come to the same float."""
     shown = json_text(value)
     assert json.loads(shown) != value or value == 2.0**64
@@ -231,13 +231,13 @@ def test_floats_that_json_writes_as_integers_stay_what_they_are(value: float) ->
         *("[" * 65 + "]" * 65, "[" * 100_000, '{"a":' * 65 + "1" + "}" * 65, "1" * 5000),
     ],
 )
-def test_json_in_any_other_form_is_told(given: str) -> None:
+def test_non_canonical_json_is_detected(given: str) -> None:
     with pytest.raises(ValidationError, match="canonical JSON"):
         check_json_text(given)
 
 
 @given(JSONS)
-def test_json_as_others_write_it_is_told(value: Any) -> None:
+def test_json_of_other_writers_is_detected_as_non_canonical(value: Any) -> None:
     for written in (json.dumps(value), json.dumps(value, indent=1), json.dumps(value, ensure_ascii=False)):
         if written == json_text(value):
             assert check_json_text(written) == written
@@ -262,18 +262,18 @@ def test_json_has_a_greatest_depth() -> None:
 
 
 @pytest.mark.parametrize("value", [b"x", {1: "a"}, {None: 1}, object(), {1, 2}, [b"x"], 1j, math.nan, [math.inf]])
-def test_what_json_has_no_place_for_is_refused(value: Any) -> None:
+def test_values_without_a_json_form_are_refused(value: Any) -> None:
     with pytest.raises(ValidationError, match=r"^patch\.a"):
         json_text(value, "patch.a")
 
 
-def test_a_refusal_names_the_place_inside() -> None:
+def test_refusal_names_the_inner_path() -> None:
     with pytest.raises(ValidationError) as caught:
         json_text({"rows": [{"n": 1}, {"n": math.nan}]}, "patch.a")
     assert str(caught.value) == "patch.a.rows[1].n: NaN and infinity are not values; given nan"
 
 
-def test_a_cut_may_have_keys_that_are_integers() -> None:
+def test_cut_may_have_integer_keys() -> None:
     tree = {"p": {300: 1, 2: 5, 24: 0}}
     assert encode(tree) == bytes.fromhex("a16170a30205181800") + bytes.fromhex("19012c01")
     assert cbor2.loads(encode(tree)) == tree
@@ -306,5 +306,5 @@ def answered(function: Any, tree: Any) -> Any:
 
 
 @given(ODD_TREES)
-def test_plain_trees_are_taken_as_the_others_are(tree: Any) -> None:
+def test_plain_trees_take_the_fast_path_with_the_same_result(tree: Any) -> None:
     assert answered(json_tree, tree) == answered(_checked_tree, tree)

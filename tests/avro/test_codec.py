@@ -36,7 +36,7 @@ OPTIONS = ["refold.Blob", "refold.Sealed"]
 
 
 @given(observations())
-def test_an_observation_is_read_back_as_it_was(observation: Observation) -> None:
+def test_observation_round_trips(observation: Observation) -> None:
     data = codec().encode_observation(observation)
     found = codec().decode_observation(data)
     assert found == observation
@@ -46,14 +46,14 @@ def test_an_observation_is_read_back_as_it_was(observation: Observation) -> None
 
 
 @given(observations())
-def test_the_order_of_a_patch_is_nothing(observation: Observation) -> None:
+def test_patch_order_does_not_matter(observation: Observation) -> None:
     turned = observation._replace(patch=dict(reversed([*observation.patch.items()])))
     assert codec().encode_observation(turned) == codec().encode_observation(observation)
     assert identify(turned) == identify(observation)
 
 
 @given(observations())
-def test_anyone_with_the_published_schema_can_read_it(observation: Observation) -> None:
+def test_published_schema_is_enough_to_read_it(observation: Observation) -> None:
     """Plain fastavro, logical types and all, as a consumer of the registry would."""
     data = codec().encode_observation(observation)
     datum = plainly_read(codec().text, data)
@@ -90,7 +90,7 @@ def plainly_read(schema: str, data: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", shipped_types())
-def test_the_derived_schemas_of_a_shipped_type_parse(name: str) -> None:
+def test_derived_schemas_of_a_shipped_type_parse(name: str) -> None:
     definition = shipped_types()[name]
     for node in (observation_node(definition), state_node(definition), change_node(definition)):
         parsed = fastavro.parse_schema(json.loads(schema_text(node)))
@@ -99,7 +99,7 @@ def test_the_derived_schemas_of_a_shipped_type_parse(name: str) -> None:
 
 
 @given(observations())
-def test_a_later_version_reads_it_as_avro_does(observation: Observation) -> None:
+def test_later_version_reads_it_by_avros_rules(observation: Observation) -> None:
     """A consumer that holds the schema of a later version: a field more, nested ones too, and one renamed."""
     schema = json.loads(codec().text)
     (patch,) = [field["type"] for field in schema["fields"] if field["name"] == "patch"]
@@ -138,7 +138,7 @@ def nullable_first(schema: Any) -> bool:
 
 
 @pytest.mark.parametrize("definition", [specimen(), *shipped_types().values()], ids=lambda each: each.name)
-def test_every_nullable_field_has_the_default_null(definition: TypeDefinition) -> None:
+def test_every_nullable_field_defaults_to_null(definition: TypeDefinition) -> None:
     for node in (observation_node(definition), state_node(definition), change_node(definition)):
         assert nullable_first(json.loads(schema_text(node)))
 
@@ -149,7 +149,7 @@ def test_every_nullable_field_has_the_default_null(definition: TypeDefinition) -
 @pytest.mark.parametrize("derived", [observation_node, state_node, change_node])
 @given(data=st.data())
 @settings(max_examples=30)
-def test_the_bytes_are_fastavros(derived: Callable[[TypeDefinition], dict[str, Any]], data: st.DataObject) -> None:
+def test_bytes_match_fastavro(derived: Callable[[TypeDefinition], dict[str, Any]], data: st.DataObject) -> None:
     node = derived(specimen())
     datum = data.draw(datums(node))
     buffer = io.BytesIO()
@@ -158,7 +158,7 @@ def test_the_bytes_are_fastavros(derived: Callable[[TypeDefinition], dict[str, A
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_longs_are_fastavros(value: int) -> None:
+def test_longs_match_fastavro(value: int) -> None:
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, {"type": "long"}, value)
     assert write_long(value) == buffer.getvalue()
@@ -169,7 +169,7 @@ def test_longs_are_fastavros(value: int) -> None:
 
 @given(observations())
 @settings(max_examples=25)
-def test_a_truncated_message_is_undecodable(observation: Observation) -> None:
+def test_truncated_message_is_undecodable(observation: Observation) -> None:
     data = codec().encode_observation(observation)
     for length in range(FRAME_BYTES, len(data)):
         with pytest.raises(UndecodableError):
@@ -192,7 +192,7 @@ def held_to_the_rules(data: bytes, original: Observation | None = None) -> None:
 
 
 @given(observations(), st.data())
-def test_a_flipped_bit_changes_the_id_or_nothing_is_read(observation: Observation, data: st.DataObject) -> None:
+def test_flipped_bit_changes_the_id_or_is_undecodable(observation: Observation, data: st.DataObject) -> None:
     message = bytearray(codec().encode_observation(observation))
     for place in data.draw(st.lists(st.integers(FRAME_BYTES, len(message) - 1), min_size=1, max_size=20)):
         changed = bytearray(message)
@@ -201,12 +201,12 @@ def test_a_flipped_bit_changes_the_id_or_nothing_is_read(observation: Observatio
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_at_all(body: bytes) -> None:
+def test_any_bytes_decode_or_are_undecodable(body: bytes) -> None:
     held_to_the_rules(b"\0" + codec().schema_id.to_bytes(4, "big") + body)
 
 
 @given(observations(), st.integers(0, 300), st.binary(min_size=1, max_size=20))
-def test_bytes_put_in_between(observation: Observation, place: int, extra: bytes) -> None:
+def test_inserted_bytes_are_undecodable_or_change_the_id(observation: Observation, place: int, extra: bytes) -> None:
     data = codec().encode_observation(observation)
     place = min(FRAME_BYTES + place, len(data))
     held_to_the_rules(data[:place] + extra + data[place:], observation)
@@ -254,7 +254,7 @@ def forged(schema: object, value: Any, **attributes: Any) -> None:
         (["null", "string", *OPTIONS], {"hash": b"x" * 32, "size": -1, "media_type": ""}, "a Blob has"),
     ],
 )
-def test_what_no_door_lets_in_is_undecodable(schema: object, value: Any, reason: str) -> None:
+def test_invalid_value_is_undecodable(schema: object, value: Any, reason: str) -> None:
     with pytest.raises(UndecodableError) as caught:
         forged(schema, value)
     assert str(caught.value).startswith(f"patch.a: {reason}")
@@ -285,7 +285,7 @@ def test_what_no_door_lets_in_is_undecodable(schema: object, value: Any, reason:
         ({"kind": "unlink", "patch": {}, "link": Link("r", "t/1", 2**62)}, "link.valid_from: microseconds"),
     ],
 )
-def test_an_envelope_no_door_lets_in_is_undecodable(changes: dict[str, Any], reason: str) -> None:
+def test_invalid_envelope_is_undecodable(changes: dict[str, Any], reason: str) -> None:
     definition = typed(
         {"name": "a", "type": "long"}, {"name": "title", "type": "long", "refold.name": "b", "aliases": ["b"]}
     )
@@ -295,7 +295,7 @@ def test_an_envelope_no_door_lets_in_is_undecodable(changes: dict[str, Any], rea
         forger.decode_observation(forger.encode_observation(observation))
 
 
-def test_other_bytes_of_the_same_content_have_the_same_id() -> None:
+def test_other_encodings_of_the_same_content_have_the_same_id() -> None:
     """Avro has several forms for an array and for a decimal; ids are of the content."""
     definition = only({"type": "array", "items": "long"})
     own = ObservationCodec(definition)
@@ -311,7 +311,7 @@ def test_other_bytes_of_the_same_content_have_the_same_id() -> None:
     assert found == said(money, "1.5")
 
 
-def test_a_claim_of_endless_elements_ends() -> None:
+def test_claimed_huge_element_count_terminates() -> None:
     definition = only({"type": "array", "items": ["null", "long"]})
     own = ObservationCodec(definition)
     data = own.encode_observation(said(definition, [None]))
@@ -333,7 +333,7 @@ def test_frames() -> None:
         registry.decode(b"\0" + struct.pack(">I", 7) + data[FRAME_BYTES:])
 
 
-def test_the_schema_id_is_in_the_frame_and_in_the_text() -> None:
+def test_schema_id_is_in_the_frame_and_in_the_text() -> None:
     assert schema_id(codec().text) == codec().schema_id < 2**31
     assert schema_text(observation_node(specimen())) == codec().text
     assert "refold.reducer" not in codec().text
@@ -377,7 +377,7 @@ NEAR = {
         (["null", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "refold.Sealed"], "1.5"),
     ],
 )
-def test_a_union_takes_the_branch_that_was_meant(schema: object, value: Any) -> None:
+def test_union_encodes_the_intended_branch(schema: object, value: Any) -> None:
     definition = only(schema)
     own = ObservationCodec(definition)
     observation = said(definition, value, {})

@@ -69,7 +69,7 @@ BOTH = {
 @pytest.mark.parametrize("name", BOTH)
 @given(data=st.data())
 @settings(max_examples=10)
-def test_what_writers_write_is_read_as_fastavro_reads_it(name: str, data: st.DataObject) -> None:
+def test_decoder_matches_fastavro(name: str, data: st.DataObject) -> None:
     both = BOTH[name]
     written = both.write(data.draw(both.datums))
     found = ours(both.read, written)
@@ -104,7 +104,7 @@ def said_of(read: Callable[[bytes], object], message: bytes) -> str:
 
 @given(observations(), st.data())
 @settings(max_examples=40)
-def test_a_message_says_the_same_whoever_reads_it(observation: Observation, data: st.DataObject) -> None:
+def test_message_decodes_the_same_by_both_paths(observation: Observation, data: st.DataObject) -> None:
     message = codec().encode_observation(observation)
     bodies = data.draw(st.lists(damage(message[FRAME_BYTES:]), max_size=8))
     for each in (message, *(message[:FRAME_BYTES] + body for body in bodies)):
@@ -118,7 +118,7 @@ def judged_and_identified(message: bytes) -> tuple[Observation, bytes]:
 
 
 @given(observations())
-def test_plain_observations_are_read_in_one_go(observation: Observation) -> None:
+def test_common_observations_take_the_fast_path(observation: Observation) -> None:
     """The quick way is taken, so that what else is said of it here says something."""
     plain = observation._replace(
         kind="assert", patch={"flag": False}, causes=(), cleared=(), retracts=(), link=None, subject=""
@@ -154,5 +154,5 @@ def test_longs(value: int) -> None:
         ({"type": "array", "items": {"type": "string"}}, write_long(2**62) + b"\0\0\x7e"),
     ],
 )
-def test_what_is_odd_is_left_to_fastavro(schema: Node, data: bytes) -> None:
+def test_unusual_messages_are_left_to_fastavro(schema: Node, data: bytes) -> None:
     assert ours(reader(schema), data) is NOT_READ

@@ -32,7 +32,7 @@ def code_of(name: str) -> Mapping[str, object]:
     return {"name": name, "version": 1, "source": "00" * 32}
 
 
-def test_a_definition_is_what_the_file_says() -> None:
+def test_definition_matches_its_file() -> None:
     found = parse(SPECIMEN)
     assert found.name == "specimen"
     assert found.doc == SPECIMEN["doc"]
@@ -44,7 +44,7 @@ def test_a_definition_is_what_the_file_says() -> None:
     assert [id_of(each) for each in branches(text.node)] == ["null", "string", *OPTIONS]
 
 
-def test_elements_of_lists_are_not_null() -> None:
+def test_list_elements_are_not_null() -> None:
     for reducer, more in (("union", {}), ("append", {"refold.limit": 2})):
         listed = only({"type": "array", "items": ["null", "string"]}, **{"refold.reducer": reducer}, **more)
         assert listed.fields["a"].node == {"type": "array", "items": {"type": "string"}}
@@ -53,14 +53,14 @@ def test_elements_of_lists_are_not_null() -> None:
     assert only(TEXTS).fields["a"].element == {"type": "array", "items": {"type": "string"}}
 
 
-def test_a_union_has_one_order() -> None:
+def test_union_has_one_order() -> None:
     first, second = only(["null", "string", *OPTIONS]), only([*reversed(OPTIONS), "string", "null"])
     assert first.fingerprint == second.fingerprint
     assert schema_text(observation_node(first)) == schema_text(observation_node(second))
 
 
 @pytest.mark.parametrize("definition", [specimen(), *shipped_types().values()], ids=lambda each: each.name)
-def test_what_is_stored_is_read_back_as_the_same_definition(definition: TypeDefinition) -> None:
+def test_stored_definition_round_trips(definition: TypeDefinition) -> None:
     again = parse(json.loads(document_text(definition)))
     assert again == definition
     assert again.fingerprint == definition.fingerprint
@@ -148,25 +148,25 @@ MATTERS_NOT: dict[str, Change] = {
 }
 
 
-def test_a_fingerprint_covers_all_that_can_change_a_fold() -> None:
+def test_fingerprint_covers_everything_that_can_change_a_fold() -> None:
     prints = {changed(lambda d: None), *map(changed, MATTERS.values())}
     assert len(prints) == 1 + len(MATTERS)
 
 
 @pytest.mark.parametrize("name", MATTERS_NOT)
-def test_a_fingerprint_does_not_change_with(name: str) -> None:
+def test_fingerprint_is_independent_of(name: str) -> None:
     assert changed(MATTERS_NOT[name]) == changed(lambda d: None)
 
 
 @pytest.mark.parametrize("part", [{"version": 2}, {"source": "11" * 32}, {"name": "m:h"}])
-def test_a_fingerprint_covers_the_code_of_a_custom_reducer(part: dict[str, object]) -> None:
+def test_fingerprint_covers_the_code_of_a_custom_reducer(part: dict[str, object]) -> None:
     one = parse(BASE, code_of)
     other = parse(BASE, lambda name: {**code_of(name), **part})
     assert one.fingerprint != other.fingerprint
     assert parse(json.loads(document_text(one))).fingerprint == one.fingerprint
 
 
-def test_an_entity_may_have_the_fields_of_a_blob() -> None:
+def test_entity_may_have_the_fields_of_a_blob() -> None:
     """Only values inside a field have to be told from Blob and Sealed; a patch is always a patch."""
     whole = typed(
         *(
@@ -181,7 +181,7 @@ def test_an_entity_may_have_the_fields_of_a_blob() -> None:
     assert [*references(observation.patch.values(), lambda digest: None)] == []
 
 
-def test_a_field_called_doc_is_covered() -> None:
+def test_field_named_doc_is_covered() -> None:
     one, other = typed({"name": "doc", "type": "long"}), typed({"name": "doc", "type": "string"})
     assert one.fingerprint != other.fingerprint
     assert fingerprint_of(one.document) == one.fingerprint
@@ -205,7 +205,7 @@ def test_files_and_folders_are_read(tmp_path: Path) -> None:
         (b"[]", "an entity type is an Avro record"),
     ],
 )
-def test_a_file_that_is_no_type_is_named(tmp_path: Path, content: bytes, rule: str) -> None:
+def test_invalid_type_file_is_named(tmp_path: Path, content: bytes, rule: str) -> None:
     file = tmp_path / "t.avsc"
     file.write_bytes(content)
     with pytest.raises(SchemaError) as caught:
@@ -214,7 +214,7 @@ def test_a_file_that_is_no_type_is_named(tmp_path: Path, content: bytes, rule: s
     assert rule in str(caught.value)
 
 
-def test_files_that_are_not_there_or_define_a_type_twice(tmp_path: Path) -> None:
+def test_missing_files_and_duplicate_types(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="cannot be read: No such file"):
         load_type(tmp_path / "t.avsc")
     with pytest.raises(SchemaError, match=r"no \.avsc file in this folder"):

@@ -257,7 +257,7 @@ TEXTS = {"type": "array", "items": "string"}
         ),
     ],
 )
-def test_a_field_that_is_refused(field: Any, rule: str) -> None:
+def test_refused_field(field: Any, rule: str) -> None:
     with pytest.raises(SchemaError) as caught:
         typed(field)
     assert rule in str(caught.value)
@@ -286,13 +286,13 @@ def test_a_field_that_is_refused(field: Any, rule: str) -> None:
         ),
     ],
 )
-def test_fields_that_are_refused_together(fields: list[dict[str, Any]], rule: str) -> None:
+def test_fields_refused_together(fields: list[dict[str, Any]], rule: str) -> None:
     with pytest.raises(SchemaError) as caught:
         typed(*fields)
     assert rule in str(caught.value)
 
 
-def test_nested_fields_share_no_names_either() -> None:
+def test_nested_fields_must_have_distinct_names() -> None:
     renamed = {"name": "y", "type": ["null", "long"], "refold.name": "x", "aliases": ["x"]}
     with pytest.raises(SchemaError, match=r"in refold.types.R, 'x' is a name, first name or alias of both y and x"):
         only(record(renamed, LONG))
@@ -327,14 +327,14 @@ def test_nested_fields_share_no_names_either() -> None:
         ({"type": "record", "name": "t", "namespace": "refold", "fields": [LONG]}, "is in refold's own namespace"),
     ],
 )
-def test_a_document_that_is_refused(document: object, rule: str) -> None:
+def test_refused_document(document: object, rule: str) -> None:
     with pytest.raises(SchemaError) as caught:
         parse(document, place="file.avsc")
     assert rule in str(caught.value)
     assert str(caught.value).startswith(("file.avsc: ", "t: "))
 
 
-def test_types_are_nested_so_deep_and_no_deeper() -> None:
+def test_types_have_a_greatest_depth() -> None:
     def nested(depth: int) -> Any:
         return "long" if depth == 0 else {"type": "array", "items": nested(depth - 1)}
 
@@ -352,6 +352,6 @@ def test_types_are_nested_so_deep_and_no_deeper() -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "x\0", "x\n", "a;b", "ä", ""])
-def test_a_types_name_can_be_part_of_a_path(name: str) -> None:
+def test_type_name_is_safe_in_a_path(name: str) -> None:
     with pytest.raises(SchemaError, match="a record needs a name of letters, digits and _"):
         parse({"type": "record", "name": name, "fields": [{"name": "a", "type": "long", "refold.reducer": "latest"}]})

@@ -113,7 +113,7 @@ def linking(kind: str = "link", link: Any = LINK, **given: Any) -> Observation:
         ({"kind": "unlink", "patch": None}, "link", "the kind unlink needs a Link: a relation and a target"),
     ],
 )
-def test_what_may_not_stand_in_an_envelope(given: dict[str, Any], field: str, rule: str) -> None:
+def test_invalid_envelope_parts(given: dict[str, Any], field: str, rule: str) -> None:
     with pytest.raises(ValidationError) as caught:
         build(**given)
     assert (caught.value.field, caught.value.rule) == (field, rule)
@@ -142,20 +142,20 @@ def test_what_may_not_stand_in_an_envelope(given: dict[str, Any], field: str, ru
         ),
     ],
 )
-def test_what_may_not_stand_in_a_link(given: dict[str, Any], field: str, rule: str) -> None:
+def test_invalid_link_parts(given: dict[str, Any], field: str, rule: str) -> None:
     with pytest.raises(ValidationError) as caught:
         linking(**given)
     assert (caught.value.field, caught.value.rule) == (field, rule)
 
 
-def test_the_greatest_names_are_taken() -> None:
+def test_longest_names_are_accepted() -> None:
     assert check_entity("t/" + "x" * 1022)
     assert check_entity("t/a/b c\u2028\U0001f680")
     assert check_name("", "subject", empty=True) == ""
     assert check_id(ID_A.hex().upper(), "id") == check_id(bytearray(ID_A), "id") == ID_A
 
 
-def test_a_time_too_far_ahead_is_refused_unless_allowed() -> None:
+def test_time_too_far_in_the_future_is_refused_unless_allowed() -> None:
     assert build(observed_at=NOW + FUTURE_MICROS).observed_at == NOW + FUTURE_MICROS
     with pytest.raises(ValidationError) as caught:
         build(observed_at=NOW + FUTURE_MICROS + 1)
@@ -172,13 +172,13 @@ def test_sets_are_sorted_without_repeats() -> None:
     assert found.cleared == ("a", "heading")
 
 
-def test_a_field_goes_by_either_name() -> None:
+def test_field_is_accepted_under_either_name() -> None:
     assert build(patch={"title": "x"}) == build(patch={"heading": "x"})
     assert build(patch={"title": "x"}).patch == {"heading": "x"}
 
 
 @given(given_observations())
-def test_the_same_is_said_twice_under_one_id(parts: dict[str, Any]) -> None:
+def test_same_statement_has_the_same_id(parts: dict[str, Any]) -> None:
     assert identify(built(parts)) == identify(built(dict(reversed(parts.items()))))
 
 
@@ -195,7 +195,7 @@ CHANGED: dict[str, Any] = {
 }
 
 
-def test_every_part_of_an_observation_makes_another_id() -> None:
+def test_every_part_of_an_observation_changes_the_id() -> None:
     ids = {identify(build())}
     for name, value in CHANGED.items():
         outer, _, part = name.partition(".")

@@ -53,7 +53,7 @@ ALLOWED: list[tuple[str, Any, Any, Any]] = [
 @pytest.mark.parametrize(
     ("before", "after", "value"), [case[1:] for case in ALLOWED], ids=[case[0] for case in ALLOWED]
 )
-def test_a_change_that_keeps_ids_is_allowed(before: Any, after: Any, value: Any) -> None:
+def test_change_that_keeps_ids_is_allowed(before: Any, after: Any, value: Any) -> None:
     old, new = only(before), only(after)
     check_evolution([old], new)
     assert identify(said(old, canonical_input(before, value))) == identify(said(new, canonical_input(before, value)))
@@ -132,7 +132,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("before", "after", "reason"), REFUSED)
-def test_a_change_that_would_lose_ids_is_refused(before: Any, after: Any, reason: str) -> None:
+def test_change_that_would_lose_ids_is_refused(before: Any, after: Any, reason: str) -> None:
     with pytest.raises(SchemaError) as caught:
         check_evolution([only(before)], only(after))
     assert str(caught.value).startswith(f"t: this version cannot follow an earlier one: {reason}")
@@ -157,7 +157,7 @@ def test_every_earlier_version_counts() -> None:
     check_evolution([without], version(a="long", b="long"))
 
 
-def test_a_renamed_field_keeps_its_first_name() -> None:
+def test_renamed_field_keeps_its_first_name() -> None:
     first, second = version(a="string"), version(b=("string", "a"))
     check_evolution([first], second)
     with pytest.raises(SchemaError, match=r"b: its first name is 'a' and stays so in every id; set refold\.name to it"):
@@ -169,7 +169,7 @@ def test_a_renamed_field_keeps_its_first_name() -> None:
         check_evolution([first], version(b=("long", "a")))
 
 
-def test_custom_code_changes_under_a_new_version_only() -> None:
+def test_custom_code_changes_only_under_a_new_version() -> None:
     def custom(**code: object) -> TypeDefinition:
         code = {"name": "m:f", "version": 1, "source": "00", **code}
         return only("long", **{"refold.reducer": "custom", "refold.function": code["name"], "refold.code": code})
@@ -191,7 +191,7 @@ def test_custom_code_changes_under_a_new_version_only() -> None:
         {"doc": "x"},
     ],
 )
-def test_how_a_field_folds_may_change(change: dict[str, Any]) -> None:
+def test_reducer_of_a_field_may_change(change: dict[str, Any]) -> None:
     check_evolution([only("long")], only("long", **change))
 
 
@@ -225,7 +225,7 @@ def test_old_messages_are_read_by_their_writers_schema() -> None:
     assert identify(registry.decode(messages[0])) == identify(said_second)
 
 
-def test_a_newer_reader_of_avros_own_finds_a_renamed_field() -> None:
+def test_avros_own_newer_reader_finds_a_renamed_field() -> None:
     """The aliases are in the published schema, so consumers of a registry go on reading too."""
     patch = json.loads(schema_text(observation_node(version(b=("string", "a")))))["fields"][6]["type"]
     assert patch["fields"] == [
@@ -240,7 +240,7 @@ def test_wire_ids_are_the_first_31_bits_of_the_schemas_hash() -> None:
         assert ObservationCodec(definition).schema_id == bits
 
 
-def test_a_version_that_only_folds_otherwise_shares_its_wire_id() -> None:
+def test_version_that_only_folds_differently_shares_its_wire_id() -> None:
     one, other = only("long"), only("long", **{"refold.reducer": "sum"})
     registry = registered(one, other)
     assert [each.codec.schema_id for each in registry] == [ObservationCodec(one).schema_id] * 2
@@ -248,7 +248,7 @@ def test_a_version_that_only_folds_otherwise_shares_its_wire_id() -> None:
     assert registry.decode(message) == said(one, 1)
 
 
-def test_two_schemas_of_one_wire_id_are_refused() -> None:
+def test_two_schemas_with_one_wire_id_are_refused() -> None:
     """Among some ten thousand fields a1, a2, ... the first two whose schemas share their 31 bits."""
     one, other = version(a3024="long"), version(a17496="long")
     assert ObservationCodec(one).schema_id == ObservationCodec(other).schema_id
@@ -282,7 +282,7 @@ def test_versions_are_found_by_name_offset_time_and_fingerprint() -> None:
         Registry().newest("t")
 
 
-def test_the_digest_covers_each_types_newest_fingerprint() -> None:
+def test_digest_covers_the_newest_fingerprint_of_each_type() -> None:
     first, second = version(a="int"), version(a="long")
     registry = registered(first, second)
     for definition, below in ((first, 1), (second, 2), (second, None)):
@@ -290,7 +290,7 @@ def test_the_digest_covers_each_types_newest_fingerprint() -> None:
     assert registry.digest(0) == Registry().digest() == hashlib.sha256(b"\xa0").digest()
 
 
-def test_a_message_of_an_unknown_schema_names_its_id() -> None:
+def test_message_of_an_unknown_schema_names_its_id() -> None:
     message = ObservationCodec(version(a="long")).encode_observation(Observation("t/1", 0, patch={"a": 1}))
     with pytest.raises(
         UnknownWireId, match=f"no schema with id {ObservationCodec(version(a='long')).schema_id} in this log"
@@ -301,7 +301,7 @@ def test_a_message_of_an_unknown_schema_names_its_id() -> None:
 # Ids that a Schema Registry gave, and holes.
 
 
-def test_messages_carry_the_ids_that_were_given() -> None:
+def test_messages_carry_the_assigned_ids() -> None:
     definition = version(a="long")
     registry = Registry()
     added = registry.add(definition, wire_ids=WireIds(observation=7, change=8, state=9))
@@ -317,7 +317,7 @@ def test_messages_carry_the_ids_that_were_given() -> None:
     assert unknown.value.wire_id == 8
 
 
-def test_versions_of_one_schema_may_have_been_given_one_id_or_two() -> None:
+def test_versions_of_one_schema_may_have_one_assigned_id_or_two() -> None:
     one, other, third = (
         only("long"),
         only("long", **{"refold.reducer": "sum"}),
@@ -331,7 +331,7 @@ def test_versions_of_one_schema_may_have_been_given_one_id_or_two() -> None:
         assert registry.decode(message) == said(one, 1)
 
 
-def test_schemas_that_differ_in_aliases_alone_may_have_been_given_one_id() -> None:
+def test_schemas_that_differ_only_in_aliases_may_share_an_assigned_id() -> None:
     registry = Registry()
     for aliases in (["x"], ["x", "y"]):
         definition = typed({"name": "a", "type": "long", "refold.name": "x", "aliases": aliases})
@@ -345,7 +345,7 @@ def test_schemas_that_differ_in_aliases_alone_may_have_been_given_one_id() -> No
     [WireIds(7, 18, 19), WireIds(8, 18, 19), WireIds(17, 9, 19), WireIds(17, 18, 7), WireIds(17, 17, 19)],
     ids=str,
 )
-def test_an_id_given_to_two_schemas_is_refused(ids: WireIds) -> None:
+def test_id_assigned_to_two_schemas_is_refused(ids: WireIds) -> None:
     registry = Registry()
     registry.add(version(a="long"), wire_ids=WireIds(7, 8, 9))
     with pytest.raises(
@@ -355,7 +355,7 @@ def test_an_id_given_to_two_schemas_is_refused(ids: WireIds) -> None:
     registry.check(version(a="long", b="long"), WireIds(17, 18, 19))
 
 
-def test_a_definition_is_checked_before_ids_are_asked_for() -> None:
+def test_definition_is_checked_before_ids_are_requested() -> None:
     registry = Registry()
     own = ObservationCodec(version(a="long", b="long")).schema_id
     registry.add(version(a="long"), wire_ids=WireIds(own, 8, 9))
@@ -364,7 +364,7 @@ def test_a_definition_is_checked_before_ids_are_asked_for() -> None:
         registry.check(version(a="string"))
 
 
-def test_a_hole_has_an_offset_and_nothing_else() -> None:
+def test_hole_has_only_an_offset() -> None:
     first, second = version(a="int"), version(a="long")
     registry, without = Registry(), Registry()
     registry.skip(500)
@@ -385,7 +385,7 @@ def test_a_hole_has_an_offset_and_nothing_else() -> None:
     assert registry.newest("t").definition is second
 
 
-def test_a_registry_gives_what_stands_at_an_offset_and_the_first_version_that_writes_a_schema() -> None:
+def test_registry_finds_by_offset_and_the_first_version_that_writes_a_schema() -> None:
     first, second = (
         parse({"type": "record", "name": "t", "fields": [{"name": "a", "type": "long", "refold.reducer": reducer}]})
         for reducer in ("max", "min")

@@ -33,7 +33,7 @@ def line_of(observation: Observation) -> dict[str, Any]:
 
 
 @given(observations())
-def test_a_line_is_read_back_as_what_it_was(observation: Observation) -> None:
+def test_line_round_trips(observation: Observation) -> None:
     line = line_of(observation)
     assert check_keys(line) is line
     found, found_id, definition = LineReader([specimen()]).read(line, {})
@@ -72,7 +72,7 @@ LEAST = built({"entity": "specimen/1", "observed_at": 0, "patch": {"flag": False
 LINKED = Link("r", "specimen/1", 0, 0)
 
 
-def test_the_wire_the_id_and_the_export_have_the_same_parts() -> None:
+def test_wire_id_and_export_have_the_same_parts() -> None:
     wire = {field["name"]: field["type"] for field in observation_node(specimen())["fields"]}
     assert set(wire) == set(ENVELOPE) == set(PARTS) == set(line_of(LEAST)) - OUTSIDE_ID
     assert len({*ENVELOPE.values(), "t"}) == len(ENVELOPE) + 1
@@ -91,7 +91,7 @@ def test_the_wire_the_id_and_the_export_have_the_same_parts() -> None:
 
 
 @pytest.mark.parametrize("part", [*sorted(WHOLE), *(f"source.{name}" for name in Source._fields)])
-def test_each_part_makes_a_difference_everywhere(part: str) -> None:
+def test_each_part_matters_in_every_form(part: str) -> None:
     outer, _, inner = part.partition(".")
     value = Source()._replace(**{inner: getattr(WHOLE["source"], inner)}) if inner else WHOLE[outer]
     given_parts = {"entity": "specimen/1", "observed_at": 0, "patch": {"flag": False}, "source": Source(), outer: value}
@@ -99,7 +99,7 @@ def test_each_part_makes_a_difference_everywhere(part: str) -> None:
 
 
 @pytest.mark.parametrize("part", Link.__slots__)
-def test_each_part_of_a_link_makes_a_difference_everywhere(part: str) -> None:
+def test_each_part_of_a_link_matters_in_every_form(part: str) -> None:
     given_parts: dict[str, Any] = {"entity": "specimen/1", "observed_at": 0, "source": Source(), "patch": None}
     change: dict[str, Any] = {part: {"relation": "u", "target": "t/2"}.get(part)}
     other = dataclasses.replace(LINKED, **change)
@@ -125,7 +125,7 @@ def read(**changes: Any) -> Observation:
     return LineReader([specimen()]).read(check_keys(line), {})[0]
 
 
-def test_what_a_line_may_leave_out() -> None:
+def test_optional_members_of_a_line() -> None:
     bare = {name: ... for name in (*ENVELOPE, "id") if name not in ("entity", "observed_at", "patch")}
     assert read(**bare) == LEAST
     assert read(source=None, causes=None, link=None, subject=None, cleared=None, retracts=None) == LEAST
@@ -184,7 +184,7 @@ def test_what_a_line_may_leave_out() -> None:
         ({"blobs": []}, "blobs: an object"),
     ],
 )
-def test_a_line_that_is_refused(changes: dict[str, Any], refusal: str) -> None:
+def test_refused_line(changes: dict[str, Any], refusal: str) -> None:
     with pytest.raises(InputError) as caught:
         read(**{"id": ..., **changes})
     assert refusal in str(caught.value)
@@ -202,18 +202,18 @@ def test_a_line_that_is_refused(changes: dict[str, Any], refusal: str) -> None:
         {"subject": "s"},
     ],
 )
-def test_a_line_whose_id_is_not_that_of_its_content_is_refused(changes: dict[str, Any]) -> None:
+def test_line_whose_id_does_not_match_its_content_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"is not the id of this content, which is [0-9a-f]{64}; the line was changed"):
         read(**changes)
 
 
 @pytest.mark.parametrize("line", [None, [], "x", 5])
-def test_a_line_is_an_object(line: object) -> None:
+def test_line_is_an_object(line: object) -> None:
     with pytest.raises(InputError, match="an observation is a JSON object"):
         check_keys(line)
 
 
-def test_contents_come_along_with_a_line() -> None:
+def test_contents_travel_with_a_line() -> None:
     content = b"x" * 1000
     digest = hashlib.sha256(content)
     line = {
@@ -229,7 +229,7 @@ def test_contents_come_along_with_a_line() -> None:
     assert inline == found
 
 
-def test_a_line_is_read_by_the_version_that_wrote_it() -> None:
+def test_line_is_read_by_the_version_that_wrote_it() -> None:
     """The newest version that gives the id; without an id, the newest that takes it."""
     old = only({"type": "array", "items": "string"}, **{"refold.inline": 50})
     new = typed({"name": "b", "type": {"type": "array", "items": "string"}, "refold.name": "a", "aliases": ["a"]})
@@ -286,7 +286,7 @@ MAP = ["null", {"type": "map", "values": "string"}, *OPTIONS]
         ({"type": "array", "items": JSON}, [None, {"$json": 1}], [None, {"$json": {"$json": 1}}]),
     ],
 )
-def test_the_json_form(schema: object, value: Any, shown: Any) -> None:
+def test_json_form(schema: object, value: Any, shown: Any) -> None:
     kept = canonical(schema, value)
     node = only(schema).fields["a"].node
     assert shower(node)(kept) == shown
@@ -299,7 +299,7 @@ def test_python_keeps_bytes_blobs_and_sealed_as_objects() -> None:
         assert shower(node, python=True)(canonical(schema, value)) == value
 
 
-def test_what_a_later_version_no_longer_names_is_shown_by_its_form() -> None:
+def test_field_removed_by_a_later_version_is_shown_by_its_form() -> None:
     fields = [
         {"name": name, "type": ["null", kind]} for name, kind in (("raw", "bytes"), ("big", "string"), ("n", "long"))
     ]
@@ -315,13 +315,13 @@ def test_what_a_later_version_no_longer_names_is_shown_by_its_form() -> None:
     assert shower(later)(kept) == {"raw": "eA==", "big": blob, "n": 1, "all": ["eQ=="]}
 
 
-def test_a_value_that_is_null_stays_null() -> None:
+def test_null_value_stays_null() -> None:
     node = only(["null", JSON, *OPTIONS]).fields["a"].node
     assert shower(node)(None) is None
     assert reader(node)(None, "a") is None
 
 
-def test_a_message_of_one_version_is_a_line_of_another() -> None:
+def test_message_of_one_version_is_a_line_of_another() -> None:
     """A renamed field keeps its first name in ids and export, so old messages and new lines meet in one id."""
     old = only("string")
     new = typed({"name": "b", "type": "string", "refold.name": "a", "aliases": ["a"]})
@@ -331,11 +331,11 @@ def test_a_message_of_one_version_is_a_line_of_another() -> None:
     assert LineReader([new]).read(line, {})[1] == identify(observation)
 
 
-def test_refusals_are_of_the_first_version_asked() -> None:
+def test_refusals_are_of_the_first_version_tried() -> None:
     with pytest.raises(ValidationError, match=r"patch\.a: a string"):
         LineReader([only("string"), only("long")]).read({"entity": "t/1", "observed_at": 0, "patch": {"a": True}}, {})
 
 
-def test_a_blob_is_no_text() -> None:
+def test_blob_is_not_text() -> None:
     with pytest.raises(ValidationError, match=r"no refold\.Blob"):
         said(only("string"), Blob(b"x" * 32, 1, ""), {})

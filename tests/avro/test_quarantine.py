@@ -22,7 +22,7 @@ KEY = decision_key(bytes(TOKEN_BYTES))
 
 
 @given(st.lists(RULINGS, max_size=20))
-def test_the_last_ruling_on_an_offset_counts(given_rulings: list[Ruling]) -> None:
+def test_last_ruling_on_an_offset_counts(given_rulings: list[Ruling]) -> None:
     rulings, expected = Rulings(), {}
     for place, each in enumerate(given_rulings):
         before = rulings.of(each.topic, each.partition)
@@ -42,7 +42,7 @@ def test_the_last_ruling_on_an_offset_counts(given_rulings: list[Ruling]) -> Non
 
 
 @given(st.lists(RULINGS, max_size=12), st.integers(0, 12))
-def test_readers_of_the_same_place_agree_however_they_came_there(given_rulings: list[Ruling], cut: int) -> None:
+def test_readers_at_the_same_offset_agree_regardless_of_path(given_rulings: list[Ruling], cut: int) -> None:
     one, two = Rulings(), Rulings("log", "kafka://h/log")
     for place, each in enumerate(given_rulings[:cut]):
         one.take(each, place)
@@ -62,7 +62,7 @@ def decision(ruling: Ruling) -> Ruling:
 @given(
     st.sampled_from(TOPICS), NUMBERS, NUMBERS, st.integers(1, LENGTH_MAX), st.text(max_size=300), st.booleans(), NUMBERS
 )
-def test_a_ruling_comes_back_as_it_was_stored(
+def test_ruling_round_trips(
     topic: str, partition: int, offset: int, length: int, entity: str, is_lifted: bool, at: int
 ) -> None:
     ruling = Ruling(topic, partition, offset, length, entity, is_lifted, at)
@@ -71,7 +71,7 @@ def test_a_ruling_comes_back_as_it_was_stored(
 
 
 @given(st.lists(st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.floats()), max_size=9))
-def test_odd_parts_are_no_ruling(parts: list[object]) -> None:
+def test_malformed_parts_are_no_ruling(parts: list[object]) -> None:
     try:
         found = decision_of(KEY, sealed(cbor2.dumps(parts)))
     except CorruptionError:
@@ -89,14 +89,14 @@ def test_odd_parts_are_no_ruling(parts: list[object]) -> None:
         ["changes", 0, 1, 1, "", 0, 1], ["changes", 0, 1 << 63, 1, "", False, 1], {}, None, 7,
     ],
 )  # fmt: skip
-def test_what_is_nearly_a_ruling_is_none(parts: object) -> None:
+def test_nearly_valid_ruling_is_none(parts: object) -> None:
     with pytest.raises(ValueError, match=r"it lacks|its "):
         ruling_of(parts)
     with pytest.raises(CorruptionError):
         decision_of(KEY, sealed(encode(parts)))
 
 
-def test_the_error_names_the_place_and_the_command() -> None:
+def test_error_names_the_offset_and_the_command() -> None:
     error = Rulings("shop", "kafka://h:1/shop").damaged(CHANGES, 3, 41, "task/1", "why")
     assert isinstance(error, DamagedRecord)
     assert (error.topic, error.partition, error.offset) == (CHANGES, 3, 41)

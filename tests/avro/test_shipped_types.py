@@ -43,19 +43,19 @@ def definition(path: Path) -> TypeDefinition:
     return parse(document(path), place=path.name)
 
 
-def test_the_types_that_are_shipped() -> None:
+def test_shipped_types_are_pinned() -> None:
     assert [path.stem for path in FILES] == list(NAMES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_defines_the_type_it_is_named_after(path: Path) -> None:
+def test_file_defines_the_type_it_is_named_after(path: Path) -> None:
     found = definition(path)
     assert found.name == path.stem
     for node in (observation_node(found), state_node(found), change_node(found)):
         fastavro.parse_schema(json.loads(schema_text(node)))
 
 
-def test_a_tool_config_takes_what_the_readme_gives_it() -> None:
+def test_tool_config_accepts_the_readmes_example() -> None:
     recorder = Recorder()
     recorder.observe("tool_config/acme", {"rate_limit": 50}, source=Source("docs"), observed_at=0)
     with pytest.raises(ValidationError, match=r"patch\.rate_limit: an integer"):
@@ -78,7 +78,7 @@ def test_every_record_and_field_has_a_doc(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_docs_have_a_row_for_every_field(path: Path) -> None:
+def test_docs_have_a_row_for_every_field(path: Path) -> None:
     text = (ROOT / "docs" / "TYPES.md").read_text(encoding="utf-8")
     section = text.partition(f"\n## {path.stem}\n")[2].partition("\n## ")[0]
     rows = [line.replace("\\<", "<") for line in section.splitlines() if line.startswith("| ")]
@@ -99,7 +99,7 @@ def test_the_docs_have_a_row_for_every_field(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @given(data=st.data())
 @settings(max_examples=20)
-def test_whatever_a_type_takes_goes_through_the_log_and_through_a_line(path: Path, data: st.DataObject) -> None:
+def test_any_valid_observation_round_trips_through_log_and_line(path: Path, data: st.DataObject) -> None:
     found = definition(path)
     blobs: dict[bytes, bytes] = {}
     patch = data.draw(patches(found))

@@ -129,7 +129,7 @@ def at(year: int, month: int, day: int, *, second: int = 0, zone: dt.tzinfo | No
         (BLOB_TYPE, SEALED, {"key_id": SEALED.key_id, "ciphertext": SEALED.ciphertext}),
     ],
 )
-def test_values_are_kept_in_one_form(schema: object, value: Any, kept: Any) -> None:
+def test_values_are_stored_in_one_form(schema: object, value: Any, kept: Any) -> None:
     found = canonical(schema, value)
     assert found == kept
     assert type(found) is type(kept)
@@ -224,7 +224,7 @@ def test_values_are_kept_in_one_form(schema: object, value: Any, kept: Any) -> N
         (BLOB_TYPE, {"hash": BLOB.hash, "size": 1, "media_type": ""}, "a string"),
     ],
 )
-def test_a_refusal_names_field_rule_and_what_was_given(schema: object, value: Any, rule: str) -> None:
+def test_refusal_names_field_rule_and_value(schema: object, value: Any, rule: str) -> None:
     with pytest.raises(ValidationError) as caught:
         canonical(schema, value)
     error = caught.value
@@ -247,19 +247,19 @@ def test_a_refusal_names_field_rule_and_what_was_given(schema: object, value: An
         ({"type": "map", "values": ["null", "string", "refold.Blob"]}, {"k": SEALED}, "patch.a.k"),
     ],
 )
-def test_a_refusal_names_the_place_inside(schema: object, value: Any, place: str) -> None:
+def test_refusal_names_the_inner_path(schema: object, value: Any, place: str) -> None:
     with pytest.raises(ValidationError) as caught:
         canonical(schema, value)
     assert caught.value.field == place
 
 
 @pytest.mark.parametrize("schema", ["int", "double", "float", "string", MONEY, MICROS, JSON])
-def test_what_cannot_be_printed_is_refused_all_the_same(schema: object) -> None:
+def test_unprintable_value_is_refused(schema: object) -> None:
     with pytest.raises(ValidationError, match="cannot be shown"):
         canonical(schema, -(10**5000))
 
 
-def test_a_refusal_is_one_short_line_whatever_was_given() -> None:
+def test_refusal_is_one_short_line_for_any_value() -> None:
     for value in ("x" * 10_000, ["y\n" * 5_000], {"k": "\x1b[31m"}, "\u202egnp.exe"):
         with pytest.raises(ValidationError) as caught:
             canonical("long", value)
@@ -271,7 +271,7 @@ def test_a_refusal_is_one_short_line_whatever_was_given() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_a_set_is_given_in_one_order() -> None:
+def test_set_has_one_order() -> None:
     """Python shows a set of texts in another order in each process, and a retried call has to make the same id."""
     schema = {"type": "array", "items": "string"}
     words = {"beta", "a", "b", "alpha", "\u00e9", "zz"}
@@ -290,7 +290,7 @@ def test_decimals_do_not_depend_on_the_callers_context() -> None:
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6) | st.decimals())
-def test_a_decimal_is_kept_exactly_or_refused(value: Decimal) -> None:
+def test_decimal_is_stored_exactly_or_refused(value: Decimal) -> None:
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4}
     if value.is_finite() and abs(value) < 10**8 and (value * 10**4) % 1 == 0:
         found = canonical(schema, value)
@@ -313,7 +313,7 @@ RENAMED = {
 }
 
 
-def test_a_nested_field_goes_by_either_name_and_is_kept_by_the_first() -> None:
+def test_nested_field_is_accepted_under_either_name_and_stored_by_the_first() -> None:
     assert canonical(RENAMED, {"x": 1}) == canonical(RENAMED, {"left": 1}) == {"left": 1}
     with pytest.raises(ValidationError, match=r"patch\.a\.x: left is given twice"):
         canonical(RENAMED, {"x": 1, "left": 1})
@@ -353,7 +353,7 @@ def claimed(schema: object, value: Any, **attributes: Any) -> tuple[Any, dict[by
         ),
     ],
 )
-def test_a_value_over_its_limit_becomes_a_blob(
+def test_value_over_its_limit_becomes_a_blob(
     schema: object, fits: Any, over: Any, content: bytes, media_type: str
 ) -> None:
     """The limit is on the canonical CBOR, and the Blob is named by what it holds."""
@@ -366,7 +366,7 @@ def test_a_value_over_its_limit_becomes_a_blob(
     assert blobs == {digest: content}
 
 
-def test_elements_are_measured_one_by_one() -> None:
+def test_elements_are_measured_individually() -> None:
     options = ["string", "refold.Blob"]
     kept, blobs = claimed({"type": "array", "items": options}, ["x" * 19, "x" * 20], **LIMITED)
     assert [type(each) for each in kept] == [str, dict]
@@ -386,7 +386,7 @@ STEP = {
 }
 
 
-def test_inner_values_are_measured_before_what_holds_them() -> None:
+def test_inner_values_are_measured_before_their_container() -> None:
     whole = ["null", {"type": "array", "items": STEP}, "refold.Blob"]
     inner = {"hash": hashlib.sha256(b"n" * 100).digest(), "size": 100, "media_type": "text/plain"}
     kept, blobs = claimed(whole, [{"tool": "t", "note": "n" * 100}], **{"refold.inline": 90})
@@ -398,7 +398,7 @@ def test_inner_values_are_measured_before_what_holds_them() -> None:
     assert set(blobs.values()) == {b"n" * 100, content}
 
 
-def test_references_are_found_inside_contents_too() -> None:
+def test_references_are_found_inside_blobs_too() -> None:
     """Whoever copies or checks a value's contents has to come to the inner ones."""
     whole = ["null", {"type": "array", "items": STEP}, "refold.Blob"]
     kept, blobs = claimed(whole, [{"tool": f"t{number}" * 20, "note": "n" * 100} for number in range(3)], **LIMITED)
@@ -411,7 +411,7 @@ def test_references_are_found_inside_contents_too() -> None:
         assert len([*references([given_by_hand], {b"h" * 32: content}.get)]) == 1
 
 
-def test_a_part_without_a_blob_of_its_own_goes_with_the_whole() -> None:
+def test_part_that_cannot_be_a_blob_is_stored_with_the_whole() -> None:
     kept, blobs = claimed(["null", STEP, "refold.Blob"], {"tool": "t" * 100}, **LIMITED)
     assert list(blobs.values()) == [encode({"tool": "t" * 100})]
     assert kept["media_type"] == "application/cbor"
@@ -420,13 +420,13 @@ def test_a_part_without_a_blob_of_its_own_goes_with_the_whole() -> None:
     assert str(caught.value) == "patch.a.tool: at most 20 bytes; the type has no refold.Blob; given (102 bytes)"
 
 
-def test_without_a_store_a_large_value_is_refused_by_name() -> None:
+def test_large_value_without_a_store_is_refused_by_name() -> None:
     with pytest.raises(ValidationError, match=r"patch\.a: over 20 bytes needs a blob store; given \(21 bytes\)"):
         said(only(BLOB_TYPE, **LIMITED), "x" * 20, None)
 
 
 @given(given_observations())
-def test_the_door_keeps_what_it_made(given_parts: dict[str, Any]) -> None:
+def test_canonical_form_is_idempotent(given_parts: dict[str, Any]) -> None:
     """What was canonical stays so: giving it again makes the same observation."""
     observation = built(given_parts)
     if observation.kind != "assert":
@@ -437,7 +437,7 @@ def test_the_door_keeps_what_it_made(given_parts: dict[str, Any]) -> None:
 
 
 @given(BLOBS)
-def test_a_blob_given_by_hand_is_kept(blob: Blob) -> None:
+def test_explicit_blob_is_kept(blob: Blob) -> None:
     assert canonical(BLOB_TYPE, blob) == {"hash": blob.hash, "size": blob.size, "media_type": blob.media_type}
 
 
@@ -446,6 +446,6 @@ def endless() -> Iterable[int]:
     yield 1
 
 
-def test_a_generator_is_no_list() -> None:
+def test_generator_is_not_a_list() -> None:
     with pytest.raises(ValidationError, match="a list"):
         canonical({"type": "array", "items": "long"}, endless())

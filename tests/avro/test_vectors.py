@@ -46,7 +46,7 @@ def named(case: Any) -> str:
 
 
 @pytest.mark.parametrize("name", vectors.files())
-def test_what_was_published_comes_out_again(name: str) -> None:
+def test_published_vectors_are_reproduced(name: str) -> None:
     """These bytes are in somebody's log: a change here is a broken promise, whatever made it."""
     published, computed = vectors.published(name), vectors.files()[name]
     for part in ("cases", "keys"):
@@ -58,7 +58,7 @@ def test_what_was_published_comes_out_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", IDENTITY["cases"], ids=named)
-def test_the_hashed_bytes_are_deterministic_cbor(case: dict[str, Any]) -> None:
+def test_hashed_bytes_are_deterministic_cbor(case: dict[str, Any]) -> None:
     tree = cbor2.loads(bytes.fromhex(case["cbor"]))
     assert encode(tree).hex() == case["cbor"]
 
@@ -75,7 +75,7 @@ def test_cases_share_an_id_only_where_they_say_so() -> None:
 
 
 @pytest.mark.parametrize("case", IDENTITY["cases"], ids=named)
-def test_a_published_line_is_read_under_its_id(case: dict[str, Any]) -> None:
+def test_published_line_is_read_under_its_id(case: dict[str, Any]) -> None:
     definition = parse(IDENTITY["definition"])
     observation, found, _ = LineReader([definition]).read(case["line"], {})
     assert found.hex() == case["id"]
@@ -93,7 +93,7 @@ def test_published_messages_are_read_under_their_ids() -> None:
         assert codec.encode_observation(observation) == message
 
 
-def test_murmur2_is_that_of_kafkas_own_client() -> None:
+def test_murmur2_matches_kafkas_client() -> None:
     published = {each["name"]: each["murmur2"] for each in ROOTS["keys"]}
     assert {key: published[key] for key in KAFKA_MURMUR2} == KAFKA_MURMUR2
     for each in ROOTS["keys"]:
@@ -103,13 +103,13 @@ def test_murmur2_is_that_of_kafkas_own_client() -> None:
 
 
 @pytest.mark.parametrize("case", ROOTS["cases"], ids=named)
-def test_roots_are_those_of_the_naive_form(case: dict[str, Any]) -> None:
+def test_roots_match_the_naive_form(case: dict[str, Any]) -> None:
     table = {entity: bytes.fromhex(state_hash) for entity, state_hash in case["entities"].items()}
     assert reference_root(table).hex() == case["root"]
 
 
 @pytest.mark.parametrize("case", vectors.published("cut.json")["cases"], ids=named)
-def test_a_published_cut_is_read_whole(case: dict[str, Any]) -> None:
+def test_published_cut_is_read_whole(case: dict[str, Any]) -> None:
     cut = parse_cut(case["text"])
     assert str(cut) == case["text"]
     assert vectors.cut_vector((case["name"], cut)) == case
@@ -121,7 +121,7 @@ def test_order_keys_ascend() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_making_vectors_again_changes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regenerated_vectors_are_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "FOLDER", tmp_path)
     said: list[str] = []
     assert vectors.main(said.append) == 0
@@ -139,7 +139,7 @@ def test_making_vectors_again_changes_none(tmp_path: Path, monkeypatch: pytest.M
     assert changed.read_bytes() == before
 
 
-def test_the_page_on_formats_names_every_file_and_every_part() -> None:
+def test_format_page_names_every_file_and_every_part() -> None:
     page = (ROOT / "docs" / "FORMAT.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     assert {f"`{path.name}`" for path in vectors.FOLDER.iterdir()} <= {row[0] for row in rows}
@@ -149,7 +149,7 @@ def test_the_page_on_formats_names_every_file_and_every_part() -> None:
         assert f"| `{key}` | {name}" in identity
 
 
-def test_the_page_on_formats_names_every_part_of_a_change_and_every_header() -> None:
+def test_format_page_names_every_part_of_a_change_and_every_header() -> None:
     page = " ".join((ROOT / "docs" / "FORMAT.md").read_text(encoding="utf-8").split())
     change = change_node(THING)
     said = page.partition("`refold.change.<type>`: ")[2].partition(" and steps: one for each observation, with ")
@@ -178,7 +178,7 @@ def checked_in_node(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([node(), str(SCRIPT), str(folder)], capture_output=True, text=True, check=False)
 
 
-def test_node_comes_to_the_same_bytes() -> None:
+def test_node_computes_the_same_bytes() -> None:
     done = checked_in_node(ROOT / "avro" / "vectors")
     assert (done.returncode, done.stderr) == (0, "")
     count, _, rest = done.stdout.partition(" ")
@@ -187,7 +187,7 @@ def test_node_comes_to_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("name", vectors.files())
-def test_node_names_the_case_that_differs(tmp_path: Path, name: str) -> None:
+def test_node_names_the_differing_case(tmp_path: Path, name: str) -> None:
     """A check that cannot fail checks nothing: one digit of one case of each file is changed."""
     shutil.copytree(ROOT / "avro" / "vectors", tmp_path / "vectors")
     path = tmp_path / "vectors" / name

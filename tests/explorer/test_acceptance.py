@@ -77,7 +77,7 @@ def exported(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return gzip.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
-def test_the_import_verifies(url: str, rebuilt: dict[str, Any]) -> None:
+def test_import_verifies(url: str, rebuilt: dict[str, Any]) -> None:
     verdict = refold_command("verify", "--json", log=url).json
     assert verdict["ok"]
     assert verdict["mismatches"] == []
@@ -95,7 +95,7 @@ def test_steps_are_messages_and_actions_are_calls(exported: list[bytes], recorde
     assert found.total() == len(entities)
 
 
-def test_every_result_stands_behind_why_byte_for_byte(url: str, recorded: list[Recorded]) -> None:
+def test_why_shows_every_result_byte_for_byte(url: str, recorded: list[Recorded]) -> None:
     with refold.open(url, read_only=True) as log:
         for each in recorded:
             results = iter(message["content"] for message in each.messages if message["role"] == "tool")
@@ -109,7 +109,7 @@ def test_every_result_stands_behind_why_byte_for_byte(url: str, recorded: list[R
             assert next(results, None) is None
 
 
-def test_every_document_leads_to_the_result_it_stands_in(url: str, recorded: list[Recorded]) -> None:
+def test_every_document_leads_to_the_result_that_contains_it(url: str, recorded: list[Recorded]) -> None:
     results = {
         (each.run, message["content"]) for each in recorded for message in each.messages if message["role"] == "tool"
     }
@@ -138,7 +138,7 @@ def parts(tree: Any) -> Iterator[Any]:
         yield from parts(each)
 
 
-def test_the_command_traces_as_the_library_does(url: str, recorded: list[Recorded]) -> None:
+def test_command_traces_as_the_library_does(url: str, recorded: list[Recorded]) -> None:
     [(step, position, _), *_] = recorded[0].calls()
     [result, *_] = [message["content"] for message in recorded[0].messages if message["role"] == "tool"]
     name = f"action/{recorded[0].run}#{step}.{position}"
@@ -152,7 +152,7 @@ def test_the_command_traces_as_the_library_does(url: str, recorded: list[Recorde
     assert all(each["observation"] in text for each in chain)
 
 
-def test_every_reward_stands_on_its_evaluation(url: str, recorded: list[Recorded]) -> None:
+def test_every_reward_is_on_its_evaluation(url: str, recorded: list[Recorded]) -> None:
     with refold.open(url, read_only=True) as log:
         view = log.rebuild()
         for each in recorded:
@@ -164,7 +164,7 @@ def test_every_reward_stands_on_its_evaluation(url: str, recorded: list[Recorded
     assert shown["fields"]["score"]["value"] == recorded[0].reward
 
 
-def test_shuffled_and_doubled_it_is_the_same_state(
+def test_shuffled_and_duplicated_observations_give_the_same_state(
     rebuilt: dict[str, Any], exported: list[bytes], tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -183,7 +183,7 @@ def test_shuffled_and_doubled_it_is_the_same_state(
     assert refold_command("verify", "--json", log=other).json["ok"]
 
 
-def test_an_avro_container_carries_the_same(
+def test_avro_container_carries_the_same(
     url: str, rebuilt: dict[str, Any], exported: list[bytes], tmp_path: Path
 ) -> None:
     other, path = f"file:{tmp_path / 'other'}", tmp_path / "runs.avro"
@@ -193,7 +193,7 @@ def test_an_avro_container_carries_the_same(
     assert refold_command("rebuild", "--expect-root", rebuilt["root"], log=other).status == 0
 
 
-def test_every_run_is_equal_to_its_own_replay_in_one_command(url: str, recorded: list[Recorded]) -> None:
+def test_every_run_equals_its_own_replay_in_one_command(url: str, recorded: list[Recorded]) -> None:
     found = refold_command("run", "replay", "--all", "--json", log=url).json
     assert {each["run"]: each["steps"] for each in found} == {each.run: len(each.said()) for each in recorded}
     assert [each["same"] for each in found] == [True] * 100

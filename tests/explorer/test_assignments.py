@@ -104,7 +104,7 @@ def canonical(*assignments: str) -> Any:
         ("names.a.b=c", {"a.b": "c"}, '{"a.b": "c"}'),
     ],
 )  # fmt: skip
-def test_a_value_is_read_and_shown(assignment: str, value: Any, shown: str) -> None:
+def test_value_is_parsed_and_shown(assignment: str, value: Any, shown: str) -> None:
     name = assignment.partition("=")[0].partition(".")[0]
     patch = canonical(assignment)
     assert patch == {name: value}
@@ -112,20 +112,20 @@ def test_a_value_is_read_and_shown(assignment: str, value: Any, shown: str) -> N
     assert ValueFormatter({"sample": DEFINITION}).field("sample/1", name, json_form) == shown
 
 
-def test_entries_of_one_map_come_together() -> None:
+def test_entries_of_one_map_are_merged() -> None:
     assert canonical("settings.a=1", "settings.b=[2]", "limits.a=3") == {
         "settings": {"a": "1", "b": "[2]"},
         "limits": {"a": 3},
     }
 
 
-def test_a_value_from_a_file(tmp_path: Path) -> None:
+def test_value_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("long\n", encoding="utf-8")
     (tmp_path / "json").write_text('{"a": 1}', encoding="utf-8")
     assert canonical(f"text=@{tmp_path / 'text'}", f"any=@{tmp_path / 'json'}") == {"text": "long\n", "any": '{"a":1}'}
 
 
-def test_a_reference_to_a_content_is_taken_as_it_is() -> None:
+def test_blob_reference_is_accepted() -> None:
     given = '{"$blob": {"hash": "' + "0" * 64 + '", "size": 5, "media_type": "application/json"}}'
     [(name, value)] = canonical(f"any={given}").items()
     assert (name, value["size"]) == ("any", 5)
@@ -153,12 +153,12 @@ def test_a_reference_to_a_content_is_taken_as_it_is() -> None:
         ("key=1", "a UUID"),
     ],
 )
-def test_a_value_of_another_type_is_refused(assignment: str, says: str) -> None:
+def test_value_of_another_type_is_refused(assignment: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         canonical(assignment)
 
 
-def test_an_entry_given_twice_is_refused() -> None:
+def test_duplicate_entry_is_refused() -> None:
     for given in (("names.a=1", "names.a=2"), ("names={}", "names.a=1"), ("names.a=1", "names={}")):
         with pytest.raises(InputError, match="given twice"):
             canonical(*given)

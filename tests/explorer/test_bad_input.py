@@ -99,7 +99,7 @@ def test_observe_refuses(case: str, refused: Callable[..., str], tmp_path: Path)
     assert all(word in said for word in words), said
 
 
-def test_a_refused_observation_makes_no_log(tmp_path: Path) -> None:
+def test_refused_observation_makes_no_log(tmp_path: Path) -> None:
     for arguments, words in list(OBSERVED.values())[:4]:
         said = refold_command("observe", *arguments, log=f"file:{tmp_path / 'new'}").refused()
         assert all(word in said for word in words), said
@@ -180,7 +180,7 @@ def test_another_logs_cut_is_refused_by_name(refused: Callable[..., str], tmp_pa
     ],
     ids=lambda value: " ".join(map(str, value))[:40],
 )
-def test_a_command_refuses(arguments: list[str], words: list[str], refused: Callable[..., str]) -> None:
+def test_command_refuses(arguments: list[str], words: list[str], refused: Callable[..., str]) -> None:
     said = refused(*arguments)
     assert all(word in said for word in words), said
 
@@ -241,7 +241,7 @@ def test_import_refuses(case: str, refused: Callable[..., str], tmp_path: Path) 
     assert all(word in said for word in words), said
 
 
-def test_a_good_file_beside_a_bad_one_is_not_imported(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_good_file_given_with_a_bad_one_is_not_imported(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "good.jsonl").write_bytes(lines(LINE) * 3)
     (tmp_path / "bad.jsonl").write_bytes(lines(LINE, b"no\n"))
     assert "bad.jsonl:2" in refused("import", "good.jsonl", "bad.jsonl")
@@ -268,7 +268,7 @@ def test_standard_input_has_the_bounds_of_a_file_and_its_copy_is_removed(
     assert "name it once" in refused("import", "-", "-", given=lines(LINE))
 
 
-def test_a_refused_import_makes_no_log(tmp_path: Path) -> None:
+def test_refused_import_makes_no_log(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(lines(LINE, b"no\n"))
     (tmp_path / "chat.jsonl").write_bytes(lines([{"role": "user", "content": "hi"}], {"no": "messages"}))
     for arguments in (
@@ -281,7 +281,7 @@ def test_a_refused_import_makes_no_log(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
 
 
-def test_an_exported_line_that_was_changed_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+def test_altered_export_line_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     first, second = exported(path)
     second["patch"]["rate_limit"] = 71
     (tmp_path / "changed.jsonl").write_bytes(lines(first, second))
@@ -291,7 +291,7 @@ def test_an_exported_line_that_was_changed_is_refused(path: Path, refused: Calla
     assert "is not the id of this content" in said
 
 
-def test_a_truncated_avro_container_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
+def test_truncated_avro_container_is_refused(path: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     whole = tmp_path / "whole.avro"
     assert refold_command("export", whole, log=f"file:{path}").status == 0
     (tmp_path / "cut.avro").write_bytes(whole.read_bytes()[:-30])
@@ -300,7 +300,7 @@ def test_a_truncated_avro_container_is_refused(path: Path, refused: Callable[...
     assert "damaged or truncated" in said
 
 
-def test_an_export_overwrites_nothing_unasked(refused: Callable[..., str], path: Path, tmp_path: Path) -> None:
+def test_export_overwrites_only_on_request(refused: Callable[..., str], path: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("precious")
     assert "--force" in refused("export", "out.jsonl")
@@ -312,7 +312,7 @@ def test_an_export_overwrites_nothing_unasked(refused: Callable[..., str], path:
 # Paths without a log
 
 
-def test_a_path_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
@@ -339,7 +339,7 @@ def test_reading_makes_no_log(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_newer_format_is_refused(path: Path) -> None:
+def test_newer_format_is_refused(path: Path) -> None:
     (path / "FORMAT").write_text("refold-file 7\n")
     for arguments in (["rebuild"], ["observe", CONFIG, "rate_limit=1"]):
         said = refold_command(*arguments, log=f"file:{path}").refused()
@@ -347,7 +347,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
         assert "newer refold" in said
 
 
-def test_an_owner_that_does_not_answer_is_named(path: Path) -> None:
+def test_unresponsive_owner_is_named(path: Path) -> None:
     code = "import refold, sys\nlog = refold.open('file:' + sys.argv[1])\nprint('open', flush=True)\nsys.stdin.read()"
     before = held(path)
     with children() as start:
@@ -384,7 +384,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
 
 
-def test_an_import_onto_a_full_disk_is_finished_by_importing_again(tmp_path: Path) -> None:
+def test_import_onto_a_full_disk_is_completed_by_a_second_import(tmp_path: Path) -> None:
     source, url = written(tmp_path / "x.jsonl", 3_000), f"file:{tmp_path / 'log'}"
     said = refold_command("import", source, log=url, before=limit_file_size).refused()
     assert "the import stopped" in said
@@ -396,7 +396,7 @@ def test_an_import_onto_a_full_disk_is_finished_by_importing_again(tmp_path: Pat
     assert refold_command("verify", "--json", log=url).json["observations"] == 3_000
 
 
-def test_an_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+def test_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     assert refold_command("import", written(tmp_path / "x.jsonl", 3_000), log=url).status == 0
     (tmp_path / "out").mkdir()
@@ -411,9 +411,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_standard_input_that_the_temporary_folder_cannot_hold_is_refused(
-    small: Path, refused: Callable[..., str]
-) -> None:
+def test_standard_input_too_large_for_the_temporary_folder_is_refused(small: Path, refused: Callable[..., str]) -> None:
     free = os.statvfs(small)
     given = bytes(free.f_bavail * free.f_frsize + 1)
     said = refused("import", "-", given=given, more={"TMPDIR": str(small)})
@@ -422,7 +420,7 @@ def test_standard_input_that_the_temporary_folder_cannot_hold_is_refused(
     assert [each for each in small.iterdir() if each.name.startswith("refold-import-")] == []
 
 
-def test_a_full_device_is_said_in_one_line(small: Path, tmp_path: Path) -> None:
+def test_full_device_is_reported_in_one_line(small: Path, tmp_path: Path) -> None:
     url = f"file:{small / 'log'}"
     assert refold_command("observe", CONFIG, "rate_limit=1", log=url).status == 0
     free = os.statvfs(small)

@@ -64,7 +64,7 @@ def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     return run_it
 
 
-def test_state_names_what_put_each_value_there(ids: list[str], ask: Ask) -> None:
+def test_state_names_the_source_of_each_value(ids: list[str], ask: Ask) -> None:
     found = ask("state", CONFIG, "--json")
     assert (found["entity"], found["version"]) == (CONFIG, 2)
     with refold.open(read_only=True) as log:
@@ -110,7 +110,7 @@ def test_state_shows_links_and_conflicts(ids: list[str], ask: Ask) -> None:
     assert "1 in conflict" in ask("state", CONFIG)
 
 
-def test_the_past_is_asked_for_in_every_way(ids: list[str], ask: Ask) -> None:
+def test_past_is_selected_by_every_form_of_when(ids: list[str], ask: Ask) -> None:
     cut = ask("state", CONFIG, "--at", "v1", "--json")["cut"]
     with refold.open(read_only=True) as log:
         offsets = ",".join(f"{part}={end}" for part, end in log.point("@deploy-1").cut.offsets.items())
@@ -143,7 +143,7 @@ def test_history_lists_mutations(ids: list[str], ask: Ask) -> None:
     assert "nothing changed" in ask("history", CONFIG, "--since", "now")
 
 
-def test_diff_says_by_its_status_whether_something_differs(ids: list[str], ask: Ask) -> None:
+def test_diff_exit_status_says_whether_something_differs(ids: list[str], ask: Ask) -> None:
     rows = ask("diff", "@deploy-1", "now", "--json", status=1)
     assert {(row["entity"], row["field"]) for row in rows} == {
         (CONFIG, "rate_limit"), ("document/a.b", "fields"), ("document/a.b", "links"),
@@ -154,7 +154,7 @@ def test_diff_says_by_its_status_whether_something_differs(ids: list[str], ask: 
     assert "no difference" in ask("diff", "now", "now")
 
 
-def test_why_goes_back_to_the_first_cause(ids: list[str], ask: Ask) -> None:
+def test_why_reaches_the_first_cause(ids: list[str], ask: Ask) -> None:
     chain = ask("why", "document/a.b.fields.n", "--json")
     assert [(each["observation"], each["depth"]) for each in chain] == [
         (ids[2], 0), ("0" * 64, 1), (ids[1], 1), (ids[0], 2),
@@ -180,7 +180,7 @@ def test_why_takes_the_rightmost_reading_that_exists(ids: list[str], ask: Ask) -
     assert ask("why", "document/a.b.fields.kind", "--json")[0]["observation"] == other["id"]
 
 
-def test_rebuild_and_verify_give_the_root(ids: list[str], ask: Ask) -> None:
+def test_rebuild_and_verify_print_the_root(ids: list[str], ask: Ask) -> None:
     found, verdict = ask("rebuild", "--json"), ask("verify", "--json")
     assert found.keys() == {"cut", "cut_short", "open", "observations", "entities", "root", "source"}
     assert (found["observations"], found["entities"]) == (4, 2)
@@ -193,7 +193,7 @@ def test_rebuild_and_verify_give_the_root(ids: list[str], ask: Ask) -> None:
     assert found["root"] in ask("verify")
 
 
-def test_verify_says_no_when_stored_bytes_changed(ids: list[str], ask: Ask, log_path: Path) -> None:
+def test_verify_fails_when_stored_bytes_changed(ids: list[str], ask: Ask, log_path: Path) -> None:
     with refold.open() as log:
         write = log.port.database.batch()  # type: ignore[attr-defined]
         write.delete("state", placed(CONFIG))
@@ -204,7 +204,7 @@ def test_verify_says_no_when_stored_bytes_changed(ids: list[str], ask: Ask, log_
     assert "1 mismatch\n" in ask("verify", status=1)
 
 
-def test_marks_are_listed_moved_and_asked_for(ids: list[str], ask: Ask) -> None:
+def test_markers_are_listed_moved_and_resolved(ids: list[str], ask: Ask) -> None:
     cut = ask("rebuild", "--json")["cut"]
     assert ask("mark", "now-1", "--json")["cut"] == cut
     ask("mark", "deploy-1", "--at", "@now-1", "--replace")
@@ -213,7 +213,7 @@ def test_marks_are_listed_moved_and_asked_for(ids: list[str], ask: Ask) -> None:
     assert short in ask("markers")
 
 
-def test_markers_of_another_fold_version_are_listed_and_keep_others_from_nothing(ids: list[str], ask: Ask) -> None:
+def test_markers_of_another_fold_version_are_listed_and_block_nothing(ids: list[str], ask: Ask) -> None:
     """The situation after an upgrade. Asking for such a marker names the reason."""
     cut = parse_cut(ask("mark", "now-1", "--json")["cut"])
     before = replace(cut, fold_version=7)
@@ -230,7 +230,7 @@ def test_markers_of_another_fold_version_are_listed_and_keep_others_from_nothing
         assert "fold version 7, this release folds by version 1" in " ".join(refused.err.split())
 
 
-def test_observe_takes_every_part(ids: list[str], ask: Ask) -> None:
+def test_observe_accepts_every_part(ids: list[str], ask: Ask) -> None:
     found = ask("observe", CONFIG, "rate_limit=1", "settings.k=[1]", "--at", "2026-01-01T00:00:00Z", "--source", "a/r",
                 "--priority", 2, "--cause", ids[0], "--clear", "tags", "--retract", ids[1], "--subject", "p",
                 "--json")  # fmt: skip
@@ -268,7 +268,7 @@ def test_tail_prints_changes_after_a_point(ids: list[str], ask: Ask) -> None:
     assert f"{CONFIG} v2 rate_limit: 50 -> 70 by ops" in text
 
 
-def test_tail_follows_and_ends_quietly(ids: list[str], log_path: Path) -> None:
+def test_tail_follows_and_exits_cleanly(ids: list[str], log_path: Path) -> None:
     with subprocess.Popen([*COMMAND, "tail", "--follow"], env=environment(f"file:{log_path}"), stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdout is not None
@@ -309,7 +309,7 @@ def test_types_are_listed_shown_derived_and_registered(
     assert ask("state", "everything/1", "--json")["fields"]["last"]["value"] == 5
 
 
-def test_a_content_is_fetched(ids: list[str], ask: Ask, tmp_path: Path) -> None:
+def test_content_is_fetched(ids: list[str], ask: Ask, tmp_path: Path) -> None:
     big = tmp_path / "big.txt"
     big.write_text("x" * 300_000)
     ask("observe", "action/a", f"output=@{big}")
@@ -320,7 +320,7 @@ def test_a_content_is_fetched(ids: list[str], ask: Ask, tmp_path: Path) -> None:
     assert refold_command("blob", digest, log=os.environ["REFOLD_LOG"]).out == "x" * 300_000
 
 
-def test_doctor_finds_nothing_wrong_and_then_something(
+def test_doctor_reports_no_problem_and_then_one(
     ids: list[str], ask: Ask, log_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = ask("doctor", "--json")
@@ -339,7 +339,9 @@ def test_doctor_finds_nothing_wrong_and_then_something(
     assert refold_command("doctor", log=f"file:{tmp_path / 'absent'}").status == 0
 
 
-def test_options_stand_before_and_behind_the_command(ids: list[str], ask: Ask, log_path: Path, tmp_path: Path) -> None:
+def test_options_are_accepted_before_and_after_the_command(
+    ids: list[str], ask: Ask, log_path: Path, tmp_path: Path
+) -> None:
     other = f"file:{tmp_path / 'other'}"
     ask("observe", CONFIG, "rate_limit=1", "--log", other)
     assert ask("--log", other, "rebuild", "--json")["observations"] == 1
@@ -356,7 +358,7 @@ def test_help_and_version(ask: Ask) -> None:
 # Exit statuses
 
 
-def test_a_reader_that_goes_away_is_no_error(ids: list[str], log_path: Path) -> None:
+def test_closed_pipe_is_no_error(ids: list[str], log_path: Path) -> None:
     with refold.open() as log:
         for number in range(3_000):
             log.observe("document/d", {"fields": {"n": number}}, source="a")
@@ -366,7 +368,7 @@ def test_a_reader_that_goes_away_is_no_error(ids: list[str], log_path: Path) -> 
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_a_defect_is_one_line_and_a_traceback_on_asking(
+def test_defect_is_one_line_and_a_traceback_on_request(
     ids: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -411,7 +413,7 @@ def terminal(log_path: Path) -> Callable[..., str]:
     return run_it
 
 
-def test_a_terminal_gets_colour_and_a_pipe_does_not(ids: list[str], terminal: Callable[..., str], ask: Ask) -> None:
+def test_terminal_gets_colour_and_a_pipe_does_not(ids: list[str], terminal: Callable[..., str], ask: Ask) -> None:
     assert "\x1b[36m" in terminal("state", CONFIG)
     assert "\x1b[36m" not in terminal("state", CONFIG, NO_COLOR="1")
     assert "\x1b" not in ask("state", CONFIG)
@@ -425,7 +427,7 @@ def test_ids_are_short_on_a_terminal_and_whole_in_a_pipe(
     assert ids[1] in ask("history", CONFIG)
 
 
-def test_recorded_text_cannot_steer_a_terminal(ids: list[str], terminal: Callable[..., str], ask: Ask) -> None:
+def test_recorded_text_cannot_control_a_terminal(ids: list[str], terminal: Callable[..., str], ask: Ask) -> None:
     ask("observe", "runbook/r", "title=\x1b[2J[bold]evil[/bold]\r\n\u202e")
     for arguments in (("state", "runbook/r"), ("history", "runbook/r"), ("why", "runbook/r.title"), ("tail",)):
         shown = terminal(*arguments, NO_COLOR="1")
@@ -435,13 +437,13 @@ def test_recorded_text_cannot_steer_a_terminal(ids: list[str], terminal: Callabl
         assert "\\x1b[2J" in shown.replace("\r\n", "")
 
 
-def test_a_terminal_sees_progress(ids: list[str], terminal: Callable[..., str], tmp_path: Path) -> None:
+def test_terminal_shows_progress(ids: list[str], terminal: Callable[..., str], tmp_path: Path) -> None:
     target = tmp_path / "x.jsonl"
     assert "Exporting" in terminal("export", str(target))
     assert "Importing" in terminal("import", str(target))
 
 
-def test_a_time_that_lies_in_the_future_is_said_to(ids: list[str], ask: Ask) -> None:
+def test_future_time_is_reported(ids: list[str], ask: Ask) -> None:
     for command in ("state", CONFIG), ("rebuild",):
         assert "this time lies in the future" in ask(*command, "--at", "2126-01-01T00:00:00Z")
     assert "not yet 5 s old" in ask("state", CONFIG, "--at", time_text(int(time.time() * 1_000_000)))

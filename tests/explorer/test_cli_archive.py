@@ -32,7 +32,7 @@ ASKED = (
 )  # fmt: skip
 
 
-def test_a_copy_answers_as_the_log(folder: Path) -> None:
+def test_imported_archive_answers_as_the_log(folder: Path) -> None:
     made = refold_command("import", "x.avro", "--format", "archive", "--json", log="file:copy", folder=folder).json
     cut = refold_command("rebuild", "--json", log="file:log", folder=folder).json["cut"]
     with refold.open(f"file:{folder / 'log'}", read_only=True) as log:
@@ -50,7 +50,7 @@ def test_a_copy_answers_as_the_log(folder: Path) -> None:
     assert refold_command("verify", log="file:copy", folder=folder).status == 0
 
 
-def test_an_archive_goes_through_pipes(folder: Path) -> None:
+def test_archive_passes_through_pipes(folder: Path) -> None:
     sent = refold_command("export", "x2.avro", "--archive", "--json", log="file:log", folder=folder).json
     assert {name: sent[name] for name in ("observations", "definitions", "contents", "deadletters", "markers")} == {
         "observations": 3, "definitions": 2, "contents": 1, "deadletters": 0, "markers": 1,
@@ -61,7 +61,7 @@ def test_an_archive_goes_through_pipes(folder: Path) -> None:
     assert "takes no appends" in done.out
 
 
-def test_an_archive_takes_markers_and_nothing_else_until_it_is_forked(folder: Path) -> None:
+def test_archive_accepts_only_markers_until_forked(folder: Path) -> None:
     refold_command("import", "x.avro", "--format", "archive", log="file:copy", folder=folder)
     before = held(folder / "copy")
     said = refold_command("observe", CONFIG, "rate_limit=1", log="file:copy", folder=folder).refused()
@@ -85,7 +85,7 @@ def test_an_archive_takes_markers_and_nothing_else_until_it_is_forked(folder: Pa
     assert "already takes appends" in again
 
 
-def test_a_fork_in_one_go(folder: Path) -> None:
+def test_import_and_fork_in_one_command(folder: Path) -> None:
     made = refold_command(
         "import", "x.avro", "--format", "archive", "--fork", "--json", log="file:c", folder=folder
     ).json
@@ -119,7 +119,7 @@ def test_a_fork_in_one_go(folder: Path) -> None:
         (["export", "x.avro", "--archive"], "file:log", "--force"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_changes_nothing(
+def test_impossible_request_is_refused_and_changes_nothing(
     folder: Path, arguments: list[str], url: str, reason: str
 ) -> None:
     refold_command("export", "o.avro", log="file:log", folder=folder)

@@ -20,7 +20,7 @@ def commands_of(group: click.Group) -> dict[str, click.Command]:
     return {name: group.get_command(context, name) or pytest.fail(name) for name in group.list_commands(context)}
 
 
-def test_the_page_is_what_the_commands_say() -> None:
+def test_page_matches_the_commands() -> None:
     written = DOCUMENT.read_text(encoding="utf-8")
     assert written == page(), "run: python -P -m refold.explorer.cli.document > docs/CLI.md"
 
@@ -34,7 +34,7 @@ def test_every_command_is_on_the_page_with_an_example() -> None:
         assert f"  refold {name}" in body.partition("Example")[2].replace("| refold", "  refold"), name
 
 
-def test_what_the_list_says_of_a_command_is_what_it_says_of_itself() -> None:
+def test_summary_in_the_list_equals_the_commands_docstring() -> None:
     groups = [cli, *(each for each in commands_of(cli).values() if isinstance(each, LazyGroup))]
     assert len(groups) > 1
     for group in groups:
@@ -43,7 +43,7 @@ def test_what_the_list_says_of_a_command_is_what_it_says_of_itself() -> None:
         assert {name: command.name for name, command in commands_of(group).items()} == {name: name for name in said}
 
 
-def test_every_point_in_time_is_explained() -> None:
+def test_every_form_of_when_is_explained() -> None:
     commands = commands_of(cli)
     for name, command in commands_of(cli).items():
         if isinstance(command, click.Group):
@@ -54,7 +54,7 @@ def test_every_point_in_time_is_explained() -> None:
         assert asks == ("WHEN is one of" in (command.epilog or "")), name
 
 
-def test_a_version_is_offered_where_one_entity_is_asked_about() -> None:
+def test_version_is_offered_for_questions_about_one_entity() -> None:
     commands = commands_of(cli)
     for name, command in commands_of(cli).items():
         if isinstance(command, click.Group):

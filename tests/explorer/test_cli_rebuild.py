@@ -53,7 +53,7 @@ def ask(runs: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     return Ask(capsys)
 
 
-def test_it_says_how_it_was_rebuilt(ask: Ask) -> None:
+def test_source_of_the_rebuild_is_shown(ask: Ask) -> None:
     tree = json.loads(ask("--json"))
     assert tree.keys() == {"cut", "cut_short", "open", "observations", "entities", "root", "source"}
     source = tree["source"]
@@ -73,7 +73,7 @@ def test_it_says_how_it_was_rebuilt(ask: Ask) -> None:
     assert ask.err == ""
 
 
-def test_an_observed_clock_is_a_full_replay_and_says_so_first(ask: Ask) -> None:
+def test_observed_clock_is_a_full_replay_and_announced_first(ask: Ask) -> None:
     text = ask("--clock", "observed", "--at", "2023-11-14T22:13:29Z")
     assert ask.err == "refold: by the observed clock every record counts: this is a full replay\n"
     assert "entities     11\n" in text
@@ -82,7 +82,7 @@ def test_an_observed_clock_is_a_full_replay_and_says_so_first(ask: Ask) -> None:
     assert ask.err != ""
 
 
-def test_what_could_not_be_used_is_a_warning(ask: Ask, runs: Path) -> None:
+def test_unusable_snapshot_is_a_warning(ask: Ask, runs: Path) -> None:
     root = json.loads(ask("--json"))["root"]
     with refold.open(f"file:{runs}") as log:
         assert isinstance(log.port, FileLog)
@@ -97,7 +97,7 @@ def test_what_could_not_be_used_is_a_warning(ask: Ask, runs: Path) -> None:
     assert f"epoch {epoch} was not used" in line
 
 
-def test_only_what_is_asked_for(ask: Ask) -> None:
+def test_only_the_selection_is_rebuilt(ask: Ask) -> None:
     text = ask("--type", "run", "--since", "2023-11-14T22:13:40Z")  # the runs 0 to 19 are older
     assert "root" not in text
     assert "entities     17\n" in text
@@ -118,7 +118,7 @@ def test_only_what_is_asked_for(ask: Ask) -> None:
         (["--type", "run", "--expect-root", "0" * 64], "a root is over all entities; leave out --type"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_line(ask: Ask, arguments: list[str], told: str) -> None:
+def test_invalid_selection_is_refused_in_one_line(ask: Ask, arguments: list[str], told: str) -> None:
     assert ask(*arguments, status=2) == ""
     assert told in ask.err
     assert ask.err.startswith("refold: ")

@@ -34,7 +34,7 @@ def imported(folder: Path, *conversations: list[dict[str, Any]]) -> list[str]:
     return [run_id(each) for each in conversations]
 
 
-def test_two_conversations_part_where_the_answer_is_another(tmp_path: Path) -> None:
+def test_conversations_diverge_at_the_different_answer(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     a, b, c, d = imported(
         tmp_path,
@@ -66,7 +66,7 @@ def test_two_conversations_part_where_the_answer_is_another(tmp_path: Path) -> N
     assert [(each["path"], each["op"]) for each in more["differences"]] == [("messages[4]", "add")]
 
 
-def test_equal_runs_are_equal_in_two_logs_and_with_themselves(tmp_path: Path) -> None:
+def test_equal_runs_are_equal_across_logs_and_with_themselves(tmp_path: Path) -> None:
     runs = []
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -81,7 +81,7 @@ def test_equal_runs_are_equal_in_two_logs_and_with_themselves(tmp_path: Path) ->
         "runs": 2, "steps": 4, "equal": 2, "different": []}  # fmt: skip
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+def test_incomparable_runs_are_refused(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     (run,) = imported(tmp_path, conversation("7", {"status": "sent"}))
     assert "no run nowhere" in refold_command("run", "compare", run, "nowhere", log=log).refused()
@@ -89,7 +89,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     assert "leave out A" in refold_command("run", "compare", run, "--all", log=log).refused()
 
 
-def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) -> None:
+def test_different_read_links_to_the_observations_on_both_sides(tmp_path: Path) -> None:
     with open_log(f"file:{tmp_path / 'log'}") as log:
 
         def answered(run: str) -> Recording:
@@ -132,7 +132,7 @@ def test_another_read_leads_to_the_observations_on_both_sides(tmp_path: Path) ->
     assert "depend on" not in whole
 
 
-def test_a_recorded_step_leads_to_where_it_is_recorded(tmp_path: Path) -> None:
+def test_recorded_step_links_to_its_position(tmp_path: Path) -> None:
     with open_log(f"file:{tmp_path / 'log'}") as log:
         for run, to in (("first", "mia"), ("second", "leo")):
             with log.run("mailer", id=run, seed=1) as at_work, at_work.step("act"):

@@ -71,14 +71,14 @@ SEEN = {
 
 
 @pytest.mark.parametrize("name", sorted(PLANTED))
-def test_what_is_planted_is_denied_and_seen(name: str) -> None:
+def test_planted_connection_is_denied_and_detected(name: str) -> None:
     with confined([sys.executable, "-P", "-c", PLANTED[name]], [("192.0.2.2", 9)], environment()) as running:
         status, _, said = running.end()
     assert status == 0, said
     assert SEEN[name] in {(each.call, each.what) for each in running.denied}, running.denied
 
 
-def test_what_is_configured_goes_on() -> None:
+def test_configured_connection_is_allowed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = f"import socket; socket.create_connection(('127.0.0.1', {port})); socket.create_server(('127.0.0.1', 0))"
@@ -87,14 +87,14 @@ def test_what_is_configured_goes_on() -> None:
     assert running.denied == []
 
 
-def test_the_demo_needs_no_network_at_all(tmp_path: Path) -> None:
+def test_demo_needs_no_network(tmp_path: Path) -> None:
     with confined([*COMMAND, "demo"], [], environment(), tmp_path) as running:
         status, out, err = running.end()
     assert status == 0, (out, err)
     assert running.denied == []
 
 
-def test_the_main_job_on_kafka_speaks_to_its_brokers_alone(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
+def test_main_workflow_on_kafka_connects_only_to_its_brokers(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=2") as log:
         log.observe("document/d", {"fields": {"a": 1}})

@@ -56,7 +56,7 @@ def named(log: KafkaLog, partition: int, offset: int) -> dict[str, int]:
     return {"partition": partition, "offset": offset}
 
 
-def test_an_embedded_log_has_none_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embedded_log_has_none_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         log.observe("document/d", {"fields": {}}, source="s")
@@ -71,7 +71,7 @@ def test_an_embedded_log_has_none_and_says_why(tmp_path: Path, capsys: pytest.Ca
     assert "either" in refused(["retry", "0=0", "--all", "--log", url], capsys)
 
 
-def test_list_counts_by_reason_and_takes_filters(
+def test_list_counts_by_reason_and_filters(
     log: KafkaLog, ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     append(log, [said(A, 1)])
@@ -109,7 +109,7 @@ def test_list_counts_by_reason_and_takes_filters(
     assert "are not shown" in text
 
 
-def test_show_has_everything_and_its_observation_can_be_imported(
+def test_show_prints_everything_and_its_observation_can_be_imported(
     log: KafkaLog, ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     observation = said(A, 1)
@@ -165,7 +165,7 @@ def mended(log: KafkaLog, folder: Path) -> Iterator[tuple[int, int]]:
         yield partition, 0
 
 
-def test_retry_appends_once_and_tells_what_became_of_it(
+def test_retry_appends_once_and_reports_the_result(
     log: KafkaLog, ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with mended(log, tmp_path / "worker") as (partition, first):
@@ -198,7 +198,7 @@ def test_retry_appends_once_and_tells_what_became_of_it(
             assert reader.state(f"{OTHER.name}/early").version == 1, "the same observation, however often it came"
 
 
-def test_without_a_worker_a_retry_waits_and_says_so(
+def test_retry_without_a_worker_waits_and_says_so(
     log: KafkaLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with mended(log, tmp_path / "worker") as (partition, first):
@@ -208,7 +208,7 @@ def test_without_a_worker_a_retry_waits_and_says_so(
     assert "wait for a worker" in capsys.readouterr().out
 
 
-def test_an_archive_tells_of_its_origins_dead_letters_and_retries_none(
+def test_archive_shows_its_origins_dead_letters_and_retries_none(
     log: KafkaLog, ask: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     append(log, [said(A, 1)])

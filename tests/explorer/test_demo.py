@@ -111,7 +111,7 @@ def naive_hash(entity: str, log: Placed) -> bytes:
     return reference_hash(reference_state(definition, entity, log))
 
 
-def test_the_pipeline_matches_the_naive_fold_at_every_version(played: Played) -> None:
+def test_pipeline_matches_the_naive_fold_at_every_version(played: Played) -> None:
     ordered = [placed for placed in played.crashed if placed[1].entity == PIPELINE]
     rows = played.table("version", "time")
     assert [row[0] for row in rows] == [f"v{n}" for n in range(1, len(ordered) + 1)]
@@ -121,21 +121,21 @@ def test_the_pipeline_matches_the_naive_fold_at_every_version(played: Played) ->
     assert "deterministic: yes" in played.output
 
 
-def test_the_root_is_that_of_the_naive_fold(played: Played) -> None:
+def test_root_matches_the_naive_fold(played: Played) -> None:
     entities = {said.entity for _, said in played.crashed}
     root = reference_root({entity: naive_hash(entity, played.crashed) for entity in entities}).hex()
     assert re.findall(r"root ([0-9a-f]{64})$", played.output, re.MULTILINE) == [root]
     assert played.number(r"They fold into (\d+) entities") == len(entities)
 
 
-def test_every_acknowledged_observation_is_behind_the_state(played: Played) -> None:
+def test_every_acknowledged_observation_is_in_the_state(played: Played) -> None:
     ids = {identify(said) for _, said in played.crashed}
     acknowledged = played.number(r"(\d+) of its observations, the entries in the log, had been acknowledged")
     assert len(ids) == len(played.crashed) == played.number(r"(\d+) observations stand behind it")
     assert acknowledged == sum(said.source.agent == "refund-agent" for _, said in played.crashed)
 
 
-def test_the_changes_since_the_deploy_are_those_that_were_made(played: Played) -> None:
+def test_changes_since_the_deploy_are_the_expected_ones(played: Played) -> None:
     before = {identify(said) for _, said in played.deployed}
     made = [said for _, said in played.crashed if said.entity == CONFIG and identify(said) not in before]
     assert len(made) == 1
@@ -148,7 +148,7 @@ def test_the_changes_since_the_deploy_are_those_that_were_made(played: Played) -
     assert sorted(rows) == sorted(expected) != []
 
 
-def test_the_evaluation_is_traced_to_its_sources(played: Played) -> None:
+def test_evaluation_is_traced_to_its_sources(played: Played) -> None:
     known = {identify(said): said for _, said in played.all}
     (verdict,) = [each for each, said in known.items() if said.entity == EVALUATION]
     distances, waiting = {verdict: 0}, [verdict]
@@ -171,7 +171,7 @@ def status_of(said: Observation) -> object:
     return json.loads(fields["status"])
 
 
-def test_the_unanswered_payment_is_known_later(played: Played) -> None:
+def test_unanswered_payment_is_known_later(played: Played) -> None:
     (late,) = [said for _, said in played.all if said.source.agent == "acme-statement"]
     before = [said for _, said in played.crashed if said.entity == late.entity]
     assert late not in before
@@ -190,7 +190,7 @@ def test_each_command_works_as_printed(played: Played) -> None:
         assert result.stdout
 
 
-def test_the_commands_answer_as_the_demo_did(played: Played) -> None:
+def test_commands_answer_as_the_demo_did(played: Played) -> None:
     (rebuild,) = [each for each in played.commands() if "rebuild" in each]
     rebuilt = json.loads(called([*rebuild, "--json"], played.folder).stdout)
     assert f"root {rebuilt['root']}" in played.output
@@ -200,14 +200,14 @@ def test_the_commands_answer_as_the_demo_did(played: Played) -> None:
     assert state["fields"]["fields"]["value"]["status"] == "paid"
 
 
-def test_the_output_fits_and_carries_no_colour_when_piped(played: Played) -> None:
+def test_piped_output_fits_and_has_no_colour(played: Played) -> None:
     told = played.output.partition("\nAsk it yourself\n")[0]
     assert max(len(line) for line in told.splitlines()) <= 100
     assert "\x1b" not in played.output
     assert played.output.isascii()
 
 
-def test_again_by_the_command_line_replaces_the_log(played: Played) -> None:
+def test_second_demo_command_replaces_the_log(played: Played) -> None:
     result = called([*CLI, "demo"], played.folder)
     assert (result.returncode, result.stderr) == (0, "")
     assert "instead of a former demo's" in result.stdout
@@ -241,13 +241,13 @@ def statuses(actors: Sequence[Actor]) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.outside
-def test_the_agent_is_killed_and_the_others_end_well(tmp_path: Path, actors: list[Actor]) -> None:
+def test_agent_is_killed_and_the_others_finish(tmp_path: Path, actors: list[Actor]) -> None:
     assert run(tmp_path / "log", keep=False) == 0
     expected = [("deployer", 0), ("agent", -signal.SIGKILL), ("deployer", 0), ("evaluator", 0), ("bank", 0)]
     assert statuses(actors) == expected
 
 
-def test_what_differs_is_said(
+def test_differences_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(deployer.OVERWRITTEN, "rate_limit", 51)
@@ -256,7 +256,7 @@ def test_what_differs_is_said(
     assert f"1 of 13 comparisons differ:\n   changes since @{DEPLOYED}: expected" in said
 
 
-def test_an_agent_that_fails_ends_the_demo(
+def test_failing_agent_ends_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], actors: list[Actor]
 ) -> None:
     monkeypatch.setattr("refold.explorer.demo.run.SEED", "no number")
@@ -266,7 +266,7 @@ def test_an_agent_that_fails_ends_the_demo(
 
 
 @pytest.mark.outside
-def test_an_interrupted_demo_leaves_no_process(
+def test_interrupted_demo_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: list[Actor]
 ) -> None:
     def interrupted(actor: Actor) -> None:
@@ -278,7 +278,7 @@ def test_an_interrupted_demo_leaves_no_process(
     assert statuses(actors) == [("deployer", 0), ("agent", -signal.SIGKILL)]
 
 
-def test_an_agent_whose_demo_is_gone_ends(tmp_path: Path) -> None:
+def test_agent_exits_when_its_demo_is_gone(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with Stage() as stage:
         stage.play("deployer", url, "deploy")
@@ -290,7 +290,7 @@ def test_an_agent_whose_demo_is_gone_ends(tmp_path: Path) -> None:
             agent.finish()
 
 
-def test_the_agent_finishes_its_work_when_nobody_disturbs_it(tmp_path: Path) -> None:
+def test_undisturbed_agent_finishes_its_work(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with Stage() as stage:
         stage.play("deployer", url, "deploy")
@@ -301,7 +301,7 @@ def test_the_agent_finishes_its_work_when_nobody_disturbs_it(tmp_path: Path) -> 
         assert log.verify().ok
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_unrelated_folder_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "work.txt").write_text("precious")
@@ -312,7 +312,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [each.name for each in folder.iterdir()] == ["work.txt"]
 
 
-def test_a_log_of_someone_else_is_left_alone(tmp_path: Path) -> None:
+def test_unrelated_log_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with refold.open(f"file:{folder}") as log:
         log.observe("document/mine", {"kind": "precious"})
@@ -320,7 +320,7 @@ def test_a_log_of_someone_else_is_left_alone(tmp_path: Path) -> None:
         place.make(folder, keep=False)
 
 
-def test_a_demo_with_something_added_is_left_alone(tmp_path: Path) -> None:
+def test_extended_demo_log_is_left_alone(tmp_path: Path) -> None:
     folder, _ = place.make(tmp_path / "log", keep=False)
     (folder / "notes.txt").write_text("precious")
     with pytest.raises(refold.InputError, match="something else"):
@@ -334,7 +334,7 @@ def test_keep_leaves_the_former_log(tmp_path: Path) -> None:
     assert place.make(first, keep=False) == (first, True)
 
 
-def test_commands_name_the_program_as_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_use_the_program_name_that_the_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "my venv" / "bin" / "refold"
     script.parent.mkdir(parents=True)
     script.touch(mode=0o755)
@@ -348,7 +348,7 @@ def test_commands_name_the_program_as_the_shell_finds_it(tmp_path: Path, monkeyp
     assert commands.program() == "refold"
 
 
-def test_it_uses_the_public_surface_only() -> None:
+def test_demo_uses_only_the_public_surface() -> None:
     for path in (ROOT / "explorer" / "demo").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -59,7 +59,7 @@ def problems(capsys: pytest.CaptureFixture[str]) -> Ask:
     return asked
 
 
-def test_a_log_that_is_well(log: str, problems: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_healthy_log(log: str, problems: Ask, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert problems("--data", tmp_path) == []
     assert run(["doctor"]) == 0
     said = capsys.readouterr().out
@@ -97,7 +97,7 @@ def finding(log: str, subject: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("role", [[], ["--role", "worker"]], ids=["plain", "role"])
-def test_workers_and_their_groups_lag(log: str, prefix: str, tmp_path: Path, role: list[str]) -> None:
+def test_workers_and_their_group_lag(log: str, prefix: str, tmp_path: Path, role: list[str]) -> None:
     said = finding(log, "workers", *role)
     assert said.startswith(f"none in the group refold.{prefix}: no worker folds, and reading works without")
     assert f"refold worker --log {log} --data" in said
@@ -108,7 +108,7 @@ def test_workers_and_their_groups_lag(log: str, prefix: str, tmp_path: Path, rol
         await_true(lambda: finding(log, "lag", *role) == f"0 {behind}")
 
 
-def test_a_worker_without_pages_is_known_by_its_client_id(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
+def test_worker_without_pages_is_known_by_its_client_id(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=4"):
         pass
@@ -118,7 +118,7 @@ def test_a_worker_without_pages_is_known_by_its_client_id(kafka: SharedKafka, pr
 
 
 @pytest.mark.parametrize("role", [[], ["--role", "worker"]], ids=["plain", "role"])
-def test_a_broker_that_is_away(problems: Ask, role: list[str]) -> None:
+def test_unreachable_broker(problems: Ask, role: list[str]) -> None:
     begun_s = time.monotonic()
     [found] = problems("--log", "kafka://127.0.0.1:1/x", *role)
     assert time.monotonic() - begun_s < 15, "an answer comes within seconds"
@@ -127,7 +127,7 @@ def test_a_broker_that_is_away(problems: Ask, role: list[str]) -> None:
     assert "start the brokers" in found["remedy"]
 
 
-def test_a_log_whose_observations_are_gone(log: str, problems: Ask, prefix: str, broker: Broker) -> None:
+def test_log_with_deleted_observations(log: str, problems: Ask, prefix: str, broker: Broker) -> None:
     broker.delete(f"{prefix}.manifests")
     [found] = problems()
     assert found["subject"] == f"topic {prefix}.manifests"
@@ -139,7 +139,7 @@ def test_a_log_whose_observations_are_gone(log: str, problems: Ask, prefix: str,
     assert "restore the brokers' data" in found["remedy"]
 
 
-def test_settings_that_cannot_be_used_or_that_everybody_reads(
+def test_unusable_and_world_readable_settings(
     log: str, problems: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "client.properties"
@@ -156,7 +156,7 @@ def test_settings_that_cannot_be_used_or_that_everybody_reads(
     assert problems() == []
 
 
-def test_a_registry_that_is_away(log: str, problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry(log: str, problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_SCHEMA_REGISTRY", "http://me:hunter2@127.0.0.1:1")
     found = problems()
     # A log whose ids are its own cannot be opened with a registry.
@@ -180,9 +180,7 @@ class _Emptied(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_a_registry_that_was_emptied(
-    kafka: SharedKafka, prefix: str, problems: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_emptied_registry(kafka: SharedKafka, prefix: str, problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     ids: Any = SimpleNamespace(register=lambda prefix, definition: WireIds(71, 72, 73), close=lambda: None)
     port = KafkaLog(parse_url(f"{url}?partitions=1"), schema_ids=ids)
@@ -201,20 +199,20 @@ def wrong(found: list[Finding]) -> list[str]:
     return [each.subject for each in found if not each.ok]
 
 
-def test_a_clock_that_is_behind(log: str) -> None:
+def test_slow_clock(log: str) -> None:
     an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
     assert wrong(examine(LogTarget(log), CheckSettings(now_ms=lambda: an_hour_ago_ms))) == ["clock"]
     assert wrong(examine(LogTarget(log), CheckSettings())) == []
 
 
-def test_a_small_disk_for_tables(log: str, problems: Ask, tmp_path: Path) -> None:
+def test_small_disk_for_tables(log: str, problems: Ask, tmp_path: Path) -> None:
     with small_device(tmp_path / "small") as device:
         [found] = problems("--data", device / "worker")
         assert (found["subject"], found["finding"]) == ("disk", f"{device}: 16 MiB free")
         assert "free at least 512 MiB" in found["remedy"]
 
 
-def test_a_library_that_is_too_old(log: str, problems: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_library(log: str, problems: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "faust_streaming-0.11.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: faust-streaming\nVersion: 0.11.0\n")

@@ -112,7 +112,7 @@ def keys(log_path: Path) -> dict[str, str]:
         return {f"{each.tool} {each.step[-1]}": each.key for each in log.effects.list()}
 
 
-def test_list_shows_what_stands_and_takes_filters(
+def test_list_shows_effects_and_filters(
     keys: dict[str, str], ask: Callable[..., tuple[int, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, every = ask("list")
@@ -137,7 +137,7 @@ def test_list_shows_what_stands_and_takes_filters(
     assert "no effect matches" in capsys.readouterr().out
 
 
-def test_a_log_without_effects_says_so(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_without_effects_says_so(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with opened(log_path) as log:
         log.observe("document/d", {"fields": {}})
     assert run(["effects", "list"]) == 0
@@ -176,7 +176,7 @@ def test_settle_by_a_probe(
     assert "is failed, says" in capsys.readouterr().out
 
 
-def test_settle_refuses_what_cannot_be_meant(keys: dict[str, str], refused: Callable[..., str]) -> None:
+def test_settle_refuses_contradictory_options(keys: dict[str, str], refused: Callable[..., str]) -> None:
     key = keys["mail 3"]
     assert "with one of" in refused("settle", key)
     assert "with one of" in refused("settle", key, "--not-done", "--done", "1")
@@ -186,7 +186,7 @@ def test_settle_refuses_what_cannot_be_meant(keys: dict[str, str], refused: Call
     assert "it is done" in refused("settle", keys["refund 1"], "--not-done")
 
 
-def test_compensate_undoes_last_first_and_says_what_it_cannot(
+def test_compensate_undoes_last_first_and_names_what_it_cannot(
     keys: dict[str, str], ask: Callable[..., tuple[int, Any]], refused: Callable[..., str], tools: Path
 ) -> None:
     undo = ("--undo", "refund=tools:cancel")
@@ -208,7 +208,7 @@ def test_compensate_undoes_last_first_and_says_what_it_cannot(
     assert "tools has no function x" in refused("compensate", "run-7", "--undo", "refund=tools:x")
 
 
-def test_compensate_takes_the_function_that_a_tool_was_registered_with(
+def test_compensate_uses_the_registered_function_of_a_tool(
     log_path: Path, ask: Callable[..., tuple[int, Any]], tools: Path
 ) -> None:
     with opened(log_path) as log:

@@ -153,26 +153,26 @@ REFUSED: dict[str, Tries | list[str]] = {
     "`refold import -`": import_stdin,
     "`refold import`: Avro": import_avro,
     "a log's `.observations` on Kafka": [
-        "explorer/test_secured.py::test_nobody_writes_what_is_not_his",
-        "explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command",
+        "explorer/test_secured.py::test_no_role_writes_outside_its_topics",
+        "explorer/test_secured.py::test_denied_access_names_the_entry_and_the_command",
     ],
-    "a log's topics on Kafka, except": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
-    "a log's topic `.contents`": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],
-    "`refold quarantine`": ["explorer/test_secured.py::test_a_poisoned_schemas_is_mended_as_the_page_says"],
+    "a log's topics on Kafka, except": ["explorer/test_secured.py::test_no_role_writes_outside_its_topics"],
+    "a log's topic `.contents`": ["explorer/test_secured.py::test_no_role_writes_outside_its_topics"],
+    "`refold quarantine`": ["explorer/test_secured.py::test_poisoned_schemas_topic_is_repaired_as_documented"],
     "redaction": [],  # for everyone who communicates with an agent
     "a worker's pages over HTTP": [
-        "streams/web/test_server.py::test_a_name_that_is_not_the_servers_is_refused",
-        "streams/web/test_server.py::test_pages_of_other_sites_are_refused",
-        "streams/web/test_server.py::test_a_token_is_asked_for_and_open_pages_say_less",
-        "streams/web/test_server.py::test_off_loopback_it_does_not_start_without_a_token",
+        "streams/web/test_server.py::test_unknown_host_is_refused",
+        "streams/web/test_server.py::test_pages_of_other_origins_are_refused",
+        "streams/web/test_server.py::test_token_is_required_and_open_pages_reveal_less",
+        "streams/web/test_server.py::test_server_off_loopback_needs_a_token",
         "explorer/test_worker.py::test_pages_that_cannot_be_served_are_one_clear_line",
-        "explorer/test_worker.py::test_with_a_token_and_tls_workers_and_commands_ask_workers",
+        "explorer/test_worker.py::test_workers_and_commands_query_workers_with_a_token_and_tls",
     ],
-    "a policy's file": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],  # an answer is a record
-    "`refold proxy`": ["agents/capture/test_wire.py::test_what_is_not_forwarded"],
+    "a policy's file": ["explorer/test_secured.py::test_no_role_writes_outside_its_topics"],  # an answer is a record
+    "`refold proxy`": ["agents/capture/test_wire.py::test_requests_that_are_not_forwarded"],
     "the explorer's pages": [
-        "explorer/web/test_guarded.py::test_only_this_servers_names_and_pages_are_answered",
-        "explorer/web/test_guarded.py::test_a_token_is_asked_for_once",
+        "explorer/web/test_guarded.py::test_only_known_hosts_and_same_origin_pages_are_served",
+        "explorer/web/test_guarded.py::test_token_is_requested_once",
         "explorer/web/test_guarded.py::test_nothing_is_written",
     ],
     "the deck": [],  # for the user who started it
@@ -181,22 +181,24 @@ REFUSED: dict[str, Tries | list[str]] = {
     "`refold plan`": [],  # for everyone who runs a command: it reads nothing
     "the spool of a proxy": [],  # for the user who captures
     "a program in Node.js": [],  # for the user who started it
-    "the changes of a fork": ["explorer/test_run_code.py::test_what_no_fork_can_do_is_refused"],
+    "the changes of a fork": ["explorer/test_run_code.py::test_impossible_fork_is_refused"],
     "names of an import's keys": [],  # for everyone who runs a command
     "an agent's questions by MCP": [
-        "explorer/mcp/test_hostile.py::test_only_this_servers_names_and_no_web_site_may_ask",
-        "explorer/mcp/test_hostile.py::test_with_a_token_nobody_else_is_answered",
-        "explorer/mcp/test_tools.py::test_it_records_only_where_it_may",
-        "explorer/mcp/test_tools.py::test_wrong_options_are_refused_before_anything_is_served",
+        "explorer/mcp/test_hostile.py::test_only_known_hosts_and_no_web_origin_are_served",
+        "explorer/mcp/test_hostile.py::test_requests_without_the_token_are_refused",
+        "explorer/mcp/test_tools.py::test_tools_record_only_when_allowed",
+        "explorer/mcp/test_tools.py::test_invalid_options_are_refused_before_serving",
     ],
     "spans over OTLP": [
-        "agents/adapters/otlp/test_receive.py::test_what_is_not_taken_is_answered_as_otlp_says",
-        "agents/adapters/otlp/test_receive.py::test_what_cannot_be_used_is_refused_at_the_start",
+        "agents/adapters/otlp/test_receive.py::test_unsupported_requests_get_the_status_that_otlp_specifies",
+        "agents/adapters/otlp/test_receive.py::test_unusable_options_are_refused_at_start",
     ],
     "messages between a client and an MCP server": [],  # for the user who started it
-    "a worker's URL": ["explorer/test_secured.py::test_what_is_denied_names_the_entry_and_the_command"],
-    "checkpoints of LangGraph": ["explorer/test_secured.py::test_nobody_writes_what_is_not_his"],  # they are records
-    "an agent's code under replay": ["agents/test_entry.py::test_a_recorded_name_finds_nothing_outside_of_the_folder"],
+    "a worker's URL": ["explorer/test_secured.py::test_denied_access_names_the_entry_and_the_command"],
+    "checkpoints of LangGraph": [
+        "explorer/test_secured.py::test_no_role_writes_outside_its_topics"
+    ],  # they are records
+    "an agent's code under replay": ["agents/test_entry.py::test_recorded_name_loads_nothing_outside_of_the_folder"],
     "the files of a key ring": ["agents/keys/test_rings.py::test_only_their_user_can_read_key_files"],
     "`refold sink`": sinks_store,
     "the files of an embedded log": log_files,
@@ -206,8 +208,8 @@ REFUSED: dict[str, Tries | list[str]] = {
     "The command line": [],  # for everyone who runs a command
     "Golden traces": golden_files,
     "the owner's socket": [
-        "streams/test_file_socket.py::test_another_user_is_turned_away_even_with_the_file_open_to_all",
-        "streams/test_file_socket.py::test_a_short_folder_that_others_may_enter_is_refused",
+        "streams/test_file_socket.py::test_another_user_is_rejected_even_with_a_world_writable_socket",
+        "streams/test_file_socket.py::test_short_folder_writable_by_others_is_refused",
     ],
     "a type definition": definitions,
     "a value that a registered": [],  # for everyone who may observe
@@ -222,13 +224,13 @@ def entrances() -> list[str]:
     return rows[2:]
 
 
-def test_each_entrance_is_tried_by_who_may_not_use_it() -> None:
+def test_every_entry_point_has_a_refusal_test() -> None:
     assert len(entrances()) == len(REFUSED)
     for row in entrances():
         assert len([begin for begin in REFUSED if row.startswith(begin)]) == 1, row
 
 
-def test_the_tests_that_are_named_are_there() -> None:
+def test_named_tests_exist() -> None:
     for name in {each for tried in REFUSED.values() if isinstance(tried, list) for each in tried}:
         file, _, function = name.partition("::")
         tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
@@ -236,7 +238,7 @@ def test_the_tests_that_are_named_are_there() -> None:
 
 
 @pytest.mark.parametrize("entrance", [begin for begin, tried in REFUSED.items() if not isinstance(tried, list)])
-def test_another_user_is_refused_and_nothing_changes(entrance: str, world: World) -> None:
+def test_other_user_is_refused_and_nothing_changes(entrance: str, world: World) -> None:
     tries = REFUSED[entrance]
     assert not isinstance(tries, list)
     before = held(world.log)
@@ -245,7 +247,7 @@ def test_another_user_is_refused_and_nothing_changes(entrance: str, world: World
     assert held(world.log) == before
 
 
-def test_who_may_use_it_is_not_refused(world: World) -> None:
+def test_permitted_user_is_not_refused(world: World) -> None:
     """The others are refused only because they lack the right."""
     _given_back(world.log)
     assert world.tried("import", "-", given=json.dumps(LINE).encode()).status == 0

@@ -28,7 +28,7 @@ ROWS = [
 
 
 @given(COLUMNS, st.data(), st.integers(20, 160))
-def test_a_table_fits_where_it_can(columns: list[TableColumn], data: st.DataObject, width: int) -> None:
+def test_table_fits_where_possible(columns: list[TableColumn], data: st.DataObject, width: int) -> None:
     rows = data.draw(st.lists(st.tuples(*(CELLS for _ in columns)), min_size=1, max_size=4))
     found = fitted(columns, rows, width)
     total = sum(found.widths.values()) + GAP * (len(found.widths) - 1)
@@ -47,7 +47,7 @@ def test_a_table_fits_where_it_can(columns: list[TableColumn], data: st.DataObje
             assert {row[n] for row in rows} <= {"", "-"}
 
 
-def test_what_says_nothing_goes_first_and_then_what_is_said_to_go() -> None:
+def test_empty_columns_are_dropped_before_optional_ones() -> None:
     assert fitted(RUNS, ROWS, 100).dropped == []
     assert [*fitted(RUNS, ROWS, 76).widths] == [0, 1, 2, 3, 5]  # no run has a parent
     narrow = fitted(RUNS, ROWS, 58)
@@ -55,13 +55,13 @@ def test_what_says_nothing_goes_first_and_then_what_is_said_to_go() -> None:
     assert (narrow.widths[0], narrow.widths[5]) == (len("incident-1"), 11)  # titles wrap between words
 
 
-def test_a_name_is_shown_whole_where_half_a_line_has_room_for_it() -> None:
+def test_name_up_to_half_a_line_is_shown_whole() -> None:
     columns = (TableColumn("entity", "bold"), TableColumn("value"))
     name = "action/nightly-1#2/crm.claims/1"
     assert fitted(columns, [[name, "x" * 200]], 80).widths == {0: len(name), 1: 80 - GAP - len(name)}
 
 
-def test_values_are_cut_before_names() -> None:
+def test_values_are_truncated_before_names() -> None:
     columns = (TableColumn("entity", "bold"), TableColumn("old", "red"), TableColumn("new", "green"), TableColumn("by"))
     name = "action/nightly-1#2/crm.claims/1"
     found = fitted(columns, [[name, "x" * 24, "y" * 24, "refund-agent"]], 80)

@@ -68,7 +68,7 @@ def golden(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     return call
 
 
-def test_a_run_becomes_a_test_that_needs_no_log(desk: Path, golden: Golden) -> None:
+def test_run_becomes_a_test_that_needs_no_log(desk: Path, golden: Golden) -> None:
     added = golden("add", "r-1", "--name", "paid", *BAD, "--describe", "Paid four times.", "--json")
     assert added.json["file"] == "golden/paid.golden.json"
     with refold.open(f"file:{desk / '.refold'}", read_only=True) as log:
@@ -95,7 +95,7 @@ def test_a_run_becomes_a_test_that_needs_no_log(desk: Path, golden: Golden) -> N
     assert "it refunded the first payment too" in golden("list").out
 
 
-def test_without_expectations_the_run_is_expected_exactly(golden: Golden) -> None:
+def test_run_without_expectations_is_expected_exactly(golden: Golden) -> None:
     golden("add", "r-17", "--entry", "old_agent:answer")
     assert golden("run").status == 0
     done = golden("run", "--agent", "new_agent:answer")
@@ -103,7 +103,7 @@ def test_without_expectations_the_run_is_expected_exactly(golden: Golden) -> Non
     assert "  parts from the recording at step 1 (look up)" in done.out.splitlines()
 
 
-def test_an_edit_is_signed_or_refused(desk: Path, golden: Golden) -> None:
+def test_edit_is_signed_or_refused(desk: Path, golden: Golden) -> None:
     golden("add", "r-17", "--name", "paid", *BAD)
     path = desk / "golden" / "paid.golden.json"
     path.write_text(path.read_text().replace("refund<=3", "refund<=2"))
@@ -117,14 +117,14 @@ def test_an_edit_is_signed_or_refused(desk: Path, golden: Golden) -> None:
     assert "satisfies every expectation" in golden("sign", str(path)).refused()
 
 
-def test_what_an_agent_prints_is_no_part_of_the_answer(desk: Path, golden: Golden) -> None:
+def test_agents_output_is_not_part_of_the_answer(desk: Path, golden: Golden) -> None:
     golden("add", "r-17", "--name", "paid", *BAD)
     agent = desk / "new_agent.py"
     agent.write_text(agent.read_text().replace("    total", "    print('hello')\n    total") + "\nprint('loaded')\n")
     assert golden("run", "--json").json[0]["passed"]
 
 
-def test_secrets_are_taken_out_by_a_function(desk: Path, golden: Golden) -> None:
+def test_secrets_are_removed_by_a_function(desk: Path, golden: Golden) -> None:
     (desk / "privacy.py").write_text(
         "import json\n\ndef redact(tree):\n    return json.loads(json.dumps(tree).replace('c-1', '[customer]'))\n"
     )
@@ -135,7 +135,7 @@ def test_secrets_are_taken_out_by_a_function(desk: Path, golden: Golden) -> None
     assert golden("run", "golden/exact.golden.json").status == 0
 
 
-def test_secrets_are_taken_out_by_the_standard_rules(desk: Path, golden: Golden) -> None:
+def test_secrets_are_removed_by_the_standard_rules(desk: Path, golden: Golden) -> None:
     def agent(run: refold.Run) -> None:
         run.state["to"] = run.input["mail"]
         run.decide(f"write to {run.input['mail']}")
@@ -163,17 +163,17 @@ def test_secrets_are_taken_out_by_the_standard_rules(desk: Path, golden: Golden)
         (["sign", "nowhere.golden.json"], "No such file"),
     ],
 )
-def test_what_cannot_be_used_is_told(golden: Golden, arguments: list[str], said: str) -> None:
+def test_unusable_options_are_reported(golden: Golden, arguments: list[str], said: str) -> None:
     assert said in golden(*arguments).refused()
 
 
-def test_a_golden_trace_is_not_written_over_by_accident(golden: Golden) -> None:
+def test_golden_trace_is_not_overwritten_by_accident(golden: Golden) -> None:
     assert golden("add", "r-17", "--name", "paid").status == 0
     assert "--replace" in golden("add", "r-17", "--name", "paid").refused()
     assert golden("add", "r-17", "--name", "paid", *BAD, "--replace").status == 0
 
 
-def test_an_agent_that_cannot_be_loaded_fails_its_traces_alone(desk: Path, golden: Golden) -> None:
+def test_agent_that_cannot_be_loaded_fails_only_its_traces(desk: Path, golden: Golden) -> None:
     golden("add", "r-17", "--name", "paid", *BAD)
     golden("add", "r-17", "--name", "exact", "--entry", "old_agent:answer")
     (desk / "new_agent.py").write_text("import shop\n1 / 0\n")

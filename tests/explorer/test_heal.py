@@ -28,7 +28,7 @@ def heal(folder: Path, *arguments: str) -> int:
     return run(["heal", *arguments, "--remedies", str(folder / "heal.toml"), "--agent", f"{folder / 'agent.py'}:agent"])
 
 
-def test_a_plan_says_what_is_wrong_and_what_could_be_done(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_names_the_problem_and_the_remedies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert heal(folder, "r") == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
@@ -55,7 +55,7 @@ def test_a_plan_says_what_is_wrong_and_what_could_be_done(folder: Path, capsys: 
         assert healings(log) == []
 
 
-def test_a_run_is_healed_reported_and_kept(
+def test_run_is_healed_reported_and_kept(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert heal(folder, "r", "--apply") == 0
@@ -85,14 +85,14 @@ def test_a_run_is_healed_reported_and_kept(
     pytest.param(["heal", "r", "--remedies", "nowhere.toml"], "cannot be read", id="no plan"),
     pytest.param(["heal", "r", "--apply"], "was begun under the policy night", id="no policy"),
 ])  # fmt: skip
-def test_what_cannot_be_done_says_why(
+def test_impossible_request_reports_the_reason(
     folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
     assert said in capsys.readouterr().err
 
 
-def test_an_answered_question_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answered_question_names_the_next_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = folder / "heal.toml"
     plan.write_text(plan.read_text().replace("answers.pay", "approve = true\nanswers.pay"))
     assert heal(folder, "r", "--apply") == 1
@@ -118,7 +118,7 @@ def told(folder: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert log.recording(made[-1].healed_by).output == {"published": 3}
 
 
-def test_the_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(tmp_path / "demo", "", capsys)
     told(tmp_path / "demo", "", capsys)  # it replaces what it made
     (tmp_path / "other").mkdir()
@@ -127,7 +127,7 @@ def test_the_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.outside
-def test_the_demo_heals_on_kafka(
+def test_demo_heals_on_kafka(
     kafka: SharedKafka, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told(tmp_path / "demo", f"kafka://{kafka.bootstrap}/{prefix}", capsys)

@@ -146,7 +146,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_is_refused_within_its_memory(case: str, tmp_path: Path) -> None:
+def test_hostile_file_is_refused_within_its_memory(case: str, tmp_path: Path) -> None:
     name, made, words = HOSTILE[case]
     (tmp_path / name).write_bytes(made())
     more = ["--format", "archive"] if name == "archive.avro" else []
@@ -158,14 +158,14 @@ def test_a_hostile_file_is_refused_within_its_memory(case: str, tmp_path: Path) 
     assert not (tmp_path / "log" / "FORMAT").exists()
 
 
-def test_values_are_counted_outside_of_texts_only(tmp_path: Path) -> None:
+def test_values_inside_texts_are_not_counted(tmp_path: Path) -> None:
     line = {**LINE, "patch": {"tool": "a,[{" * 1000}}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
     done = refold_command("import", tmp_path / "x.jsonl", "--max-items", 8, log=f"file:{tmp_path / 'log'}")
     assert done.status == 0, done.err
 
 
-def test_each_bound_is_an_option_that_lets_more_in(tmp_path: Path) -> None:
+def test_each_bound_is_raised_by_its_option(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     deep: Any = 1
     for _ in range(20):
@@ -188,7 +188,7 @@ def test_each_bound_is_an_option_that_lets_more_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz", "snappy"])
-def test_a_container_is_read_in_every_codec(codec: str, tmp_path: Path) -> None:
+def test_container_is_read_in_every_codec(codec: str, tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'one'}") as log:
         for number in range(100):
             log.observe(f"tool_config/{number}", {"rate_limit": number}, source="a")
@@ -230,7 +230,7 @@ FORMS: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_container_with_our_name_and_other_fields_is_refused(form: str, tmp_path: Path) -> None:
+def test_container_with_our_name_and_other_fields_is_refused(form: str, tmp_path: Path) -> None:
     schema = changed(*FORMS[form])
     (tmp_path / "x.avro").write_bytes(container(schema, 1, struct.pack("<q", 0) * 20))
     said = refold_command("import", tmp_path / "x.avro", log=f"file:{tmp_path / 'log'}").refused()

@@ -44,7 +44,7 @@ def started(source: Path, url: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.faults
-def test_an_import_killed_again_and_again_is_finished(
+def test_import_killed_repeatedly_completes(
     exported: tuple[Path, str, int], tmp_path: Path, fault_rounds: int, seed: int
 ) -> None:
     source, root, count = exported
@@ -75,7 +75,7 @@ def test_an_import_killed_again_and_again_is_finished(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_import_says_how_far_it_got(
+def test_stopped_import_reports_its_progress(
     exported: tuple[Path, str, int], tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     source, root, count = exported
@@ -98,7 +98,7 @@ def test_a_stopped_import_says_how_far_it_got(
     assert refold_command("rebuild", "--expect-root", root, log=url).status == 0
 
 
-def test_two_imports_at_once_are_one(exported: tuple[Path, str, int], tmp_path: Path) -> None:
+def test_concurrent_imports_are_one(exported: tuple[Path, str, int], tmp_path: Path) -> None:
     source, root, count = exported
     url = f"file:{tmp_path / 'log'}"
     with started(source, url) as one, started(source, url) as other:

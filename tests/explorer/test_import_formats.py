@@ -20,7 +20,7 @@ def written(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_auto_finds_the_format_of_each_file_and_says_it(tmp_path: Path) -> None:
+def test_auto_detects_and_names_the_format_of_each_file(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     files = [
         SAMPLES / "chat.jsonl",
@@ -63,21 +63,21 @@ def test_auto_finds_the_format_of_each_file_and_says_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_auto_refuses_what_is_of_no_format_or_of_two(tmp_path: Path, lines: list[Any], words: list[str]) -> None:
+def test_auto_refuses_files_of_no_format_or_of_two(tmp_path: Path, lines: list[Any], words: list[str]) -> None:
     path = written(tmp_path / "x.jsonl", *lines)
     said = refold_command("import", path, "--format", "auto", log=f"file:{tmp_path / 'log'}").refused()
     assert all(word in said for word in (str(path), *words)), said
     assert not (tmp_path / "log" / "FORMAT").exists()
 
 
-def test_auto_refuses_what_is_no_json(tmp_path: Path) -> None:
+def test_auto_refuses_files_that_are_not_json(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("hello\nyou\n")
     said = refold_command("import", tmp_path / "x.txt", "--format", "auto", log=f"file:{tmp_path / 'log'}").refused()
     assert "x.txt:1: is not JSON" in said
     assert "tried observations, archive, chat" in said
 
 
-def test_a_document_over_several_lines_is_refused_by_its_line(tmp_path: Path) -> None:
+def test_document_over_several_lines_is_refused_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('[\n {"messages": [\n  {"role": "user",\n   "content": oops}\n ]}\n]\n')
     said = refold_command("import", tmp_path / "x.json", "--format", "chat", log=f"file:{tmp_path / 'log'}").refused()
     assert "x.json:4: is not JSON" in said
@@ -88,7 +88,7 @@ def test_a_document_over_several_lines_is_refused_by_its_line(tmp_path: Path) ->
     assert "--max-line-bytes" in said
 
 
-def test_keys_may_have_other_names(tmp_path: Path) -> None:
+def test_keys_may_be_renamed(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     path = written(tmp_path / "x.jsonl", {"turns": [{"who": "user", "said": "a"}, {"who": "assistant", "said": "b"}]})
     keys = ["--map", "messages=turns", "--map", "role=who", "--map", "content=said"]
@@ -109,14 +109,14 @@ def test_keys_may_have_other_names(tmp_path: Path) -> None:
         (["role=content"], "would lose one of them"),
     ],
 )
-def test_a_key_that_cannot_be_mapped_is_refused(tmp_path: Path, keys: list[str], words: str) -> None:
+def test_unmappable_key_is_refused(tmp_path: Path, keys: list[str], words: str) -> None:
     path = written(tmp_path / "x.jsonl", ASKED)
     given = [part for each in keys for part in ("--map", each)]
     said = refold_command("import", path, "--format", "chat", *given, log=f"file:{tmp_path / 'log'}").refused()
     assert words in said
 
 
-def test_only_formats_with_keys_take_a_map(tmp_path: Path) -> None:
+def test_only_formats_with_keys_accept_a_map(tmp_path: Path) -> None:
     given = ["--map", "role=a", "--format"]
     log = f"file:{tmp_path / 'log'}"
     said = refold_command("import", SAMPLES / "tau_bench.jsonl", *given, "tau-bench", log=log).refused()
@@ -127,7 +127,7 @@ def test_only_formats_with_keys_take_a_map(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_format_names_those_there_are(tmp_path: Path) -> None:
+def test_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     said = refold_command(
         "import", SAMPLES / "chat.jsonl", "--format", "caht", log=f"file:{tmp_path / 'log'}"
     ).refused()
@@ -149,7 +149,7 @@ NOT_ONE = 1
 """
 
 
-def test_an_importer_of_ones_own(tmp_path: Path) -> None:
+def test_user_defined_importer(tmp_path: Path) -> None:
     (tmp_path / "desk_importer.py").write_text(OWN)
     more = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
     path, log = written(tmp_path / "x.jsonl", {"dialog": ASKED}), f"file:{tmp_path / 'log'}"
@@ -163,7 +163,7 @@ def test_an_importer_of_ones_own(tmp_path: Path) -> None:
         assert words in refold_command("import", path, "--format", name, log=log, more=more).refused()
 
 
-def test_an_importer_that_a_package_adds(tmp_path: Path) -> None:
+def test_importer_from_an_entry_point(tmp_path: Path) -> None:
     (tmp_path / "desk_importer.py").write_text(OWN)
     info = tmp_path / "desk-1.0.dist-info"
     info.mkdir()
@@ -179,7 +179,7 @@ def test_an_importer_that_a_package_adds(tmp_path: Path) -> None:
     assert "two importers are called 'chat'" in said
 
 
-def test_what_has_no_time_says_so(tmp_path: Path) -> None:
+def test_missing_times_are_reported(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     refold_command("import", written(tmp_path / "x.jsonl", ASKED), "--format", "chat", log=log)
     timed = [{**each, "timestamp": f"2026-01-02T00:00:0{number}Z"} for number, each in enumerate(ASKED)]

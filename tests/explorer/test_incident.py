@@ -20,11 +20,11 @@ PAGE = ROOT / "docs" / "INCIDENT.md"
 MASTER = base64.b64encode(bytes(range(32))).decode()
 
 
-def test_an_incident_on_a_log_in_a_folder(tmp_path: Path) -> None:
+def test_incident_on_a_file_log(tmp_path: Path) -> None:
     follow(tmp_path, {"REFOLD_LOG": f"file:{tmp_path / 'log'}"})
 
 
-def test_an_incident_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incident_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "REFOLD_LOG": f"kafka://{kafka.bootstrap}/{prefix}?partitions=2",
         MASTER_ENVIRONMENT: MASTER,

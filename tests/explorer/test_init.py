@@ -20,7 +20,7 @@ def _made(capsys: pytest.CaptureFixture[str], place: str) -> dict[str, Any]:
     return found
 
 
-def test_a_log_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_is_created_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = f"file:{tmp_path / 'log'}?partitions=4"
     first, again = _made(capsys, place), _made(capsys, place)
     assert (first["made"], first["partitions"], first["activations"]) == (True, 4, None)
@@ -29,7 +29,7 @@ def test_a_log_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"{place}: already exists; 4 partitions, log id {first['log_id']}\n"
 
 
-def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
+def test_kafka_log_is_created_with_its_final_partitions(
     kafka: SharedKafka, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = f"kafka://{kafka.bootstrap}/{prefix}"
@@ -40,7 +40,7 @@ def test_a_log_on_kafka_is_made_with_the_partitions_that_it_will_have(
     assert "this log has 2 partitions, fixed when it was created" in capsys.readouterr().err
 
 
-def test_making_a_log_on_kafka_begins_activations_once(
+def test_creating_a_kafka_log_starts_activations_once(
     kafka: SharedKafka, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = f"kafka://{kafka.bootstrap}/{prefix}"

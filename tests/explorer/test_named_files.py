@@ -18,12 +18,12 @@ from refold.sinks.otlp.sending import GrpcSender, HttpSender
 from refold.sinks.otlp.settings import target_of, wire_of
 from refold.sinks.otlp.sink import PositionFile
 from refold.sinks.port import SinkRefused
-from refold.streams.blobs.url import KEPT, store_beside
+from refold.streams.blobs.url import KEPT, store_of_log
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, read_settings
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import ENVIRONMENT as REGISTRY
 from refold.streams.registry.settings import registry_settings
-from refold.streams.web.client import CA_ENVIRONMENT, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, pages_client_of
 from refold.streams.web.listening import tls_of
 from refold_tests.command import refold_command
 
@@ -48,7 +48,9 @@ USES: dict[str, Callable[[str], object]] = {
         {REGISTRY: "https://r", f"{REGISTRY}_SSL_CA_LOCATION": file}
     ),
     "the master key": lambda file: read_masters(f"file:{file}"),
-    "the pages' authority": lambda file: asker_of({CA_ENVIRONMENT: file}).ask("https://127.0.0.1:9", None, {}, 1),
+    "the pages' authority": lambda file: pages_client_of({CA_ENVIRONMENT: file}).ask(
+        "https://127.0.0.1:9", None, {}, 1
+    ),
     "the pages' certificate": lambda file: tls_of(file, "absent"),
     "the pages' key": lambda file: tls_of("absent", file),
     "the receiver's authority": lambda file: HttpSender(
@@ -62,14 +64,14 @@ USES: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("given", ["long", "/dev/zero"])
-def test_a_file_that_is_too_long_is_refused_by_name(use: str, given: str, tmp_path: Path) -> None:
+def test_file_that_is_too_long_is_refused_by_name(use: str, given: str, tmp_path: Path) -> None:
     file = sparse(tmp_path / "x") if given == "long" else given
     with pytest.raises(InputError, match=r"longer than [\d,]+ bytes|a device") as caught:
         USES[use](file)
     assert len(str(caught.value)) < 400
 
 
-def test_files_that_refold_wrote_are_bounded_too(tmp_path: Path) -> None:
+def test_files_written_by_refold_are_bounded_too(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     ring = FileKeyRing(tmp_path / "keys")
     ring.create("run/a")
@@ -79,7 +81,7 @@ def test_files_that_refold_wrote_are_bounded_too(tmp_path: Path) -> None:
         FileKeyRing(tmp_path / "keys").get("run/a")
     sparse(tmp_path / KEPT, SETTINGS_BYTES_MAX + 1)
     with pytest.raises(StorageError, match="longer than"):
-        store_beside(tmp_path, None, make=False)
+        store_of_log(tmp_path, None, make=False)
     position = PositionFile(Path(sparse(tmp_path / "position", SETTINGS_BYTES_MAX + 1)))
     with pytest.raises(SinkRefused, match="longer than"):
         position.read()
@@ -92,7 +94,7 @@ def test_files_that_refold_wrote_are_bounded_too(tmp_path: Path) -> None:
      (["observe", "tool_config/a", "settings=@/dev/zero"], ""),
      (["types", "--types", "/dev/zero"], ""), (["golden", "list", "/dev/zero"], "")],
 )  # fmt: skip
-def test_a_device_without_end_is_refused_within_bounds(words: list[str], variable: str, tmp_path: Path) -> None:
+def test_endless_device_is_refused_within_bounds(words: list[str], variable: str, tmp_path: Path) -> None:
     def bounded() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
 
@@ -101,7 +103,7 @@ def test_a_device_without_end_is_refused_within_bounds(words: list[str], variabl
     assert "/dev/zero" in refused
 
 
-def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+def test_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     """A shell's <(...) is a pipe, with which secrets need not be stored in files."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -111,7 +113,7 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
     writing.join()
 
 
-def test_a_file_at_its_bound_is_read(tmp_path: Path) -> None:
+def test_file_at_its_bound_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     assert read_bounded(tmp_path / "x", 5) == b"12345"
     with pytest.raises(OSError, match="longer than 4 bytes"):

@@ -64,7 +64,7 @@ GOLDENS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("case", GOLDENS)
-def test_a_bad_golden_file_is_refused(case: str, tmp_path: Path) -> None:
+def test_invalid_golden_file_is_refused(case: str, tmp_path: Path) -> None:
     change, word = GOLDENS[case]
     tree = json.loads(GOLDEN.read_text())
     change(tree)
@@ -79,7 +79,7 @@ def test_a_bad_golden_file_is_refused(case: str, tmp_path: Path) -> None:
     assert "bad.golden.json" in listed
 
 
-def test_a_golden_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_golden_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "long.golden.json"
     with file.open("wb") as made:
         made.truncate((64 << 20) + 1)
@@ -87,7 +87,7 @@ def test_a_golden_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
     assert f"{file}: not a golden trace: it is longer than 67,108,864 bytes" in said
 
 
-def test_a_golden_file_of_integers_without_end_is_refused(tmp_path: Path) -> None:
+def test_golden_file_with_huge_integers_is_refused(tmp_path: Path) -> None:
     for number, text in enumerate(
         ('{"refold_golden": 1' + "0" * 5000 + "}", "[" * 100_000, "NaN", '{"refold_golden": NaN}')
     ):
@@ -112,7 +112,7 @@ DOCUMENTS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)
-def test_a_bad_line_is_refused_by_its_place(case: str, tmp_path: Path) -> None:
+def test_bad_line_is_refused_by_its_position(case: str, tmp_path: Path) -> None:
     form, line, word = DOCUMENTS[case]
     (tmp_path / "x.jsonl").write_text(line)
     said = refold_command("import", tmp_path / "x.jsonl", "--format", form, log=f"file:{tmp_path / 'log'}").refused()
@@ -133,13 +133,13 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", ARGUMENTS)
-def test_a_bad_argument_is_refused(case: str, tmp_path: Path) -> None:
+def test_invalid_argument_is_refused(case: str, tmp_path: Path) -> None:
     arguments, word = ARGUMENTS[case]
     assert word in refold_command(*arguments, log=f"file:{tmp_path / 'log'}", folder=tmp_path).refused()
 
 
 @pytest.mark.parametrize("command", ["state", "history", "observe", "why", "mark"])
-def test_an_argument_that_is_not_utf_8_is_refused(command: str, tmp_path: Path) -> None:
+def test_argument_that_is_not_utf_8_is_refused(command: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [*COMMAND, command, os.fsdecode(b"tool_config/\xff")],
         env=environment(f"file:{tmp_path / 'log'}"), capture_output=True, text=True, check=False,
@@ -149,7 +149,7 @@ def test_an_argument_that_is_not_utf_8_is_refused(command: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("data", [bytes(16), b"", b"\xff" * 16, b"MANIFEST-999999\n"])
-def test_a_damaged_current_is_damage_of_the_log(data: bytes, tmp_path: Path) -> None:
+def test_damaged_current_file_is_damage_of_the_log(data: bytes, tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         log.observe("tool_config/a", {"rate_limit": 1}, source="a")
     (tmp_path / "log" / "db" / "CURRENT").write_bytes(data)
@@ -167,7 +167,7 @@ def test_a_damaged_current_is_damage_of_the_log(data: bytes, tmp_path: Path) -> 
         (" " * (5 << 20), "longer than"),
     ],
 )  # fmt: skip
-def test_a_bad_type_file_is_refused(text: str, word: str, tmp_path: Path) -> None:
+def test_invalid_type_file_is_refused(text: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "x.avsc").write_text(text)
     said = refold_command("types", "--register", tmp_path / "x.avsc", log=f"file:{tmp_path / 'log'}").refused()
     assert "x.avsc" in said

@@ -30,7 +30,7 @@ HAND = Demand(1_000, 10_000, DAY_S, 3, 0, MEASURED.raw_bytes, 1e13)
 
 
 @given(DEMANDS)
-def test_the_plan_carries_the_load(demand: Demand) -> None:
+def test_plan_carries_the_load(demand: Demand) -> None:
     found = plan(demand, MEASURED)
     assert found.workers * MEASURED.thread_rate / 2 >= demand.rate
     assert found.workers * demand.worker_disk_bytes >= found.tables_bytes * (1 - 1e-9)
@@ -41,7 +41,7 @@ def test_the_plan_carries_the_load(demand: Demand) -> None:
 
 
 @given(DEMANDS, st.floats(1, 10))
-def test_more_never_needs_less(demand: Demand, times: float) -> None:
+def test_larger_load_never_needs_less(demand: Demand, times: float) -> None:
     one = plan(demand, MEASURED)
     for more in (
         replace(demand, rate=demand.rate * times),
@@ -56,7 +56,7 @@ def test_more_never_needs_less(demand: Demand, times: float) -> None:
 
 
 @given(DEMANDS)
-def test_an_epoch_never_seals_more_than_there_is(demand: Demand) -> None:
+def test_epoch_never_seals_more_than_exists(demand: Demand) -> None:
     sealed, tail = sealing(demand.rate, demand.entities, 8, MEASURED)
     every_s = max(10.0, EPOCH_RECORDS / demand.rate)
     most = 2 * min(demand.entities, demand.rate * every_s) * MEASURED.chunk_bytes / every_s
@@ -64,7 +64,7 @@ def test_an_epoch_never_seals_more_than_there_is(demand: Demand) -> None:
     assert math.isclose(tail, demand.rate * every_s)
 
 
-def test_a_plan_that_was_computed_by_hand() -> None:
+def test_plan_matches_one_computed_by_hand() -> None:
     found = plan(HAND, MEASURED)
     records = 1_000 * DAY_S
     assert (found.workers, found.partitions, found.is_over) == (1, 8, False)
@@ -79,7 +79,7 @@ def test_a_plan_that_was_computed_by_hand() -> None:
     assert plan(replace(HAND, brokers=6), MEASURED).broker_disk_bytes == pytest.approx(found.broker_disk_bytes / 2)
 
 
-def test_the_command_prints_what_the_model_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_models_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--rate", "5000", "--entities", "2000000", "--retain", "365d", "--brokers", "3"]
     assert run(arguments) == 0
     assert "partitions" in capsys.readouterr().out
@@ -89,13 +89,13 @@ def test_the_command_prints_what_the_model_says(capsys: pytest.CaptureFixture[st
     assert tree == asdict(plan(demand, MEASURED))
 
 
-def test_a_load_that_one_log_cannot_carry_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_too_large_for_one_log_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--rate", "100000000", "--entities", "10", "--retain", "1d"]) == 1
     assert "divide the entities among several logs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("retain", ["", "d", "0d", "3", "-1d", "1 month"])
-def test_a_time_that_is_none_is_refused(retain: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_duration_is_refused(retain: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--rate", "1", "--entities", "1", f"--retain={retain}"]) == 2
     assert "--retain" in capsys.readouterr().err
 

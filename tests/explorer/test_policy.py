@@ -29,7 +29,7 @@ def recorded(log_path: Path) -> str:
     return "r-1"
 
 
-def test_a_policy_is_tested_on_recorded_runs(recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_is_tested_on_recorded_runs(recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     same, strict = tmp_path / "desk.toml", tmp_path / "strict.toml"
     same.write_text(DESK)
     strict.write_text("name = 'strict'\n[budget]\nwrite_calls = 0")
@@ -57,7 +57,7 @@ def test_a_policy_is_tested_on_recorded_runs(recorded: str, tmp_path: Path, caps
 ASKING = DESK.replace("why =", "action = 'ask'\nwhy =")
 
 
-def test_a_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     questions = []
     with refold.open() as log:
         for number in (1, 2):
@@ -83,14 +83,16 @@ def test_a_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytes
     assert [each["approval"]["decision"] for each in found] == ["approved", "rejected"]
 
 
-def test_a_policy_that_asks_is_no_denial(recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_that_asks_for_approval_is_no_denial(
+    recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "ask.toml"
     file.write_text(ASKING.replace("over = 100", "over = 10"))
     assert run(["policy", "test", str(file), recorded]) == 0
     assert "  step 1  tool refund  rule large asks a person: too much" in capsys.readouterr().out
 
 
-def test_a_file_that_is_no_policy_says_what_to_do(
+def test_invalid_policy_file_names_the_remedy(
     recorded: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "desk.toml"

@@ -20,7 +20,9 @@ class Clock:
         return self.now_s
 
 
-def test_a_line_is_said_every_few_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_is_printed_every_few_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(progress, "time", Clock(LINE_EVERY_S / 2))
     with reading("Verifying", "records", lines=True) as reached:
         for _ in range(4):
@@ -32,7 +34,7 @@ def test_a_line_is_said_every_few_seconds(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == ""
 
 
-def test_verify_says_how_far_it_is_in_a_pipe_and_nothing_with_json(
+def test_verify_prints_progress_in_a_pipe_but_not_with_json(
     log_path: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(3):

@@ -41,7 +41,7 @@ def record(code: Path, *runs: str) -> None:
             log.run("of-all", id=name, entry=f"{code.stem}:agent").drive(agent)
 
 
-def test_each_run_is_replayed_by_the_code_that_it_names(code: Path, ask: Ask) -> None:
+def test_each_run_is_replayed_by_its_recorded_code(code: Path, ask: Ask) -> None:
     record(code, "a", "b")
     with refold.open() as log:
         log.observe("run/plain", {"agent": "elsewhere"})
@@ -51,7 +51,7 @@ def test_each_run_is_replayed_by_the_code_that_it_names(code: Path, ask: Ask) ->
     assert "0 with their code, 3 stepped through" in ask("run", "replay", "--all", "--alone")
 
 
-def test_those_that_did_something_else_are_listed(code: Path, ask: Ask) -> None:
+def test_diverging_runs_are_listed(code: Path, ask: Ask) -> None:
     record(code, "a", "b")
     code.write_text(CODE.replace("return run", "return -run"), encoding="utf-8")
     del sys.modules[code.stem]
@@ -63,7 +63,7 @@ def test_those_that_did_something_else_are_listed(code: Path, ask: Ask) -> None:
     assert [each["same"] for each in ask("run", "replay", "--all", "--json", status=1)] == [False, False]
 
 
-def test_code_that_is_not_there_any_more_is_no_replay(code: Path, ask: Ask) -> None:
+def test_missing_code_is_not_a_replay(code: Path, ask: Ask) -> None:
     record(code, "a")
     code.unlink()
     del sys.modules[code.stem]
@@ -76,7 +76,7 @@ def test_code_that_is_not_there_any_more_is_no_replay(code: Path, ask: Ask) -> N
     assert "1 equal to what was recorded" in ask("run", "replay", "--all", "--alone")
 
 
-def test_a_hash_that_does_not_follow_from_what_stands_there_is_found(ask: Ask, seed: int) -> None:
+def test_hash_that_does_not_match_its_content_is_found(ask: Ask, seed: int) -> None:
     with refold.open() as log:
         write(log, random_run(random.Random(seed), "forged", 3), log.vault)
         write(log, random_run(random.Random(seed + 1), "sound", 3), log.vault)
@@ -89,7 +89,7 @@ def test_a_hash_that_does_not_follow_from_what_stands_there_is_found(ask: Ask, s
     assert {each["run"]: each["same"] for each in found} == {"forged": False, "sound": True}
 
 
-def test_a_run_that_was_only_observed_has_no_hash_to_contradict(ask: Ask) -> None:
+def test_observed_run_without_a_hash_cannot_mismatch(ask: Ask) -> None:
     with refold.open() as log:
         log.observe("run/plain", {"agent": "elsewhere"})
         log.observe("step/plain#1", {"run": "plain", "name": "load", "status": "committed", "outcome": "succeeded"})
@@ -98,7 +98,7 @@ def test_a_run_that_was_only_observed_has_no_hash_to_contradict(ask: Ask) -> Non
     assert "  1 equal to what was recorded" in text
 
 
-def test_expired_runs_are_counted_apart(ask: Ask, seed: int) -> None:
+def test_expired_runs_are_counted_separately(ask: Ask, seed: int) -> None:
     with refold.open() as log:
         write(log, random_run(random.Random(seed), "gone", 2), log.vault)
         assert isinstance(log.vault, Vault)

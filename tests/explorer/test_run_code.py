@@ -68,7 +68,7 @@ def agents(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_replay_does_the_same_again(incident: str, ask: Ask) -> None:
+def test_replay_does_the_same_again(incident: str, ask: Ask) -> None:
     found = ask("run", "replay", incident, "--times", 3, "--json")
     assert (found["same"], found["times"], found["steps"]) == (True, 3, 4)
     assert found["hash"] == found["recorded_hash"] == ask("run", "show", incident, "--json")["hash"]
@@ -77,7 +77,7 @@ def test_a_replay_does_the_same_again(incident: str, ask: Ask) -> None:
     assert f"  replayed  {found['hash']}  equal: the code did the same" in text.splitlines()
 
 
-def test_changed_code_leaves_the_recording_loudly(incident: str, ask: Ask) -> None:
+def test_changed_code_is_reported_as_a_departure(incident: str, ask: Ask) -> None:
     text = ask("run", "replay", incident, "--agent", FIXED, status=1)
     assert "step 4 (pay) asked for what the recording of run incident-1 does not hold" in text
     assert "differs   kwargs.cents: 1999 asked, 1998 recorded" in text
@@ -86,7 +86,7 @@ def test_changed_code_leaves_the_recording_loudly(incident: str, ask: Ask) -> No
     assert "1999 asked, 1998 recorded" in found["departure"]
 
 
-def test_code_that_keeps_something_else_is_named(agents: Path, ask: Ask) -> None:
+def test_code_with_another_state_is_named(agents: Path, ask: Ask) -> None:
     other = agents.with_name("other.py")
     other.write_text(agents.read_text().replace("n * 10", "n").replace("run.state\n", "{}\n"), encoding="utf-8")
     (agents.parent / "open").touch()
@@ -98,7 +98,7 @@ def test_code_that_keeps_something_else_is_named(agents: Path, ask: Ask) -> None
     assert (found["parting"]["step"], found["times"]) == (None, 1)
 
 
-def test_how_code_failed_before_it_did_anything_is_said(agents: Path, ask: Ask) -> None:
+def test_failure_before_the_first_call_is_reported(agents: Path, ask: Ask) -> None:
     other = agents.with_name("other.py")
     other.write_text("def works(run):\n    raise KeyError('no credentials')\n", encoding="utf-8")
     (agents.parent / "open").touch()
@@ -107,21 +107,21 @@ def test_how_code_failed_before_it_did_anything_is_said(agents: Path, ask: Ask) 
     assert "  failed    KeyError: 'no credentials'" in text
 
 
-def test_without_code_a_recording_is_stepped_through(incident: str, ask: Ask) -> None:
+def test_recording_without_code_is_stepped_through(incident: str, ask: Ask) -> None:
     text = ask("run", "replay", incident, "--alone")
     assert "step 3 price: committed, succeeded\n  state     cents = 1998" in text
     assert "every hash matches its content" in text
     assert ask("run", "replay", incident, "--alone", "--json")["same"] is True
 
 
-def test_a_run_that_names_no_agent_says_what_to_do(ask: Ask, seed: int) -> None:
+def test_run_without_an_agent_names_the_remedy(ask: Ask, seed: int) -> None:
     with refold.open() as log:
         write(log, random_run(random.Random(seed), "nameless", 1))
     assert "run nameless names no agent: give its function with --agent" in ask("run", "replay", "nameless", status=2)
     assert "names no agent" in ask("run", "resume", "nameless", status=2)
 
 
-def test_a_fork_goes_on_with_what_was_changed(incident: str, ask: Ask) -> None:
+def test_fork_continues_with_the_patch(incident: str, ask: Ask) -> None:
     before = ask("run", "show", incident, "--json")
     allowed = ("--allow", "payments.refund", "--allow", "mail.send")
     found = ask("run", "fork", incident, "--at", 3, "--set", "cents=1999", *allowed, "--id", "child", "--json")
@@ -136,7 +136,7 @@ def test_a_fork_goes_on_with_what_was_changed(incident: str, ask: Ask) -> None:
     assert sorted(rows) == sorted(["child", fixed["run"]])
 
 
-def test_a_forks_write_tools_do_not_run_by_themselves(incident: str, ask: Ask) -> None:
+def test_forks_write_tools_do_not_run_by_default(incident: str, ask: Ask) -> None:
     text = ask("run", "fork", incident, "--at", 3, "--set", "cents=1999", status=1)
     assert "allow it by name (--allow payments.refund" in text
     found = ask("run", "fork", incident, "--at", 3, "--set", "cents=1999", "--tool-result",
@@ -144,12 +144,12 @@ def test_a_forks_write_tools_do_not_run_by_themselves(incident: str, ask: Ask) -
     assert (found["outcome"], found["output"]) == ("succeeded", {"refunded": 1999})
 
 
-def test_a_result_that_no_call_met_is_said(incident: str, ask: Ask) -> None:
+def test_unused_patched_result_is_reported(incident: str, ask: Ask) -> None:
     text = ask("run", "fork", incident, "--at", 3, "--tool-result", "4/payments.refnd=null", status=1)
     assert "--tool-result 4/payments.refnd changed nothing: that step made no such call" in text
 
 
-def test_a_fork_may_ask(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_may_prompt(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(['{"refund": "r-9"}', "null"])
     monkeypatch.setattr("click.prompt", lambda *given, **named: next(answers))
     found = ask("run", "fork", incident, "--at", 3, "--set", "cents=1999", "--policy", "ask", "--json")
@@ -169,12 +169,12 @@ def test_a_fork_may_ask(incident: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ],
     ids=str,
 )
-def test_what_no_fork_can_do_is_refused(incident: str, ask: Ask, options: list[str], said: str) -> None:
+def test_impossible_fork_is_refused(incident: str, ask: Ask, options: list[str], said: str) -> None:
     assert said in ask("run", "fork", incident, *options, status=2)
     assert len(ask("runs", "--json")) == 1
 
 
-def test_a_failed_run_goes_on_where_it_stands(agents: Path, ask: Ask) -> None:
+def test_failed_run_resumes_where_it_stopped(agents: Path, ask: Ask) -> None:
     record(agents, "r")
     entry = ("--agent", f"{agents}:works")
     again = ask("run", "resume", "r", *entry, status=1)
@@ -188,7 +188,7 @@ def test_a_failed_run_goes_on_where_it_stands(agents: Path, ask: Ask) -> None:
     assert "succeeded; fork it" in ask("run", "resume", "r", *entry, status=2)
 
 
-def test_a_resumed_run_that_was_cut_short_has_not_ended(agents: Path, ask: Ask) -> None:
+def test_interrupted_resume_has_not_ended(agents: Path, ask: Ask) -> None:
     record(agents, "r")
     with refold.open() as log:
         run = log.run("works", resume="r")  # the run takes another step, and its process dies
@@ -206,7 +206,7 @@ def test_a_resumed_run_that_was_cut_short_has_not_ended(agents: Path, ask: Ask) 
     assert (second["status"], second["outcome"], second["hash"]) == ("pending", None, None)
 
 
-def test_an_agent_may_be_a_coroutine(agents: Path, ask: Ask) -> None:
+def test_agent_may_be_a_coroutine(agents: Path, ask: Ask) -> None:
     record(agents, "r")
     found = ask("run", "fork", "r", "--at", 0, "--agent", f"{agents}:waits", "--id", "w", "--json")
     assert (found["outcome"], found["output"]) == ("succeeded", "rested")
@@ -222,7 +222,7 @@ def record(agents: Path, name: str) -> None:
         log.run("works", id=name).drive(tools["works"])
 
 
-def test_what_a_redacted_run_does_anew_is_redacted(agents: Path, ask: Ask) -> None:
+def test_new_steps_of_a_redacted_run_are_redacted(agents: Path, ask: Ask) -> None:
     space: dict[str, Any] = {}
     exec(compile(agents.read_text(), str(agents), "exec"), space)  # a file that this test wrote
     with refold.open() as log:

@@ -93,11 +93,11 @@ def test_runs_are_listed_with_exactly_these_keys(refund: Recording, ask: Ask) ->
     ],
     ids=str,
 )
-def test_runs_are_found(refund: Recording, ask: Ask, options: list[str], expected: list[str]) -> None:
+def test_run_filters(refund: Recording, ask: Ask, options: list[str], expected: list[str]) -> None:
     assert [each["run"] for each in ask("runs", "--json", *options)] == expected
 
 
-def test_a_list_of_runs_reads_well(refund: Recording, ask: Ask) -> None:
+def test_list_of_runs_is_readable(refund: Recording, ask: Ask) -> None:
     text = ask("runs")
     assert "refund-1    refund-agent  1.4      2023-11-14 22:13:20  1.0 s   failed     2      -         Order 7" in text
     assert "no run matches" in ask("runs", "--agent", "nobody")
@@ -107,7 +107,7 @@ def test_a_list_of_runs_reads_well(refund: Recording, ask: Ask) -> None:
     assert "older" not in ask("runs", "--limit", 3)
 
 
-def test_json_has_every_run_and_text_says_how_many_it_leaves_out(log_path: Path, ask: Ask) -> None:
+def test_json_has_every_run_and_text_counts_the_omitted(log_path: Path, ask: Ask) -> None:
     with refold.open() as log:
         for number in range(LISTED + 3):
             name = f"run-{number:03}"
@@ -120,7 +120,7 @@ def test_json_has_every_run_and_text_says_how_many_it_leaves_out(log_path: Path,
     assert ("run-003" in text, "run-002" in text) == (True, False)
 
 
-def test_a_run_is_shown_with_its_layers(refund: Recording, ask: Ask) -> None:
+def test_run_is_shown_with_its_layers(refund: Recording, ask: Ask) -> None:
     text = ask("run", "show", "refund-1")
     for line in (
         "run refund-1 of refund-agent 1.4: Order 7",
@@ -145,7 +145,7 @@ def test_a_run_is_shown_with_its_layers(refund: Recording, ask: Ask) -> None:
     assert layers[1]["failure"]["traceback"] == "Traceback"
 
 
-def test_a_runs_steps_say_what_was_done(refund: Recording, ask: Ask) -> None:
+def test_steps_of_a_run_show_what_was_done(refund: Recording, ask: Ask) -> None:
     text = ask("run", "steps", "refund-1")
     assert text.splitlines()[2:] == [
         "step 1 decide: committed, succeeded",
@@ -168,7 +168,7 @@ def test_a_runs_steps_say_what_was_done(refund: Recording, ask: Ask) -> None:
     assert "run refund-1 has 2 steps" in ask("run", "steps", "refund-1", "--step", 3)
 
 
-def test_a_decision_stands_after_the_call_it_came_from(log_path: Path, ask: Ask) -> None:
+def test_decision_follows_the_call_it_came_from(log_path: Path, ask: Ask) -> None:
     with refold.open(f"file:{log_path}") as log, log.run("desk", id="ordered") as run, run.step("decide"):
         answer = run.model(str.upper, "refund?")
         run.decide(answer, why="it said so")
@@ -181,14 +181,14 @@ def test_a_decision_stands_after_the_call_it_came_from(log_path: Path, ask: Ask)
     assert step["decision"] == "wait"
 
 
-def test_a_run_may_be_given_by_the_beginning_of_its_id(refund: Recording, ask: Ask) -> None:
+def test_run_is_found_by_an_id_prefix(refund: Recording, ask: Ask) -> None:
     assert ask("run", "show", "waits", "--json")["run"] == "waits-1"
     assert ask("run", "show", "run/refund-1", "--json")["run"] == "refund-1"
     assert "refu: 2 runs begin with it; give more of the id: refund-1" in ask("run", "show", "refu", status=2)
     assert "no run nope is in this log; `refold runs` lists those" in ask("run", "show", "nope", status=2)
 
 
-def test_a_broken_chain_is_named(refund: Recording, ask: Ask) -> None:
+def test_broken_chain_is_named(refund: Recording, ask: Ask) -> None:
     assert "the chain holds: 2 steps" in ask("run", "show", "refund-1-b", "--verify")
     changed = msgspec.structs.replace(refund.steps[0], result="other")
     with refold.open() as log:
@@ -207,7 +207,7 @@ def test_a_broken_chain_is_named(refund: Recording, ask: Ask) -> None:
     assert "no run nope is in this log" in ask("run", "verify", "nope", status=2)
 
 
-def test_a_run_is_opened_at_a_hash(refund: Recording, ask: Ask) -> None:
+def test_run_is_opened_at_a_hash(refund: Recording, ask: Ask) -> None:
     first, second = refund.steps
     found = ask("checkout", first.hash[:12], "--json")
     assert (found["step"], found["what"], found["hash"], found["others"]) == (1, "step", first.hash, 0)
@@ -222,18 +222,18 @@ def test_a_run_is_opened_at_a_hash(refund: Recording, ask: Ask) -> None:
     assert "  refold run fork refund-1 --at 2 --set NAME=VALUE" in text
 
 
-def test_a_forks_state_begins_with_what_it_changed(refund: Recording, ask: Ask) -> None:
+def test_forks_state_starts_with_its_patch(refund: Recording, ask: Ask) -> None:
     [_, own] = ask("run", "steps", "refund-1-b", "--json")
     assert ask("checkout", own["hash"], "--json")["state"] == {"paid": ["p-1"], "left": 0, "x": 1}
 
 
-def test_a_hash_that_is_none_is_refused(refund: Recording, ask: Ask) -> None:
+def test_invalid_hash_is_refused(refund: Recording, ask: Ask) -> None:
     assert "give at least 6 of its hexadecimal digits" in ask("checkout", "abc", status=2)
     assert "'xyzxyz' is not a hash" in ask("checkout", "xyzxyz", status=2)
     assert "no step, run or state with a hash like 00000000 is in this log" in ask("checkout", "0" * 8, status=2)
 
 
-def test_of_expired_content_what_stands_in_clear_is_shown(log_path: Path, ask: Ask, seed: int) -> None:
+def test_plaintext_of_expired_content_is_shown(log_path: Path, ask: Ask, seed: int) -> None:
     given = random_run(random.Random(seed), "gone", 2)
     with refold.open() as log:
         write(log, given, log.vault)
@@ -252,7 +252,7 @@ def test_of_expired_content_what_stands_in_clear_is_shown(log_path: Path, ask: A
     assert (row["run"], row["steps"]) == ("gone", 2)
 
 
-def test_an_imported_conversation_is_a_run_too(tmp_path: Path, ask: Ask) -> None:
+def test_imported_conversation_is_a_run_too(tmp_path: Path, ask: Ask) -> None:
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "Where is order 7?"},
         {"role": "assistant", "content": None, "tool_calls": [
@@ -280,7 +280,7 @@ def test_an_imported_conversation_is_a_run_too(tmp_path: Path, ask: Ask) -> None
     assert "run fork" not in text
 
 
-def test_runs_within_runs_are_a_tree(log_path: Path, ask: Ask) -> None:
+def test_nested_runs_are_a_tree(log_path: Path, ask: Ask) -> None:
     def inner(run: refold.Run) -> str:
         return run.step("say", lambda: f"said {run.input}")
 

@@ -45,7 +45,7 @@ READING = (("state", "run/first-run"), ("history", "run/first-run"), ("why", "ru
 
 
 @pytest.mark.parametrize("words", READING)
-def test_with_the_key_it_is_shown(url: str, words: tuple[str, ...]) -> None:
+def test_content_is_shown_with_the_key(url: str, words: tuple[str, ...]) -> None:
     text, found = asked(*words, url=url), asked(*words, "--json", url=url)
     for shown in (text, found):
         assert SECRET in shown
@@ -57,7 +57,7 @@ def test_with_the_key_it_is_shown(url: str, words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", READING)
 @pytest.mark.parametrize("ring", ["none", "another"])
-def test_without_the_key_it_is_said_to_be_sealed(
+def test_content_without_the_key_is_reported_as_sealed(
     url: str, words: tuple[str, ...], ring: str, tmp_path: Path
 ) -> None:  # fmt: skip
     more = NONE if ring == "none" else {"REFOLD_KEYS": f"file:{tmp_path / 'keys'}"}
@@ -70,7 +70,7 @@ def test_without_the_key_it_is_said_to_be_sealed(
     assert '"why": "run/first-run' in found
 
 
-def test_fields_and_contents_over_the_limit_stand_in_their_place(url: str) -> None:
+def test_sealed_fields_and_blobs_over_the_limit_are_marked(url: str) -> None:
     state = json.loads(asked("state", "run/first-run", "--json", url=url))
     given = state["fields"]["input"]
     assert (given["value"], given["sealed"]) == ({"said": SECRET, "amount": 50.0}, True)
@@ -92,7 +92,7 @@ def test_fields_and_contents_over_the_limit_stand_in_their_place(url: str) -> No
     assert (chain["patch"]["input"]["said"], chain["sealed"]) == (SECRET, True)
 
 
-def test_runs_are_compared_by_what_they_say_or_by_their_hashes(url: str) -> None:
+def test_runs_are_compared_by_content_or_by_their_hashes(url: str) -> None:
     def compared(a: str, b: str, *words: str, **more: Any) -> Any:
         return json.loads(asked("run", "compare", a, b, "--json", *words, url=url, **more))
 
@@ -116,7 +116,7 @@ def test_runs_are_compared_by_what_they_say_or_by_their_hashes(url: str) -> None
     assert "no difference" in asked("run", "compare", "first-run", "third-run", url=url, more=NONE)
 
 
-def test_after_retention_it_is_said_to_have_expired(tmp_path: Path) -> None:
+def test_content_after_retention_is_reported_as_expired(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         for name in ("first-run", "third-run"):
@@ -136,7 +136,7 @@ def test_after_retention_it_is_said_to_have_expired(tmp_path: Path) -> None:
     assert "expired" in found["unreadable"]["a"]
 
 
-def test_what_is_damaged_is_said_to_be(tmp_path: Path) -> None:
+def test_damaged_content_is_reported(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         with log.run("desk", id="r", input={"said": SECRET}):

@@ -32,7 +32,7 @@ from refold.explorer.cli.main import run
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.schemas import schema_record
 from refold.streams.log.kafka.url import merged, parse_url
 from refold.streams.registry.settings import registry_settings
@@ -67,7 +67,7 @@ def _wanted(user: str) -> list[str]:
     return [*roles, "--principal", f"User:{user}", *(["--group", "billing"] if user == "manager" else [])]
 
 
-def test_what_is_applied_stays_and_what_is_lacking_is_named(secured: Secured) -> None:
+def test_applied_entries_remain_and_missing_ones_are_named(secured: Secured) -> None:
     wanted = _wanted("reader")
     assert secured.ask("admin", "acl", "apply", *wanted, "--json")["added"] == []
     assert secured.ask("admin", "acl", "check", *wanted, "--json")["ok"] is True
@@ -141,7 +141,7 @@ def main_job(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> list
     return list(watched.commands)
 
 
-def test_the_main_job_under_least_privilege(main_job: list[str]) -> None:
+def test_main_workflow_with_least_privilege(main_job: list[str]) -> None:
     assert any("refold.streams.rebuild.child" in each for each in main_job)
     assert any("\0worker\0" in each for each in main_job)
 
@@ -153,7 +153,7 @@ def _commands_of(heading: str) -> list[list[str]]:
     return [line.partition("#")[0].split()[1:] for line in block.splitlines() if line.startswith("refold ")]
 
 
-def test_a_poisoned_schemas_is_mended_as_the_page_says(secured: Secured) -> None:
+def test_poisoned_schemas_topic_is_repaired_as_documented(secured: Secured) -> None:
     """A producer with only a producer's rights wrote it. An admin follows docs/OPERATIONS.md word by word."""
     fields = [{"name": "title", "type": ["null", "long"], "refold.reducer": "sum"}]
     poison = defined({"type": "record", "name": "runbook", "fields": fields})
@@ -165,7 +165,7 @@ def test_a_poisoned_schemas_is_mended_as_the_page_says(secured: Secured) -> None
                 place = TopicPlace(f"{PREFIX}.schemas", 0)
                 for junk in unreadable_definitions():
                     if len(junk.value or b"") < 900_000:
-                        outgoing.send(Sent(place, junk.key, junk.value, junk.headers, "junk"))
+                        outgoing.send(OutgoingRecord(place, junk.key, junk.value, junk.headers, "junk"))
                 at = outgoing.write(schema_record(place, poison, None))
         assert "title" in secured.ask("producer", "observe", "runbook/r", "title=x", status=2)
         words = _commands_of("A poisoned .schemas")
@@ -204,7 +204,7 @@ def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> N
 def _append(secured: Secured, topic: str) -> None:
     """Write a record without refold's checks, as the user of the environment."""
     with contextlib.closing(LogProducer(_clients(secured))) as outgoing:
-        outgoing.write(Sent(TopicPlace(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
+        outgoing.write(OutgoingRecord(TopicPlace(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
 
 
 def _clients(secured: Secured) -> Clients:
@@ -228,7 +228,7 @@ def _alter_lists(admin: AdminClient) -> None:
         done.result()
 
 
-def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: Secured, tmp_path: Path) -> None:
+def test_producers_version_with_code_takes_effect_by_a_workers_activation(secured: Secured, tmp_path: Path) -> None:
     """A worker that may not write `.schemas` continues to fold, and activates the version as soon as it may."""
     name = "refold_tests.histories:folded"
     fields: list[dict[str, object]] = [
@@ -269,7 +269,7 @@ def test_a_producers_version_with_code_takes_effect_by_a_workers_word(secured: S
         assert secured.ask("reader", "verify", "--json")["ok"] is True
 
 
-def test_init_by_a_user_that_may_not_begin_activations_is_a_warning(secured: Secured) -> None:
+def test_init_without_the_right_to_start_activations_is_a_warning(secured: Secured) -> None:
     url = f"kafka://{secured.kafka.bootstrap}/older"
     with secured.as_user("admin"):
         refold.open(f"{url}?partitions=2").close()
@@ -293,7 +293,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize(("user", "topic"), sorted(FORGED))
-def test_nobody_writes_what_is_not_his(secured: Secured, user: str, topic: str) -> None:
+def test_no_role_writes_outside_its_topics(secured: Secured, user: str, topic: str) -> None:
     said = f"User:{user} lacks Write on the topic {PREFIX}.{topic}; .* --operation Write --topic {PREFIX}.{topic} "
     with secured.as_user(user), pytest.raises(Denied, match=said):
         _append(secured, topic)
@@ -326,7 +326,7 @@ def test_nobody_writes_what_is_not_his(secured: Secured, user: str, topic: str) 
     ],
     ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else "",
 )  # fmt: skip
-def test_what_is_denied_names_the_entry_and_the_command(
+def test_denied_access_names_the_entry_and_the_command(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, words: list[str], lacks: str,
     command: str,
 ) -> None:  # fmt: skip
@@ -352,14 +352,14 @@ def test_what_is_denied_names_the_entry_and_the_command(
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_nobody_deletes_topics_or_alters_access_lists(
+def test_no_role_deletes_topics_or_alters_access_lists(
     secured: Secured, user: str, tried: Callable[[Secured], object], code: str
 ) -> None:
     with secured.as_user(user), pytest.raises(KafkaException, match=code):
         tried(secured)
 
 
-def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
+def test_doctor_names_the_missing_rights_of_a_role(secured: Secured) -> None:
     for user in ("worker", "producer"):
         assert secured.ask(user, "doctor", "--role", user, "--json")["ok"] is True
     found = secured.ask("reader", "doctor", "--role", "worker", "--json", status=1)
@@ -376,7 +376,7 @@ def test_doctor_names_the_rights_that_a_role_lacks(secured: Secured) -> None:
 DOCTOR_S = 15.0
 
 
-def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -> None:
+def test_doctor_reports_a_user_without_the_right_to_describe_workers(secured: Secured) -> None:
     entry = (ResourceType.GROUP, f"refold.{PREFIX}", ResourcePatternType.LITERAL, "User:reader", "*",
              AclOperation.DESCRIBE)  # fmt: skip
     admin = AdminClient(secured.kafka.client_config())
@@ -404,7 +404,7 @@ def test_doctor_says_that_a_user_may_not_look_at_the_workers(secured: Secured) -
     assert "lag" in said
 
 
-def test_a_wrong_password_is_named_and_not_shown(secured: Secured, tmp_path: Path) -> None:
+def test_wrong_password_is_named_but_not_shown(secured: Secured, tmp_path: Path) -> None:
     given = (secured.folder / "worker.properties").read_text()
     password = str(secured.kafka.client_config("worker")["sasl.password"])
     other = tmp_path / "other.properties"
@@ -416,7 +416,7 @@ def test_a_wrong_password_is_named_and_not_shown(secured: Secured, tmp_path: Pat
     assert password[:-1] not in str(refused.value)
 
 
-def test_without_access_lists_it_says_so(
+def test_missing_access_lists_are_reported(
     kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("REFOLD_LOG", f"kafka://{kafka.bootstrap}/{prefix}")
@@ -428,7 +428,7 @@ def test_without_access_lists_it_says_so(
 
 
 @pytest.mark.usefixtures("main_job")
-def test_secrets_are_nowhere(secured: Secured) -> None:
+def test_secrets_appear_nowhere(secured: Secured) -> None:
     """Nothing that the main job or an earlier test printed, logged, exported or ran contains a secret."""
     with secured.as_user("worker", keys=True), pytest.MonkeyPatch.context() as patched:
         patched.setenv("REFOLD_SCHEMA_REGISTRY", f"https://me:{secured.registry_password}@127.0.0.1:1")
@@ -449,7 +449,7 @@ def test_secrets_are_nowhere(secured: Secured) -> None:
         assert secret not in heard, f"secret {number}"
 
 
-def test_a_secret_on_a_command_line_would_be_seen() -> None:
+def test_secret_on_a_command_line_would_be_visible() -> None:
     process = started_command("planted-secret")
     try:
         with Watched() as watched:

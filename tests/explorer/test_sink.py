@@ -45,7 +45,7 @@ def sink(path: Path, *arguments: object, **more: Any) -> Done:
     return refold_command("sink", *arguments, log=f"file:{path}", **more)
 
 
-def test_once_brings_it_up_and_says_the_cut(postgres_database: Database, tmp_path: Path) -> None:
+def test_once_catches_up_and_prints_the_cut(postgres_database: Database, tmp_path: Path) -> None:
     observed(tmp_path / "log", 100, 50)
     done = sink(tmp_path / "log", "postgres", "--to", postgres_database.url)
     assert done.status == 0, done.err
@@ -58,7 +58,7 @@ def test_once_brings_it_up_and_says_the_cut(postgres_database: Database, tmp_pat
     assert limits_in(postgres_database) == [("tool_config/acme", 3, 75)]
 
 
-def test_follow_goes_on_until_sigterm(postgres_database: Database, tmp_path: Path) -> None:
+def test_follow_runs_until_sigterm(postgres_database: Database, tmp_path: Path) -> None:
     observed(tmp_path / "log", 100)
     command = [*COMMAND, "sink", "postgres", "--to", postgres_database.url, "--follow", "--metrics-port", "0"]
     process = subprocess.Popen(
@@ -125,7 +125,7 @@ def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.outside
-def test_the_parquet_sinks_page_says_how_far_the_store_is_behind(tmp_path: Path) -> None:
+def test_parquet_sinks_page_shows_the_stores_lag(tmp_path: Path) -> None:
     """The sink commits every hour. Records after the first commit are lag, and its age grows."""
     observed(tmp_path / "log", 1)
     place = ["parquet", "--to", (tmp_path / "lake").as_uri(), "--follow", "--every", "3600", "--metrics-port", "0"]
@@ -157,7 +157,7 @@ def test_the_parquet_sinks_page_says_how_far_the_store_is_behind(tmp_path: Path)
         process.communicate()
 
 
-def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+def test_unusable_options_are_refused_in_one_line(tmp_path: Path) -> None:
     observed(tmp_path / "log", 1)
     for name, url, said in (
         ("nowhere", "x", "no sink is called 'nowhere'"),
@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert SECRET not in refused
 
 
-def test_a_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path, capfd: Any) -> None:
+def test_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path, capfd: Any) -> None:
     observed(tmp_path / "log", 1)
     place = postgres_database.url.partition("@")[2].partition("/")[0]
     url = f"postgresql://nobody_there:{SECRET.replace(':', '%3A')}@{place}/{postgres_database.name}"
@@ -187,7 +187,7 @@ def test_a_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path
 
 
 @pytest.mark.outside
-def test_a_store_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+def test_unavailable_store_is_awaited(tmp_path: Path) -> None:
     observed(tmp_path / "log", 1)
     command = [*COMMAND, "sink", "postgres", "--to", f"postgresql://u:{SECRET}@127.0.0.1:1/x", "--follow"]
     process = subprocess.Popen(command, env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE, text=True)
@@ -205,7 +205,7 @@ def test_a_store_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["psycopg"])
-def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, missing: str) -> None:
+def test_missing_extra_is_named(tmp_path: Path, missing: str) -> None:
     observed(tmp_path / "log", 1)
     (tmp_path / "hidden").mkdir()
     text = f'raise ModuleNotFoundError("No module named {missing!r}", name={missing!r})'

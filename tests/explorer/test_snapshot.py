@@ -36,7 +36,7 @@ def ask(log_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     return run_it
 
 
-def test_it_seals_what_moved_and_says_what_that_cost(tmp_path: Path, ask: Ask) -> None:
+def test_snapshot_seals_changes_and_reports_the_cost(tmp_path: Path, ask: Ask) -> None:
     with open_log(tmp_path) as log:
         take(log, [said(A, 0), said(f"{A}/b", 1), said(f"{A}a", 2)])
         ends = {partition: end for partition, end in log.port.ends().items() if end}
@@ -61,7 +61,7 @@ def test_it_seals_what_moved_and_says_what_that_cost(tmp_path: Path, ask: Ask) -
     assert all(not each["new"] for each in again["epochs"])
 
 
-def test_it_lists_every_epoch(tmp_path: Path, ask: Ask) -> None:
+def test_every_epoch_is_listed(tmp_path: Path, ask: Ask) -> None:
     old_log(tmp_path)
     found = ask("--list", "--json")
     assert [each["offset"] for each in found] == [2, 4, 6, 8]
@@ -100,7 +100,7 @@ def test_pinned_epochs_outlive_the_others(tmp_path: Path, ask: Ask) -> None:
     assert [each["offset"] for each in ask("--list", "--json")] == [8]
 
 
-def test_a_dry_run_says_what_becomes_slower_and_removes_nothing(tmp_path: Path, ask: Ask) -> None:
+def test_dry_run_names_slower_rebuilds_and_removes_nothing(tmp_path: Path, ask: Ask) -> None:
     old_log(tmp_path)
     (partition,) = {each["partition"] for each in ask("--list", "--json")}
     before = ask("--list")
@@ -128,7 +128,7 @@ def test_a_dry_run_says_what_becomes_slower_and_removes_nothing(tmp_path: Path, 
     assert len(ask("--list").splitlines()) == 2
 
 
-def test_a_damaged_manifest_is_named_and_can_be_given_up(tmp_path: Path, ask: Ask) -> None:
+def test_damaged_manifest_is_named_and_can_be_abandoned(tmp_path: Path, ask: Ask) -> None:
     old_log(tmp_path)
     with open_log(tmp_path) as log:
         epoch = log.snapshots()[1].epoch
@@ -164,12 +164,12 @@ def test_a_damaged_manifest_is_named_and_can_be_given_up(tmp_path: Path, ask: As
         (["--unpin", "nonsense"], "'nonsense': there is no such epoch"),
     ],
 )
-def test_what_cannot_be_done_is_refused(tmp_path: Path, ask: Ask, arguments: list[str], says: str) -> None:
+def test_impossible_request_is_refused(tmp_path: Path, ask: Ask, arguments: list[str], says: str) -> None:
     old_log(tmp_path)
     assert says in ask(*arguments, status=2)
 
 
-def test_where_no_log_is_none_is_made(tmp_path: Path, ask: Ask) -> None:
+def test_missing_log_is_not_created(tmp_path: Path, ask: Ask) -> None:
     for arguments in ([], ["--list"], ["--collect"], ["--pin"]):
         assert "there is no log here" in ask(*arguments, status=2)
     assert not (tmp_path / "log").exists()

@@ -75,7 +75,7 @@ def random_offsets(log: Log, rng: random.Random) -> dict[int, int]:
     return {partition: rng.randint(0, end) for partition, end in log.port.ends().items()}
 
 
-def test_at_any_cut_it_is_the_full_replay(log: Log, seed: int) -> None:
+def test_rebuild_at_any_cut_equals_the_full_replay(log: Log, seed: int) -> None:
     """FULL full replays give each partition's state at as many points. Any combination of these points is a cut."""
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -106,7 +106,7 @@ def test_at_any_cut_it_is_the_full_replay(log: Log, seed: int) -> None:
     assert min(begun.values()) > CUTS // 10, begun
 
 
-def test_by_the_command_it_is_the_same(url: str, log: Log, seed: int) -> None:
+def test_command_rebuilds_the_same(url: str, log: Log, seed: int) -> None:
     for number in range(2):
         cut = cut_at(log, random_offsets(log, random.Random(seed + number)))
         found = refold_command("rebuild", "--at", str(cut), "--json", log=url).json
@@ -117,5 +117,5 @@ def test_by_the_command_it_is_the_same(url: str, log: Log, seed: int) -> None:
             assert found[name] == full[name]
 
 
-def test_the_snapshots_verify(url: str) -> None:
+def test_snapshots_verify(url: str) -> None:
     assert refold_command("verify", "--json", log=url).json["mismatches"] == []

@@ -36,7 +36,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.outside
-def test_a_signal_within_a_callback_is_not_lost(number: signal.Signals, status: int) -> None:
+def test_signal_within_a_callback_is_not_lost(number: signal.Signals, status: int) -> None:
     command = [sys.executable, "-P", "-c", STOPPED, str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")

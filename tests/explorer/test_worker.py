@@ -11,7 +11,7 @@ import pytest
 
 import refold
 from refold.avro.errors import InputError
-from refold.streams.web.client import CA_ENVIRONMENT, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, pages_client_of
 from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold.streams.web.server import WebServer
 from refold.testing.kafka.security import certificates
@@ -44,7 +44,7 @@ def folded(worker: Worker) -> dict[str, Any]:
     return {number: each["offset"] for number, each in worker.folding.items()}
 
 
-def test_a_worker_folds_answers_and_drains_and_the_next_folds_nothing_twice(start: Start, url: str) -> None:
+def test_worker_folds_answers_and_drains_and_the_next_folds_nothing_twice(start: Start, url: str) -> None:
     worker = start("one", "--instance", "one")
     await_true(lambda: worker.is_ready)
     status, said = worker.get(f"/state/{ENTITIES[0]}")
@@ -81,7 +81,7 @@ def test_two_workers_answer_for_each_other(start: Start) -> None:
     assert [each.stop() for each in workers] == [(0, ""), (0, "")]
 
 
-def test_workers_with_standby_have_every_partition_between_them_twice(start: Start) -> None:
+def test_workers_with_standby_keep_every_partition_twice(start: Start) -> None:
     workers = [start("one", "--standby"), start("two", "--standby")]
 
     def states(worker: Worker) -> list[str]:
@@ -96,7 +96,7 @@ def test_workers_with_standby_have_every_partition_between_them_twice(start: Sta
     assert [each.stop() for each in workers] == [(0, ""), (0, "")]
 
 
-def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, url: str) -> None:
+def test_port_in_use_is_one_clear_line(tmp_path: Path, url: str) -> None:
     taken = WebServer("127.0.0.1", 0)
     port = taken.url.rpartition(":")[2]
     worker = Worker("--log", url, "--data", tmp_path, "--port", port)
@@ -132,14 +132,14 @@ def test_pages_that_cannot_be_served_are_one_clear_line(
         worker.kill()
 
 
-def test_with_a_token_and_tls_workers_and_commands_ask_workers(
+def test_workers_and_commands_query_workers_with_a_token_and_tls(
     start: Start, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, token = certificates(tmp_path / "tls"), "0123456789abcdef-secret"
     monkeypatch.setenv(TOKEN_ENVIRONMENT, token)
     monkeypatch.setenv(CA_ENVIRONMENT, str(made.authority))
     workers = [start(name, "--tls-cert", made.server, "--tls-key", made.server) for name in ("one", "two")]
-    asker = asker_of()
+    asker = pages_client_of()
 
     def partitions(worker: Worker) -> set[str]:
         return set(json.loads(asker.ask(f"{worker.url}/status", None, {}, 60).content)["partitions"])
@@ -159,7 +159,7 @@ def test_with_a_token_and_tls_workers_and_commands_ask_workers(
 
 
 @pytest.mark.outside
-def test_an_embedded_log_needs_no_worker(tmp_path: Path) -> None:
+def test_embedded_log_needs_no_worker(tmp_path: Path) -> None:
     worker = Worker("--log", f"file:{tmp_path}")
     try:
         assert worker.process.wait(300) == 2

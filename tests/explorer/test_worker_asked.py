@@ -45,7 +45,7 @@ def without_cut(state: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in state.items() if key not in ("cut", "cut_short")}
 
 
-def test_commands_reach_what_workers_keep_and_say_what_to_do_without_them(start: Start, url: str) -> None:
+def test_commands_read_workers_tables_and_name_the_remedy_without_workers(start: Start, url: str) -> None:
     alone = command(url, "verify", "--json").json
     assert alone["ok"]
     assert "start `refold worker`" in alone["unchecked"][0]

@@ -48,7 +48,7 @@ def world() -> Iterator[World]:
 @pytest.mark.fuzz
 @pytest.mark.xdist_group("fuzz")
 @pytest.mark.parametrize("entrance", ENTRANCES)
-def test_no_input_shows_a_defect(entrance: str, world: World) -> None:
+def test_no_input_exposes_a_defect(entrance: str, world: World) -> None:
     with Driver(world, SEED) as driver:
         for number in range(CASES.get(entrance, CASES_WITH_A_LOG)):
             failure = driver.run(entrance, number)
@@ -57,7 +57,7 @@ def test_no_input_shows_a_defect(entrance: str, world: World) -> None:
 
 @pytest.mark.fuzz
 @pytest.mark.xdist_group("fuzz")
-def test_no_member_of_a_golden_trace_shows_a_defect(world: World, is_soak: bool) -> None:
+def test_no_member_of_a_golden_trace_exposes_a_defect(world: World, is_soak: bool) -> None:
     """Every member as every odd value: all of them in a soak, else every 23rd case."""
     stride = 1 if is_soak else 23
     with Driver(world, SEED) as driver:
@@ -69,7 +69,7 @@ def test_no_member_of_a_golden_trace_shows_a_defect(world: World, is_soak: bool)
 
 @pytest.mark.fuzz
 @pytest.mark.xdist_group("fuzz")
-def test_each_promise_that_is_broken_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_broken_promise_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fuzzer that finds nothing shows nothing unless it can."""
     answers = {
         "exit 70": {"status": 70, "err": "refold: a defect\n"},
@@ -100,7 +100,7 @@ def test_each_promise_that_is_broken_is_found(world: World, monkeypatch: pytest.
 @pytest.mark.fuzz
 @pytest.mark.xdist_group("fuzz")
 @pytest.mark.parametrize("body", ["while True: pass", "raise SystemExit(3)", "import os; os._exit(9)"])
-def test_a_hang_and_an_end_of_the_process_are_found(
+def test_hang_and_process_exit_are_found(
     body: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driving, "CPU_MAX_S", 3)
@@ -119,7 +119,7 @@ def test_a_hang_and_an_end_of_the_process_are_found(
         assert driver.run("golden", 1) is None, "the process was started again"
 
 
-def test_a_process_that_waits_for_good_is_found(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_waits_forever_is_found(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driving, "WALL_MAX_S", 3)
     agent = tmp_path / "agent.py"
     agent.write_text("import time\n\ndef answer(run):\n    time.sleep(600)\n")
@@ -132,7 +132,7 @@ def test_a_process_that_waits_for_good_is_found(world: World, tmp_path: Path, mo
     assert "deadline" in failure.why
 
 
-def test_a_failing_case_is_made_smaller() -> None:
+def test_failing_case_is_minimized() -> None:
     tree = {"a": [1, {"b": "needle", "c": 2}], "d": {"e": [3]}}
     case = Case(
         ["x", "--more", "--flag"], {"x.json": json.dumps(tree).encode(), "y": bytes(999) + b"needle" + bytes(99)}
@@ -148,7 +148,7 @@ def test_a_failing_case_is_made_smaller() -> None:
     assert fails(shrunk(case, fails, tries=3)), "however little it may try"
 
 
-def test_a_kept_case_fails_in_the_same_way(world: World, tmp_path: Path) -> None:
+def test_stored_case_fails_in_the_same_way(world: World, tmp_path: Path) -> None:
     case = read_by("absent", b"x" * 50)  # no reader of that name: a defect of the harness will do
     with Driver(world, SEED) as driver:
         failure = driver.run_case("observe/3", case)
@@ -183,7 +183,7 @@ class Broken:
         return json_answer(200 if request.path == "/health" else 404, {"healthy": True})
 
 
-def test_a_page_that_fails_or_tells_is_found() -> None:
+def test_page_that_fails_or_leaks_is_found() -> None:
     web = WebServer("127.0.0.1", 0)
     web.serve(Broken())
     with closing(web):
@@ -194,7 +194,7 @@ def test_a_page_that_fails_or_tells_is_found() -> None:
             served.converse(web.url, [b"GET /secret HTTP/1.1\r\nHost: localhost\r\n\r\n"], has_token=True)
 
 
-def test_an_owner_that_fails_or_stores_what_it_refused_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_that_fails_or_stores_what_it_refused_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(world.folder)
     limits = {name: getattr(server, name) for name in ("FIRST_S", "MESSAGE_S")}
     try:
@@ -221,13 +221,13 @@ def test_an_owner_that_fails_or_stores_what_it_refused_is_found(world: World, mo
             setattr(server, name, value)
 
 
-def test_a_case_is_the_same_each_time(world: World) -> None:
+def test_case_is_deterministic(world: World) -> None:
     for entrance, make in ENTRANCES.items():
         one, other = (make(random.Random(f"{SEED}/{entrance}/7"), world) for _ in range(2))
         assert one == other, entrance
 
 
-def test_the_target_says_how_a_command_ended() -> None:
+def test_target_reports_how_a_command_ended() -> None:
     assert target.ran(["types", "nope"])[0] == 2
     status, out, _ = target.ran(["types", "--json"])
     assert status == 0

@@ -20,7 +20,7 @@ def test_lint_finds_nothing(chart: Helm) -> None:
 
 
 @pytest.mark.parametrize("kube", KUBERNETES_VERSIONS)
-def test_what_is_rendered_is_valid(chart: Helm, kube: str) -> None:
+def test_rendered_objects_are_valid(chart: Helm, kube: str) -> None:
     """Each different object that any set of values gives, in one run of kubeconform, called by the set for its
     messages; the chart asks nothing of the version, so that it need not be rendered again for each."""
     seen: dict[str, Object] = {}
@@ -33,7 +33,7 @@ def test_what_is_rendered_is_valid(chart: Helm, kube: str) -> None:
     assert conform([*seen.values()], kube) == []
 
 
-def test_a_field_that_kubernetes_does_not_know_would_be_found(chart: Helm) -> None:
+def test_field_unknown_to_kubernetes_would_be_found(chart: Helm) -> None:
     """Deep in an object, where only strict schemas look."""
     found = objects(chart.template({}))
     (worker,) = (each for each in found if each["kind"] == "StatefulSet")
@@ -43,13 +43,13 @@ def test_a_field_that_kubernetes_does_not_know_would_be_found(chart: Helm) -> No
     assert "prot" in wrong["msg"]
 
 
-def test_nothing_depends_on_the_clusters_version() -> None:
+def test_output_does_not_depend_on_the_clusters_version() -> None:
     """Else what is rendered would have to be looked at for each."""
     for path in CHART.glob("templates/**/*"):
         assert path.is_dir() or ".Capabilities" not in path.read_text(encoding="utf-8")
 
 
-def test_its_versions_are_the_projects() -> None:
+def test_chart_versions_match_the_project() -> None:
     """The image that it asks for where values name none is of this release."""
     import refold
 
@@ -59,12 +59,12 @@ def test_its_versions_are_the_projects() -> None:
     assert first == KUBERNETES_VERSIONS[0]
 
 
-def test_alerts_and_dashboard_are_the_projects() -> None:
+def test_alerts_and_dashboard_match_the_project() -> None:
     for name in ("alerts.yml", "dashboard.json"):
         assert (CHART / "files" / name).resolve() == ROOT / "monitoring" / name
 
 
-def test_notes_say_what_is_to_be_known(chart: Helm) -> None:
+def test_notes_name_what_to_know(chart: Helm) -> None:
     said = chart.notes({})
     assert "statefulset/demo-refold-worker" in said
     assert "plain text" in said

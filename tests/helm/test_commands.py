@@ -46,7 +46,9 @@ def _environment(pod: Object) -> dict[str, str]:
 
 
 @SETS
-def test_arguments_are_taken_by_the_command_line(chart: Helm, values: Values, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_accepted_by_the_command_line(
+    chart: Helm, values: Values, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for owner, pod in pods(objects(chart.template(values))):
         for name, value in _environment(pod).items():
             if name in KNOWN:
@@ -57,13 +59,13 @@ def test_arguments_are_taken_by_the_command_line(chart: Helm, values: Values, mo
                                       "Pod": "doctor"}[owner["kind"]]  # fmt: skip
 
 
-def test_a_misspelt_argument_would_be_found(chart: Helm) -> None:
+def test_misspelt_argument_would_be_found(chart: Helm) -> None:
     (pod,) = (pod for owner, pod in pods(objects(chart.template({}))) if owner["kind"] == "StatefulSet")
     with pytest.raises(click.UsageError, match="--instances"):
         _parsed([*arguments(pod), "--instances=1"])
 
 
-def test_a_worker_is_told_who_and_where_it_is(chart: Helm) -> None:
+def test_worker_gets_its_identity_and_address(chart: Helm) -> None:
     found = objects(chart.template(VALUES["many-workers"]))
     pod = of_kind(found, "StatefulSet")["spec"]["template"]
     given = _parsed(arguments(pod)).params
@@ -75,9 +77,7 @@ def test_a_worker_is_told_who_and_where_it_is(chart: Helm) -> None:
     assert given["commit_ms"] == 100
 
 
-def test_a_sink_follows_and_is_told_its_store_where_no_list_of_processes_shows_it(
-    chart: Helm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sink_follows_and_gets_its_store_by_the_environment(chart: Helm, monkeypatch: pytest.MonkeyPatch) -> None:
     found = objects(chart.template(VALUES["postgres"]))
     pod = of_kind(found, "Deployment")["spec"]["template"]
     monkeypatch.setenv("REFOLD_SINK_TO", _environment(pod)["REFOLD_SINK_TO"])

@@ -17,7 +17,7 @@ def extras(chart: Helm) -> list[Object]:
     return objects(chart.template(VALUES["extras"]))
 
 
-def test_common_labels_are_on_every_object_and_pod_and_select_nothing(chart: Helm) -> None:
+def test_common_labels_are_on_every_object_and_pod_but_not_in_selectors(chart: Helm) -> None:
     found = extras(chart)
     for each in found:
         assert each["metadata"]["labels"]["cost-centre"] == "42", each["kind"]
@@ -43,7 +43,7 @@ def test_volumes_containers_and_arguments_are_added_to_every_component(chart: He
     }  # fmt: skip
 
 
-def test_jobs_have_places_and_accounts_of_their_own(chart: Helm) -> None:
+def test_jobs_have_their_own_scheduling_and_service_accounts(chart: Helm) -> None:
     found = extras(chart)
     specs = {owner["metadata"]["name"].removeprefix("demo-refold-"): pod["spec"] for owner, pod in pods(found)}
     for name in ("topics", "retention"):
@@ -60,11 +60,11 @@ def test_jobs_have_places_and_accounts_of_their_own(chart: Helm) -> None:
         assert "affinity" not in placed[name]
 
 
-def test_the_workers_service_has_annotations(chart: Helm) -> None:
+def test_workers_service_has_annotations(chart: Helm) -> None:
     assert of_kind(extras(chart), "Service")["metadata"]["annotations"] == {"note": "a"}
 
 
-def test_an_autoscaler_has_at_most_as_many_workers_as_partitions(chart: Helm) -> None:
+def test_autoscaler_has_at_most_as_many_workers_as_partitions(chart: Helm) -> None:
     found = objects(chart.template(VALUES["autoscaled"]))
     scaler, workers = of_kind(found, "HorizontalPodAutoscaler"), of_kind(found, "StatefulSet")
     assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (2, 8)
@@ -83,7 +83,7 @@ def test_an_autoscaler_has_at_most_as_many_workers_as_partitions(chart: Helm) ->
 
 
 @pytest.mark.parametrize("name", ["monitoring", "renamed-monitoring"])
-def test_the_alert_on_up_is_for_the_jobs_of_this_release(chart: Helm, name: str) -> None:
+def test_alert_on_up_selects_the_jobs_of_this_release(chart: Helm, name: str) -> None:
     """By the operator's rules: the job is the value of `jobLabel`, on the Service or on the pod."""
     found = objects(chart.template(VALUES[name]))
     alerts = {rule["alert"]: rule for group in of_kind(found, "PrometheusRule")["spec"]["groups"]
@@ -97,7 +97,7 @@ def test_the_alert_on_up_is_for_the_jobs_of_this_release(chart: Helm, name: str)
     assert re.fullmatch(matched[1], sink["metadata"]["labels"][of_kind(found, "PodMonitor")["spec"]["jobLabel"]])
 
 
-def test_runbooks_are_where_the_operator_says(chart: Helm) -> None:
+def test_runbooks_are_at_the_operators_url(chart: Helm) -> None:
     def urls(name: str) -> set[str]:
         rule: dict[str, Any] = of_kind(objects(chart.template(VALUES[name])), "PrometheusRule")
         return {each["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for each in group["rules"]}
@@ -111,5 +111,5 @@ def test_runbooks_are_where_the_operator_says(chart: Helm) -> None:
     assert all(each.startswith(f"{base}#refold") for each in urls("renamed-monitoring"))
 
 
-def test_the_notes_of_a_scaled_release_say_who_owns_the_replicas(chart: Helm) -> None:
+def test_notes_of_a_scaled_release_say_who_owns_the_replicas(chart: Helm) -> None:
     assert "Workers are scaled between 2 and 8" in chart.notes(VALUES["autoscaled"])

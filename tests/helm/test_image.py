@@ -46,12 +46,12 @@ def _copied() -> set[str]:
     return {path for given in _given(BUILD, "COPY") if "--from=" not in given for path in given.split()[:-1]}
 
 
-def test_the_linter_finds_nothing() -> None:
+def test_linter_finds_nothing() -> None:
     done = subprocess.run([str(hadolint()), str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_it_runs_as_nobody_without_a_shell(chart: Helm) -> None:
+def test_image_runs_as_nobody_without_a_shell(chart: Helm) -> None:
     assert _given(FINAL, "ENTRYPOINT") == ['["refold"]']
     assert _given(FINAL, "CMD") == ['["--help"]']
     (user,) = _given(FINAL, "USER")
@@ -70,7 +70,7 @@ def test_it_runs_as_nobody_without_a_shell(chart: Helm) -> None:
         assert "command" not in pod["spec"]["containers"][0]
 
 
-def test_it_is_of_this_release_and_of_a_python_that_it_runs_on() -> None:
+def test_image_is_of_this_release_on_a_supported_python() -> None:
     assert f"VERSION={refold.__version__}" in _given(FINAL, "ARG")
     assert f"docker build -t refold:{refold.__version__} ." in _TEXT
     (base,) = {given.split()[0] for given in _given(BUILD, "FROM") + _given(FINAL, "FROM")}
@@ -82,7 +82,7 @@ def test_it_is_of_this_release_and_of_a_python_that_it_runs_on() -> None:
     assert {"kafka", "registry", "s3", *SINKS} & project["optional-dependencies"].keys() <= set(extras)
 
 
-def test_nothing_but_the_sources_is_sent_to_the_builder() -> None:
+def test_build_context_has_only_the_sources() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
                if line.startswith("!")}  # fmt: skip
     assert _copied() == allowed
@@ -91,7 +91,7 @@ def test_nothing_but_the_sources_is_sent_to_the_builder() -> None:
 
 
 @pytest.mark.xdist_group("wheel")
-def test_what_is_copied_builds_the_whole_wheel_and_its_command_runs(tmp_path: Path) -> None:
+def test_copied_files_build_the_whole_wheel_and_its_command_runs(tmp_path: Path) -> None:
     """The build stage's COPY and `pip wheel`, in a folder for /build, with the hatchling at hand."""
     build, wheels, site = tmp_path / "build", tmp_path / "wheels", tmp_path / "site"
     build.mkdir()

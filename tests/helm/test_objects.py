@@ -23,7 +23,7 @@ def _matches(selector: Object, labels: Object) -> bool:
 
 
 @SETS
-def test_selectors_find_their_own_pods_and_no_others(chart: Helm, values: Values) -> None:
+def test_selectors_match_exactly_their_own_pods(chart: Helm, values: Values) -> None:
     found = objects(chart.template(values))
     every = [(owner, pod) for owner, pod in pods(found)]
     for each in found:
@@ -61,7 +61,7 @@ def test_every_pod_is_locked_down(chart: Helm, values: Values) -> None:
 
 
 @SETS
-def test_what_is_mounted_is_there_and_what_is_written_is_a_volume(chart: Helm, values: Values) -> None:
+def test_mounts_exist_and_written_paths_are_volumes(chart: Helm, values: Values) -> None:
     for owner, pod in pods(objects(chart.template(values))):
         (container,) = pod["spec"]["containers"]
         claims = [each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", [])]
@@ -76,7 +76,7 @@ def test_what_is_mounted_is_there_and_what_is_written_is_a_volume(chart: Helm, v
 
 
 @SETS
-def test_probes_ask_ports_that_are_there(chart: Helm, values: Values) -> None:
+def test_probes_use_existing_ports(chart: Helm, values: Values) -> None:
     for owner, pod in pods(objects(chart.template(values))):
         (container,) = pod["spec"]["containers"]
         ports = {each["name"]: each["containerPort"] for each in container.get("ports", [])}
@@ -90,7 +90,7 @@ def test_probes_ask_ports_that_are_there(chart: Helm, values: Values) -> None:
             assert [each for each in container["args"] if each.endswith(f"port={port}")]
 
 
-def test_a_workers_probes_ask_its_pages(chart: Helm) -> None:
+def test_workers_probes_use_its_pages(chart: Helm) -> None:
     worker = of_kind(objects(chart.template({})), "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
     source = (ROOT / "streams" / "worker" / "host" / "pages.py").read_text(encoding="utf-8")
     pages = set(re.findall(r'"(\w+)"', source.split("OWN_PAGES = ")[1].splitlines()[0]))
@@ -100,7 +100,7 @@ def test_a_workers_probes_ask_its_pages(chart: Helm) -> None:
 
 
 @pytest.mark.parametrize(("name", "secret"), [("", "demo-refold-worker-token"), ("ours", "ours")])
-def test_whoever_asks_workers_has_their_token(chart: Helm, name: str, secret: str) -> None:
+def test_clients_of_workers_have_their_token(chart: Helm, name: str, secret: str) -> None:
     found = objects(chart.template({**VALUES["postgres"], "workers": {"token": {"existingSecret": name}}}))
     for owner, pod in pods(found):
         given = variables(pod).get(TOKEN_ENVIRONMENT)
@@ -109,7 +109,7 @@ def test_whoever_asks_workers_has_their_token(chart: Helm, name: str, secret: st
         assert given == (None if is_hook else {"secretKeyRef": {"name": secret, "key": "token"}}), owner["kind"]
 
 
-def test_over_tls_workers_are_probed_scraped_and_asked_by_the_names_of_their_certificate(chart: Helm) -> None:
+def test_tls_workers_are_probed_scraped_and_queried_by_their_certificates_names(chart: Helm) -> None:
     given: Object = {**VALUES["postgres"], "workers": {"tls": {"existingSecret": "pages"}},
                      "monitoring": {"serviceMonitor": {"enabled": True}}}  # fmt: skip
     found = objects(chart.template(given))
@@ -135,7 +135,7 @@ def test_over_tls_workers_are_probed_scraped_and_asked_by_the_names_of_their_cer
     assert endpoint["tlsConfig"]["serverName"] == host.removeprefix("$(POD_NAME).")
 
 
-def test_over_tls_sinks_are_probed_and_scraped_by_the_name_of_their_certificate(chart: Helm) -> None:
+def test_tls_sinks_are_probed_and_scraped_by_their_certificates_name(chart: Helm) -> None:
     given: Object = {**VALUES["postgres"], "sinkDefaults": {"tls": {"existingSecret": "sink-tls"}},
                      "monitoring": {"serviceMonitor": {"enabled": True}}}  # fmt: skip
     found = objects(chart.template(given))
@@ -158,7 +158,7 @@ def test_over_tls_sinks_are_probed_and_scraped_by_the_name_of_their_certificate(
     assert not [each for each in worker["args"] if each.startswith("--tls")], "it is of sinks alone"
 
 
-def test_without_tls_sinks_serve_http(chart: Helm) -> None:
+def test_sinks_without_tls_serve_http(chart: Helm) -> None:
     found = objects(chart.template({**VALUES["postgres"], "monitoring": {"serviceMonitor": {"enabled": True}}}))
     pod = of_kind(found, "Deployment")["spec"]["template"]["spec"]
     assert "scheme" not in pod["containers"][0]["livenessProbe"]["httpGet"]
@@ -166,7 +166,7 @@ def test_without_tls_sinks_serve_http(chart: Helm) -> None:
     assert "scheme" not in of_kind(found, "PodMonitor")["spec"]["podMetricsEndpoints"][0]
 
 
-def test_a_worker_is_known_by_the_names_of_its_service(chart: Helm) -> None:
+def test_worker_is_addressed_by_its_services_names(chart: Helm) -> None:
     found = objects(chart.template({}))
     words = of_kind(found, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["args"]
     service = of_kind(found, "Service")["metadata"]["name"]
@@ -176,7 +176,7 @@ def test_a_worker_is_known_by_the_names_of_its_service(chart: Helm) -> None:
 
 
 @SETS
-def test_grace_covers_a_drain(chart: Helm, values: Values) -> None:
+def test_grace_period_covers_a_drain(chart: Helm, values: Values) -> None:
     """A transaction under way at SIGTERM takes its whole time at worst, its abort comes on top, then the session of
     whoever waits for the group."""
     drain_s = config.TRANSACTION_MS / 1000 + emission._ABORT_S + config.SESSION_MS / 1000
@@ -186,7 +186,7 @@ def test_grace_covers_a_drain(chart: Helm, values: Values) -> None:
 
 
 @SETS
-def test_a_service_and_a_budget_stand_behind_workers(chart: Helm, values: Values) -> None:
+def test_workers_have_a_service_and_a_disruption_budget(chart: Helm, values: Values) -> None:
     found = objects(chart.template(values))
     worker, service = of_kind(found, "StatefulSet"), of_kind(found, "Service")
     assert worker["spec"]["serviceName"] == service["metadata"]["name"]
@@ -206,7 +206,7 @@ def test_tables_are_on_volumes_or_in_the_pod(chart: Helm) -> None:
     assert {"name": "data", "emptyDir": {"sizeLimit": "40Gi"}} in gone["template"]["spec"]["volumes"]
 
 
-def test_the_topics_job_runs_before_and_needs_nothing_of_the_release(chart: Helm) -> None:
+def test_topics_job_runs_first_and_needs_nothing_of_the_release(chart: Helm) -> None:
     """A hook before an installation is there alone: an account or a policy of the release would not be."""
     found = objects(chart.template(VALUES["network-policy"]))
     job = of_kind(found, "Job")
@@ -219,7 +219,7 @@ def test_the_topics_job_runs_before_and_needs_nothing_of_the_release(chart: Helm
     assert weights[0] < weights[1]
 
 
-def test_components_connect_as_they_are_told(chart: Helm) -> None:
+def test_components_connect_as_configured(chart: Helm) -> None:
     found = objects(chart.template(VALUES["sasl"]))
     by = {owner["kind"]: variables(pod) for owner, pod in pods(found)}
     assert by["StatefulSet"]["REFOLD_KAFKA_SASL_USERNAME"] == "fold"
@@ -230,21 +230,21 @@ def test_components_connect_as_they_are_told(chart: Helm) -> None:
     assert not [name for name in by["Job"] if name.startswith("REFOLD_KAFKA_SASL")]
 
 
-def test_keys_are_only_where_they_are_needed(chart: Helm) -> None:
+def test_keys_are_mounted_only_where_needed(chart: Helm) -> None:
     found = objects(chart.template({**VALUES["retention"], "sinks": VALUES["otlp"]["sinks"] + [
         {**VALUES["postgres"]["sinks"][0]}]}))  # fmt: skip
     having = {owner["metadata"]["name"] for owner, pod in pods(found) if "REFOLD_MASTER_KEY" in variables(pod)}
     assert having == {"demo-refold-retention", "demo-refold-sink-traces"}
 
 
-def test_sinks_are_one_each(chart: Helm) -> None:
+def test_each_sink_has_one_replica(chart: Helm) -> None:
     for each in objects(chart.template(VALUES["parquet"])):
         if each["kind"] == "Deployment":
             assert each["spec"]["replicas"] == 1
             assert each["spec"]["strategy"] == {"type": "Recreate"}
 
 
-def test_a_sink_has_a_volume_where_it_asks_for_one(chart: Helm) -> None:
+def test_sink_has_a_volume_when_configured(chart: Helm) -> None:
     found = objects(chart.template(VALUES["otlp"]))
     claim = of_kind(found, "PersistentVolumeClaim")
     assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
@@ -254,7 +254,7 @@ def test_a_sink_has_a_volume_where_it_asks_for_one(chart: Helm) -> None:
     assert {"name": "data", "persistentVolumeClaim": {"claimName": "lake"}} in given["volumes"]
 
 
-def test_a_policy_lets_out_what_is_named(chart: Helm) -> None:
+def test_network_policy_allows_only_named_egress(chart: Helm) -> None:
     found = objects(chart.template(VALUES["network-policy"]))
     policies = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "NetworkPolicy"}
     every = {pod["metadata"]["name"] if "name" in pod["metadata"] else owner["metadata"]["name"]

@@ -21,7 +21,7 @@ def _blocks(language: str) -> list[str]:
     return [textwrap.dedent(body) for _, found, body in _BLOCK.findall(_TEXT) if found == language]
 
 
-def test_every_set_of_values_that_it_shows_is_rendered_and_valid(chart: Helm) -> None:
+def test_every_shown_set_of_values_renders_validly(chart: Helm) -> None:
     shown = [yaml.safe_load(each) for each in _blocks("yaml")]
     assert len(shown) >= 8
     found = [each for values in shown for each in objects(chart.template(values))]
@@ -34,7 +34,7 @@ def test_every_set_of_values_that_it_shows_is_rendered_and_valid(chart: Helm) ->
     )
 
 
-def test_what_its_commands_name_is_there(chart: Helm) -> None:
+def test_names_in_its_commands_exist(chart: Helm) -> None:
     commands = [line for block in _blocks("shell") for line in block.replace("\\\n", " ").splitlines()]
     assert [line for line in commands if line.startswith("helm ")]
     (values, *_) = (yaml.safe_load(each) for each in _blocks("yaml"))
@@ -51,10 +51,10 @@ def test_what_its_commands_name_is_there(chart: Helm) -> None:
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)#:]+)\)", _TEXT))
-def test_its_links_lead_somewhere(link: str) -> None:
+def test_links_resolve(link: str) -> None:
     assert (CHART / link).exists()
 
 
-def test_each_of_its_values_says_what_it_is() -> None:
+def test_each_value_is_documented() -> None:
     rows: list[Any] = re.findall(r"^\| `[^`]+` \|.*?\| *(.*?) *\|$", _TEXT, re.MULTILINE)
     assert all(rows)

@@ -49,7 +49,7 @@ def _answers(url: str, *, with_token: bool = False) -> bool:
     return False
 
 
-def test_topics_are_made_a_worker_comes_up_drains_and_the_test_is_content(
+def test_topics_are_created_and_a_worker_starts_drains_and_passes_the_helm_test(
     chart: Helm, kafka: SharedKafka, prefix: str, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)

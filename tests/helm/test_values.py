@@ -95,13 +95,13 @@ WRONG: list[tuple[Values, str]] = [
 
 
 @pytest.mark.parametrize(("values", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_a_wrong_value_is_refused_by_its_place(chart: Helm, values: Values, said: str) -> None:
+def test_wrong_value_is_refused_by_its_path(chart: Helm, values: Values, said: str) -> None:
     with pytest.raises(ChartRefused) as refused:
         chart.template(values)
     assert said in str(refused.value)
 
 
-def test_what_is_given_as_a_secret_is_never_rendered_and_not_in_the_message(chart: Helm) -> None:
+def test_secret_value_is_never_rendered_or_shown_in_the_message(chart: Helm) -> None:
     for values, _ in WRONG:
         if SECRET in json.dumps(values):
             with pytest.raises(ChartRefused) as refused:
@@ -114,14 +114,14 @@ def test_what_is_given_as_a_secret_is_never_rendered_and_not_in_the_message(char
 @pytest.mark.parametrize("name", ["sasl.password", "ssl.key.password", "sasl.jaas.config", "basic.auth.user.info",
                                   "ssl.key.pem", "ssl.keystore.key", "sasl.oauthbearer.client.secret",
                                   "sasl.oauthbearer.config", "ssl.keystore.password"])  # fmt: skip
-def test_what_the_clients_call_secret_the_chart_does(chart: Helm, name: str) -> None:
+def test_chart_and_clients_agree_on_what_is_secret(chart: Helm, name: str) -> None:
     assert _SECRET.search(name)
     with pytest.raises(ChartRefused, match=r"at '/kafka/settings/.*: value must be 'a secret"):
         chart.template({"kafka": {"settings": {name: "x"}}})
     chart.template({"kafka": {"secretSettings": {name: {"secret": "a", "key": "b"}}}})
 
 
-def test_the_schema_is_strict_everywhere() -> None:
+def test_schema_is_strict_everywhere() -> None:
     """An object that takes names which nobody knows would take misspelt ones."""
     loose = []
 
@@ -148,7 +148,7 @@ def _leaves(tree: Any, at: str = "") -> dict[str, Any]:
     }
 
 
-def test_the_readmes_table_is_the_values() -> None:
+def test_readmes_table_matches_the_values() -> None:
     """Every value with its default, in the file's order."""
     rows = re.findall(r"^\| `([^`]+)` \| `(.*?)` \| (.+) \|$", (CHART / "README.md").read_text(encoding="utf-8"), re.M)
     told = {name: yaml.safe_load(default) for name, default, _ in rows if not name.startswith("sinks[].")}
@@ -169,7 +169,7 @@ def test_the_readmes_table_is_the_values() -> None:
     assert list(told) == list(wanted)
 
 
-def test_the_readme_tells_of_each_setting_of_a_sink() -> None:
+def test_readme_describes_each_setting_of_a_sink() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     known = set(schema["properties"]["sinks"]["items"]["properties"]) - set(
         schema["properties"]["sinkDefaults"]["properties"]

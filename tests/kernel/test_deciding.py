@@ -12,13 +12,13 @@ from refold.avro.kernel import find_kernel
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry
 from refold.avro.shipped import shipped_types
-from refold.streams.log.kafka.range_reader import Headers, Raw
+from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Record
 from refold.streams.partition import partition_of, placed
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.worker.fetcher import UnreadableOffsets
-from refold.streams.worker.verdicts import Decider, Missing
+from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.histories import TEXTS
 from refold_tests.random_types import damaged_bytes
 
@@ -40,11 +40,11 @@ def registry() -> Registry:
     return found
 
 
-def missing(wire_id: int) -> Missing:
-    return Missing("unknown", f"no schema {wire_id}")
+def missing(wire_id: int) -> MissingSchema:
+    return MissingSchema("unknown", f"no schema {wire_id}")
 
 
-def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[Raw]:
+def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[RawRecord]:
     """Records as writers write them, and some that are damaged, misplaced, misidentified, or of an unusual form."""
     codec = registry.newest("tool_config").codec
     for offset in range(count):
@@ -68,7 +68,7 @@ def raws(registry: Registry, chosen: random.Random, count: int) -> Iterator[Raw]
                 headers = []
             case 4:
                 headers = [("other", b"1"), *headers]
-        yield Raw(offset, chosen.randrange(1_000_000), key, data, headers)
+        yield RawRecord(offset, chosen.randrange(1_000_000), key, data, headers)
 
 
 def replace_kind(made: Observation, chosen: random.Random) -> Observation:
@@ -76,7 +76,7 @@ def replace_kind(made: Observation, chosen: random.Random) -> Observation:
     return chosen.choice([made._replace(cleared=("enabled",)), made._replace(retracts=(bytes(32),))])
 
 
-def test_each_decision_is_pythons_or_left_to_it(registry: Registry, chosen: random.Random) -> None:
+def test_each_decision_matches_python_or_is_deferred(registry: Registry, chosen: random.Random) -> None:
     given = list(raws(registry, chosen, 3_000))
     plain = 0
     for partition in range(PARTITIONS):
@@ -96,19 +96,19 @@ def test_each_decision_is_pythons_or_left_to_it(registry: Registry, chosen: rand
     assert plain > len(given) // 2  # most are plain, each in one of the partitions
 
 
-def test_what_is_no_usual_record_ends_what_is_decided(registry: Registry, chosen: random.Random) -> None:
+def test_unusual_record_ends_the_decided_prefix(registry: Registry, chosen: random.Random) -> None:
     given = list(raws(registry, chosen, 3))
     decider = Decider(registry, missing, 0, 1)
-    for odd in (UnreadableOffsets(3, 5), Raw(3, 0, None, None, []), Raw(3, 0, b"", b"", [(ID, None)])):
+    for odd in (UnreadableOffsets(3, 5), RawRecord(3, 0, None, None, []), RawRecord(3, 0, b"", b"", [(ID, None)])):
         found, _ = decider.decide_plain([*given, odd, *given], 0)
         assert len(found) == len(given)
 
 
-def test_definitions_that_are_registered_later_are_used(registry: Registry) -> None:
+def test_definitions_registered_later_are_used(registry: Registry) -> None:
     definition = shipped_types()["tool_config"]
     made = Observation("tool_config/a", 1, source=Source("a", "r", "", "", 0), patch={"tool": "x"})
     data, own = registry.newest(definition.name).codec.encode_identified(made)
-    raw, empty = Raw(0, 7, b"tool_config/a", data, [(ID, own)]), Registry()
+    raw, empty = RawRecord(0, 7, b"tool_config/a", data, [(ID, own)]), Registry()
     decider = Decider(empty, missing, 0, 1)
     assert decider.decide_plain([raw], 0) == ([None], 0)
     empty.add(definition)
@@ -118,7 +118,7 @@ def test_definitions_that_are_registered_later_are_used(registry: Registry) -> N
     assert size == len(data)
 
 
-def test_entities_are_placed_alike(chosen: random.Random) -> None:
+def test_entities_are_placed_identically(chosen: random.Random) -> None:
     kernel = find_kernel().kernel
     assert kernel is not None
     names = [f"t/{chosen.choice(TEXTS)}{'é' * chosen.randrange(9)}{number}" for number in range(500)]

@@ -58,19 +58,19 @@ def compare(definition: TypeDefinition, patch: Any) -> None:
 
 
 @given(st.data())
-def test_any_patch_is_taken_alike(data: st.DataObject) -> None:
+def test_any_patch_is_accepted_identically(data: st.DataObject) -> None:
     definition = data.draw(st.one_of(st.just(specimens.specimen()), definitions()))
     compare(definition, data.draw(specimens.patches(definition)))
 
 
 @given(st.data())
-def test_odd_values_are_taken_or_refused_alike(data: st.DataObject) -> None:
+def test_unusual_values_are_accepted_or_refused_identically(data: st.DataObject) -> None:
     definition = data.draw(st.one_of(st.just(specimens.specimen()), definitions()))
     names = st.sampled_from([*definition.fields, *definition.by_first_name, "unknown", "\ud800"])
     compare(definition, data.draw(st.dictionaries(names, ODD, max_size=3)))
 
 
-def test_a_common_patch_is_canonical_and_what_is_not_is_left_to_python() -> None:
+def test_common_patch_is_canonical_and_others_are_left_to_python() -> None:
     definition = shipped_types()["tool_config"]
     kernel = find_kernel().kernel
     assert kernel is not None
@@ -85,7 +85,7 @@ def test_a_common_patch_is_canonical_and_what_is_not_is_left_to_python() -> None
     assert reader.encode(observation._replace(retracts=(b"r" * 32,))) is None
 
 
-def test_an_effects_observation_is_written_by_the_kernel() -> None:
+def test_effects_observation_is_encoded_by_the_kernel() -> None:
     definition = shipped_types()["effect"]
     sealed = Sealed("run:r", b"ciphertext")
     retry = {"attempt": 1, "at": 1, "backoff_ms": 200, "error": sealed}

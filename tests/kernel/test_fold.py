@@ -48,7 +48,7 @@ _examples = count()
 
 
 @given(data=st.data())
-def test_any_type_folds_alike(databases: Databases, data: st.DataObject) -> None:
+def test_any_type_folds_identically(databases: Databases, data: st.DataObject) -> None:
     definition, example = data.draw(definitions()), next(_examples)
     history = data.draw(st.lists(observations(definition, example), min_size=1, max_size=12))
     repeated = data.draw(st.lists(st.integers(0, len(history) - 1), max_size=6))
@@ -64,14 +64,14 @@ NATIVE = tuple(name for name, spec in EVERYTHING.items() if spec.reducer != "cus
 
 @given(history=histories(size_max=20) | histories(size_max=20, fields=NATIVE), size=st.integers(1, 6))
 @settings(max_examples=40)
-def test_a_type_with_every_reducer_folds_alike(databases: Databases, history: list[Observation], size: int) -> None:
+def test_type_with_every_reducer_folds_identically(databases: Databases, history: list[Observation], size: int) -> None:
     tables, version = both(databases, THING)
     example = next(_examples)
     moved = [each._replace(entity=each.entity.replace("/", f"/{example}-")) for each in history]
     tables.fold_in_batches(tables.records(version, moved), [size] * len(moved))
 
 
-def test_long_histories_of_every_reducer_fold_alike(databases: Databases) -> None:
+def test_long_histories_of_every_reducer_fold_identically(databases: Databases) -> None:
     """Without custom reducers: with links, clears, retractions, and records that come late or again.
 
     In the quiet ones most records come in order and few retract: the kernel has to take most of these.
@@ -102,7 +102,7 @@ def said(number: int, entity: str, patch: Mapping[str, Any], run: str = "run") -
     return Observation(entity, 1_700_000_000_000_000 + number * 1000, source=source, patch=patch)
 
 
-def test_long_histories_fold_alike_and_the_kernel_folds_them(databases: Databases) -> None:
+def test_kernel_folds_long_histories_identically(databases: Databases) -> None:
     """With checkpoints, many sources, and records that come late or again. The kernel has to take nearly all of it."""
     tables, version = both(databases, shipped_types()["tool_config"])
     made = []
@@ -118,7 +118,7 @@ def test_long_histories_fold_alike_and_the_kernel_folds_them(databases: Database
     assert tables.python.writer.kernel_records == 0
 
 
-def test_records_that_only_the_timeline_tells_from_known_ones_are_folded_by_the_kernel(databases: Databases) -> None:
+def test_kernel_folds_records_that_only_the_timeline_identifies_as_repeats(databases: Databases) -> None:
     tables, version = both(databases, shipped_types()["tool_config"])
     entity = "tool_config/doubtful"
     made = [said(number, entity, {"rate_limit": number, "tool": "search", "effect": "read"}) for number in range(60)]
@@ -160,7 +160,7 @@ def damaged(packed: bytes, chosen: random.Random) -> bytes:
     return msgspec.msgpack.encode(tree)
 
 
-def test_damaged_states_are_judged_alike(databases: Databases, is_soak: bool) -> None:
+def test_damaged_states_are_judged_identically(databases: Databases, is_soak: bool) -> None:
     """A damaged state is folded, or refused with the same error."""
     seed = int(os.environ["REFOLD_SEED"])
     print(f"seed {seed}")
@@ -182,7 +182,7 @@ def test_damaged_states_are_judged_alike(databases: Databases, is_soak: bool) ->
     assert tables.native.writer.kernel_records > before  # some damage leaves a state that is one
 
 
-def test_damaged_records_are_folded_alike(databases: Databases, is_soak: bool) -> None:
+def test_damaged_records_are_folded_identically(databases: Databases, is_soak: bool) -> None:
     """What the kernel reads in a record's bytes is what Python reads; what Python refuses, it does not read."""
     seed = int(os.environ["REFOLD_SEED"])
     print(f"seed {seed}")

@@ -47,17 +47,17 @@ def compare(definition: TypeDefinition, observation: Observation, chosen: random
 
 
 @given(specimens.observations(), st.randoms(use_true_random=False))
-def test_observations_of_every_kind_are_read_alike(observation: Observation, chosen: random.Random) -> None:
+def test_observations_of_every_kind_are_read_identically(observation: Observation, chosen: random.Random) -> None:
     compare(specimens.specimen(), observation, chosen)
 
 
 @given(st.data(), st.randoms(use_true_random=False))
-def test_observations_of_any_type_are_read_alike(data: st.DataObject, chosen: random.Random) -> None:
+def test_observations_of_any_type_are_read_identically(data: st.DataObject, chosen: random.Random) -> None:
     definition = data.draw(definitions())
     compare(definition, data.draw(observations(definition)), chosen)
 
 
-def test_damaged_messages_are_read_alike(is_soak: bool) -> None:
+def test_damaged_messages_are_read_identically(is_soak: bool) -> None:
     seed = int(os.environ["REFOLD_SEED"])
     print(f"seed {seed}")
     chosen = random.Random(seed)

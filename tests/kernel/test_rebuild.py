@@ -48,7 +48,7 @@ def rebuilt(port: LogPort, cut: Cut, *, full: bool) -> tuple[str, list[tuple[str
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["from a snapshot", "from nothing"])
-def test_a_rebuild_is_the_same(tmp_path: Path, seed: int, full: bool) -> None:
+def test_rebuild_is_identical(tmp_path: Path, seed: int, full: bool) -> None:
     with refold.open(f"file:{tmp_path}/log") as log:
         fill(log, seed)
         log.snapshot()

@@ -82,14 +82,14 @@ def test_chunks_and_buckets(seed: int, number: int, monkeypatch: pytest.MonkeyPa
     assert found[1]._bytes == buckets._bytes
 
 
-def test_an_empty_table() -> None:
+def test_empty_table() -> None:
     found = by_kernel(random.Random(1), [], CHUNK_BYTES)
     assert found is not None
     assert found[0] == []
     assert found[2] == 0
 
 
-def test_a_damaged_state_is_left_to_python_if_python_cannot_read_its_hash(seed: int) -> None:
+def test_damaged_state_with_an_unreadable_hash_is_left_to_python(seed: int) -> None:
     rng = random.Random(seed)
     rows = rows_of(rng, 30)
     left = 0
@@ -147,7 +147,7 @@ def test_every_epoch(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) ->
     assert kinds == {True, False}
 
 
-def test_a_damaged_row_of_a_table_is_reported(seed: int) -> None:
+def test_damaged_row_of_a_table_is_reported(seed: int) -> None:
     table = Table(random.Random(seed), 30)
     table.change_up_to(60)
     view = table.view()

@@ -38,7 +38,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, **names: object) -> None:
     monkeypatch.setitem(sys.modules, MODULE, module)
 
 
-def test_the_installed_kernel_is_used() -> None:
+def test_installed_kernel_is_used() -> None:
     status = find_kernel()
     assert status.kernel is not None
     assert status.text == f"kernel {metadata.version('refold-kernel')}"
@@ -52,19 +52,19 @@ def test_one_version_of_rust_is_named_everywhere() -> None:
         assert set(re.findall(r"(?i)rust\D{1,14}(1\.\d+)", (ROOT / text).read_text(encoding="utf-8"))) == {oldest}, text
 
 
-def test_it_is_turned_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_disables_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SWITCH, "0")
     assert find_kernel() == (None, f"plain Python, for {SWITCH} is 0", False)
     assert doctors().ok
 
 
-def test_python_is_used_where_none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_is_used_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, MODULE, None)
     assert find_kernel() == (None, "plain Python, for refold-kernel is not installed", False)
     assert doctors().ok
 
 
-def test_one_of_another_format_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_of_another_format_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, FORMAT=FORMAT + 1, __version__="9.0")
     problem = f"plain Python, for refold-kernel 9.0 has format {FORMAT + 1}, not {FORMAT}"
     assert find_kernel() == (None, problem, True)
@@ -73,7 +73,7 @@ def test_one_of_another_format_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     assert "pip install" in found.remedy
 
 
-def test_what_is_no_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch)
     status = find_kernel()
     assert (status.kernel, status.is_unusable) == (None, True)

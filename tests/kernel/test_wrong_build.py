@@ -57,7 +57,7 @@ def ran(wrong: Path, how: str, *command: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("how", ["", "loses", "panics"], ids=["right", "loses", "panics"])
-def test_verify_finds_what_is_wrong(wrong: Path, tmp_path: Path, how: str) -> None:
+def test_verify_reports_a_wrong_kernel(wrong: Path, tmp_path: Path, how: str) -> None:
     done = ran(wrong, how, "-c", PROGRAM, str(tmp_path / "log"))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_verify_finds_what_is_wrong(wrong: Path, tmp_path: Path, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ["loses", "panics"])
-def test_the_fuzzer_finds_it(wrong: Path, how: str) -> None:
+def test_fuzzer_finds_a_wrong_kernel(wrong: Path, how: str) -> None:
     done = ran(wrong, how, "-m", "refold_tests.fuzz.kernel", "--count", "1500", "--seed", "1")
     assert done.returncode == 1
     assert "by Python to" in done.stderr if how == "loses" else "the kernel panicked" in done.stderr

@@ -72,7 +72,7 @@ def observed(number: int) -> Observation:
 
 
 @pytest.mark.parametrize("only", ["fold", "replay"])
-def test_the_comparison_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+def test_comparison_finds_a_wrong_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
     use_wrong(monkeypatch, only)
     registry = Registry()
     version = registry.add(shipped_types()["tool_config"], 0)
@@ -83,7 +83,7 @@ def test_the_comparison_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("only", ["", "fold", "replay"])
-def test_verify_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+def test_verify_finds_a_wrong_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
     use_wrong(monkeypatch, only)
     with refold.open(f"file:{tmp_path}/log") as log:
         for number in range(3):

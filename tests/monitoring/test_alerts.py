@@ -41,7 +41,7 @@ def test_alerts_that_never_fire_fail_the_tests_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_an_alert_names_metrics_that_there_are_and_says_what_to_do(name: str) -> None:
+def test_alert_names_existing_metrics_and_a_remedy(name: str) -> None:
     rule = RULES[name]
     assert metrics_in(rule["expr"]) <= {*METRICS, *OF_PROMETHEUS}
     assert rule["labels"]["severity"] in {"warning", "critical"}
@@ -51,7 +51,7 @@ def test_an_alert_names_metrics_that_there_are_and_says_what_to_do(name: str) ->
     assert (anchor, name) in [(each.lower(), each) for each in headings]
 
 
-def test_no_alert_is_explained_that_there_is_not() -> None:
+def test_only_existing_alerts_are_documented() -> None:
     page = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
     assert {*re.findall(r"\bRefold[A-Z]\w+", page)} == {*RULES}
 

@@ -14,7 +14,7 @@ BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
 PANELS = [each for each in BOARD["panels"] if each["type"] != "row"]
 
 
-def test_every_query_is_of_metrics_that_there_are_and_every_metric_is_shown() -> None:
+def test_queries_use_existing_metrics_and_every_metric_is_shown() -> None:
     named = [metrics_in(query) for query in dashboard_queries()]
     assert all(named)
     assert {name for names in named for name in names} == {*METRICS}
@@ -30,7 +30,7 @@ def test_prometheus_reads_every_query(tmp_path: Path) -> None:
     assert read([f"{dashboard_queries()[0]})"]) != 0
 
 
-def test_log_and_instance_are_chosen_and_every_panel_asks_the_chosen_source_for_them() -> None:
+def test_every_panel_queries_the_chosen_log_and_instance() -> None:
     variables = {each["name"]: each for each in BOARD["templating"]["list"]}
     assert [*variables] == ["datasource", "log", "instance"]
     for name in ("log", "instance"):

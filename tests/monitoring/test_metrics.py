@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold.sinks.metrics import SinkMetrics
-from refold.streams.worker.condition import well
+from refold.streams.worker.condition import healthy
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES, About, metrics_of
 from refold_tests.prometheus import METRICS, promtool
 from refold_tests.tree import ROOT
@@ -27,18 +27,19 @@ def told() -> str:
     sink.lags(5, 990.0)
     sink.committed(3, 2)
     sink.refused()
-    around = well()._replace(group_lag={0: 3, 1: 0})
+    condition = healthy()._replace(group_lag={0: 3, 1: 0})
     return (
-        metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"))().decode() + sink.page().decode()
+        metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"))().decode()
+        + sink.page().decode()
     )
 
 
-def test_the_page_has_every_metric_and_none_besides() -> None:
+def test_page_lists_exactly_the_metrics() -> None:
     documented = dict(ROW.findall((ROOT / "docs" / "METRICS.md").read_text(encoding="utf-8")))
     assert documented == METRICS
 
 
-def test_what_is_told_is_what_the_tables_have() -> None:
+def test_values_match_the_tables() -> None:
     families = list(text_string_to_metric_families(told()))
     found = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}
     assert found == METRICS
@@ -54,14 +55,14 @@ def test_names_follow_the_conventions(name: str) -> None:
     assert foreign.isdisjoint(name.split("_")), "base units are seconds and bytes, and shares are ratios"
 
 
-def test_promtool_finds_nothing_to_mend() -> None:
+def test_promtool_reports_nothing() -> None:
     checked = promtool("check", "metrics", given=told())
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
     wrong = promtool("check", "metrics", given="# TYPE refold_batches counter\nrefold_batches 1\n")
     assert wrong.returncode != 0
 
 
-def test_a_sink_counts_what_its_store_took() -> None:
+def test_sink_counts_what_its_store_received() -> None:
     now_s = 100.0
     sink = SinkMetrics("shop", "postgres", lambda: now_s)
 

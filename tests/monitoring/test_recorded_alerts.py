@@ -109,7 +109,7 @@ def tried(
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_one_alert_fires_during_the_fault_and_none_before_or_after(name: str, tmp_path: Path) -> None:
+def test_exactly_one_alert_fires_only_during_the_fault(name: str, tmp_path: Path) -> None:
     firing = [bool(each["exp_samples"]) for each in FAULTS[name].expected()]
     assert firing[0] is False
     assert firing.count(True) > 1
@@ -119,7 +119,7 @@ def test_one_alert_fires_during_the_fault_and_none_before_or_after(name: str, tm
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_rule_that_is_mute_fails_it(name: str, tmp_path: Path) -> None:
+def test_muted_rule_fails_it(name: str, tmp_path: Path) -> None:
     (alert,) = {each.split('"')[1] for each in FAULTS[name].firing}
     done = tried(tmp_path, FAULTS[name], lambda rules: rules[alert].update(expr="vector(0) > 1"))
     assert done.returncode != 0
@@ -168,7 +168,7 @@ def test_other_rules_fail_it(name: str, change: Callable[[Rules], None], named: 
     assert named in done.stdout + done.stderr
 
 
-def test_a_worker_that_says_nothing_of_the_outage_fails_it(tmp_path: Path) -> None:
+def test_worker_silent_about_the_outage_fails_it(tmp_path: Path) -> None:
     recording = FAULTS["outage"].recording
     scrapes = round(recording.end_s / recording.interval_s)
     said = {name: in_notation([1.0] * scrapes) if name.startswith("refold_broker_connected") else values
@@ -187,7 +187,7 @@ def test_no_series_ended(name: str) -> None:
     assert re.fullmatch(r"1x\d+", values[f"up{{{WORKER}}}"])
 
 
-def test_what_alerts_are_about_is_recorded() -> None:
+def test_series_used_by_alerts_are_recorded() -> None:
     """Where it is not: an alert is about a metric that is newer than the recordings, so `make record-faults`."""
     for each in FAULTS.values():
         assert used_metrics() - OTHERS <= {name.partition("{")[0] for name in each.recording.values}

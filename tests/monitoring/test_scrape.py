@@ -13,7 +13,7 @@ from refold_tests.worker_process import starting
 ENTITIES = 12
 
 
-def test_what_a_worker_says_can_be_asked_of_prometheus(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
+def test_workers_metrics_can_be_queried_in_prometheus(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
     program("prometheus")
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=2") as log:

@@ -43,7 +43,7 @@ def stored(observations: Sequence[Observation]) -> list[tuple[str, bytes]]:
 
 
 @given(histories())
-def test_columns_say_what_each_entity_says(observations: list[Observation]) -> None:
+def test_columns_match_each_entity(observations: list[Observation]) -> None:
     check(stored(observations))
 
 
@@ -65,7 +65,7 @@ def check(every: list[tuple[str, bytes]]) -> None:
         assert said == (column or [None] * len(every)), name
 
 
-def test_a_stored_form_that_cannot_be_read_is_named(seed: int) -> None:
+def test_unreadable_stored_form_is_named(seed: int) -> None:
     every = stored(random_history(seed, 40))
     name, data = every[-1]
     other = msgspec.msgpack.decode(data)
@@ -74,7 +74,7 @@ def test_a_stored_form_that_cannot_be_read_is_named(seed: int) -> None:
             READER.read([*every[:-1], (name, broken)])
 
 
-def test_no_entities_are_no_rows() -> None:
+def test_no_entities_give_no_rows() -> None:
     found = READER.read([])
     assert (found.versions, found.links) == ([], [])
     assert set(found.values.values()) == {None}

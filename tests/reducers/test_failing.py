@@ -49,7 +49,7 @@ def folded(fold: Fold, values: list[tuple[int, str]]) -> tuple[Entity, bytes]:
     return entity, hash_state(fold, entity)
 
 
-def test_every_order_gives_the_fold_without_what_failed(fold: Fold, seed: int) -> None:
+def test_every_order_gives_the_fold_without_the_failed_assertions(fold: Fold, seed: int) -> None:
     rng = random.Random(seed)
     values = [(number, rng.choice(["a", "b", "bad", "forbidden"])) for number in range(20)]
     hashes = set()
@@ -61,7 +61,7 @@ def test_every_order_gives_the_fold_without_what_failed(fold: Fold, seed: int) -
     assert len(hashes) == 1
 
 
-def test_a_process_that_fails_raises_and_so_does_every_failure_where_it_can_be_refused(fold: Fold) -> None:
+def test_process_failure_raises_and_so_does_every_refusable_failure(fold: Fold) -> None:
     before = failed.total()
     with pytest.raises(SchemaError, match="spoilt failed: MemoryError"):
         folded(fold, [(1, "process")])

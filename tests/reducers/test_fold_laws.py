@@ -22,7 +22,7 @@ from refold.reducers.conflicts import conflicts
 from refold.reducers.custom import code_of
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.fold import Fold, Seen
-from refold.reducers.order import order_key, place_of
+from refold.reducers.order import order_key, split_order_key
 from refold.reducers.state import hash_state, state_tree
 from refold_tests.histories import EVERYTHING, EVERYTHING_AVSC, histories, random_history, with_offsets
 from refold_tests.reference import (
@@ -75,7 +75,7 @@ def shown(mutation: Mutation, offset: int, version: int, by: bytes) -> bytes:
     """A mutation in the reference's form, encoded, for comparison as a set."""
     key = mutation.key
     if isinstance(key, tuple) and isinstance(key[0], bytes):
-        place = place_of(key[0])
+        place = split_order_key(key[0])
         key = [[*place[:4], place.id.hex()], key[1]]
     elif isinstance(key, tuple):
         key = list(key)
@@ -129,7 +129,7 @@ def comparable(entity: Entity) -> tuple[object, ...]:
 
 
 @given(histories(), st.randoms(use_true_random=False))
-def test_any_arrival_gives_the_references_state_residue_and_mutations(
+def test_any_arrival_order_gives_the_references_state_dedup_state_and_mutations(
     history: list[Observation], rng: random.Random
 ) -> None:
     check_everything(with_offsets(history))
@@ -156,7 +156,7 @@ def test_true_at_filters_by_observed_time_under_all_retractions(history: list[Ob
 
 
 @given(histories(fields=("last", "start", "attrs")))
-def test_conflicts_are_the_references(history: list[Observation]) -> None:
+def test_conflicts_match_the_reference(history: list[Observation]) -> None:
     log = with_offsets(history)
     for entity in {observation.entity for observation in history}:
         seen = distinct(entity, log)

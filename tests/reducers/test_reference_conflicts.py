@@ -17,7 +17,7 @@ class TestConflicts:
         assert count == len(listed)
         return [(each["field"], each["agent"], each["value"]) for each in listed]
 
-    def test_another_agents_differing_last_word_loses(self) -> None:
+    def test_another_agents_differing_last_assertion_conflicts(self) -> None:
         ours = saw(3, {"last": 3}, agent="a")
         assert self.conflicts(ours, saw(1, {"last": 1}, agent="b")) == [("last", "b", 1)]
         assert self.conflicts(ours, saw(1, {"last": 1}, agent="a")) == []
@@ -31,7 +31,7 @@ class TestConflicts:
             saw(2, {"last": 3}, agent="b"),
         ) == [("last", "b", 1)]
 
-    def test_a_later_assertion_that_names_the_loser_settles_it(self) -> None:
+    def test_later_assertion_that_names_the_loser_settles_it(self) -> None:
         loser = saw(1, {"last": 1}, agent="b")
         cause = (identify(loser),)
         assert self.conflicts(loser, saw(3, {"last": 3}, causes=cause)) == []
@@ -41,16 +41,16 @@ class TestConflicts:
         assert self.conflicts(loser, saw(3, {"last": 3}), saw(2, {"high": 2}, causes=cause)) == [("last", "b", 1)]
         assert self.conflicts(loser, saw(3, {"last": 3}), saw(0, {"last": 2}, causes=cause)) == [("last", "b", 1)]
 
-    def test_a_retraction_and_a_clear_settle_it(self) -> None:
+    def test_retraction_and_clear_settle_it(self) -> None:
         winner, loser = saw(3, {"last": 3}), saw(1, {"last": 1}, agent="b")
         assert self.conflicts(winner, loser, saw(9, retracts=(identify(loser),))) == []
         assert self.conflicts(winner, loser, saw(2, cleared=("last",))) == []
 
-    def test_under_first_the_winner_is_the_earliest(self) -> None:
+    def test_winner_under_first_is_the_earliest(self) -> None:
         assert self.conflicts(saw(1, {"start": "a"}), saw(2, {"start": "b"}, agent="b")) == [("start", "b", "b")]
         assert self.conflicts(saw(1, {"start": "a"}), saw(2, {"start": "b"})) == [("start", "a", "b")]
 
-    def test_map_keys_conflict_one_by_one_and_a_removal_may(self) -> None:
+    def test_map_keys_and_removals_conflict_individually(self) -> None:
         one, other = (
             saw(2, {"attrs": {"k": None, "l": "x"}}),
             saw(1, {"attrs": {"k": "x", "l": "x"}}, agent="b"),

@@ -23,7 +23,7 @@ from refold_tests.reference import (
 
 
 class TestDigests:
-    def test_the_state_hash_covers_these_bytes(self) -> None:
+    def test_state_hash_covers_these_bytes(self) -> None:
         observation = Observation("t/1", 1, patch={"n": 5})
         state = reference_state({"n": FieldSpec("latest")}, "t/1", with_offsets([observation]))
         cbor = (
@@ -58,11 +58,11 @@ class TestDigests:
         assert encode(value) == bytes.fromhex(cbor)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2**64 + 1])
-    def test_what_is_no_number_is_refused(self, value: Any) -> None:
+    def test_non_finite_numbers_are_refused(self, value: Any) -> None:
         with pytest.raises(ValueError, match=r"number|double"):
             encode(value)
 
-    def test_murmur2_agrees_with_kafkas_own_vectors(self) -> None:
+    def test_murmur2_matches_kafkas_own_vectors(self) -> None:
         vectors = {
             b"21": -973932308,
             b"foobar": -790332482,
@@ -73,7 +73,7 @@ class TestDigests:
         }
         assert {key: murmur2(key) for key in vectors} == {key: value % 2**32 for key, value in vectors.items()}
 
-    def test_a_root_of_no_entities_and_of_one(self) -> None:
+    def test_root_of_no_entities_and_of_one(self) -> None:
         empty = bytes(32)
         header = b"refold-root/1"
         assert reference_root({}) == hashlib.sha256(header + bytes(8) + empty * 1024).digest()

@@ -33,7 +33,7 @@ EVERYTHING_DEFINITION = parse(
 
 class TestLaws:
     @given(histories(), st.randoms(use_true_random=False))
-    def test_neither_order_nor_duplicates_matter(self, observations: list[Observation], rng: random.Random) -> None:
+    def test_order_and_duplicates_do_not_matter(self, observations: list[Observation], rng: random.Random) -> None:
         again = [*observations, *rng.sample(observations, len(observations) // 2)]
         rng.shuffle(again)
         states = reference_states(EVERYTHING, with_offsets(observations))
@@ -58,14 +58,14 @@ class TestLaws:
                     assert encode(replayed_links(replayed)) == encode(links)
 
     @given(histories())
-    def test_without_retractions_true_at_the_end_is_the_state(self, observations: list[Observation]) -> None:
+    def test_true_at_the_end_without_retractions_is_the_state(self, observations: list[Observation]) -> None:
         log = with_offsets([one for one in observations if not one.retracts])
         for entity, state in reference_states(EVERYTHING, log).items():
             assert reference_true_at(EVERYTHING, entity, log, 2**63 - 1) == state
 
 
 class TestHistories:
-    def test_the_test_type_is_a_valid_definition_with_every_reducer(self) -> None:
+    def test_test_type_is_a_valid_definition_with_every_reducer(self) -> None:
         fields = EVERYTHING_DEFINITION.fields
         assert {name: field.reducer for name, field in fields.items()} == {
             name: spec.reducer for name, spec in EVERYTHING.items()
@@ -74,11 +74,11 @@ class TestHistories:
         assert {field.reducer for field in fields.values()} == set(REDUCERS)
 
     @given(histories())
-    def test_hypothesis_draws_what_the_door_lets_in(self, observations: list[Observation]) -> None:
+    def test_hypothesis_draws_only_valid_values(self, observations: list[Observation]) -> None:
         for one in observations:
             check_decoded(one, EVERYTHING_DEFINITION)
 
-    def test_seeds_draw_what_the_door_lets_in(self) -> None:
+    def test_seeds_draw_only_valid_values(self) -> None:
         for seed in range(20):
             for one in random_history(seed, 100):
                 check_decoded(one, EVERYTHING_DEFINITION)
@@ -86,7 +86,7 @@ class TestHistories:
                     field = EVERYTHING_DEFINITION.fields[name]
                     assert encode(checker(field.node, field.inline_bytes)(value, name, None)) == encode(value)
 
-    def test_a_seed_gives_one_history(self) -> None:
+    def test_seed_is_deterministic(self) -> None:
         assert random_history(7, 60) == random_history(7, 60)
         assert random_history(7, 60) != random_history(8, 60)
 

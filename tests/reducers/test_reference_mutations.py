@@ -17,7 +17,7 @@ class TestMutations:
     def mutations(self, *observations: Observation) -> list[dict[str, Any]]:
         return reference_mutations(EVERYTHING, ENTITY, with_offsets(observations, start=10, gap=2))
 
-    def test_a_scalar_is_set_and_cleared(self) -> None:
+    def test_scalar_is_set_and_cleared(self) -> None:
         one, clear = saw(1, {"last": 1}), saw(2, cleared=("last",))
         assert self.mutations(one, one, clear) == [
             {
@@ -44,21 +44,21 @@ class TestMutations:
             },
         ]
 
-    def test_a_retraction_brings_back_an_older_holder(self) -> None:
+    def test_retraction_restores_an_older_holder(self) -> None:
         one, two = saw(1, {"last": 1}), saw(2, {"last": 2})
         retraction = saw(3, retracts=(identify(two),))
         last = self.mutations(one, two, retraction)[-1]
         assert (last["op"], last["old"], last["new"]) == ("set", 2, 1)
         assert (last["observation"], last["by"]) == (identify(one), identify(retraction))
 
-    def test_another_holder_of_an_equal_value_is_none(self) -> None:
+    def test_new_holder_of_an_equal_value_is_no_mutation(self) -> None:
         assert len(self.mutations(saw(1, {"last": 1, "tags": ["a"]}), saw(2, {"last": 1, "tags": ["a"]}))) == 2
         assert len(self.mutations(saw(2, {"high": 1}), saw(1, {"high": 1}))) == 1
 
-    def test_a_late_loser_is_none(self) -> None:
+    def test_late_loser_is_no_mutation(self) -> None:
         assert [each["version"] for each in self.mutations(saw(2, {"last": 2}), saw(1, {"last": 1}))] == [1]
 
-    def test_sum_and_count_are_held_by_their_cause(self) -> None:
+    def test_holder_of_sum_and_count_is_their_cause(self) -> None:
         target = saw(1, {"total": 1, "hits": 0})
         retraction = saw(3, retracts=(identify(target),))
         changed = self.mutations(target, saw(2, {"total": 2, "hits": 0}), retraction)[-2:]
@@ -81,7 +81,7 @@ class TestMutations:
             ("remove", "a", "y", None),
         ]
 
-    def test_append_names_its_items_by_q_and_place(self) -> None:
+    def test_append_names_its_items_by_q_and_index(self) -> None:
         late, early = saw(2, {"log": [7, 8, 9]}), saw(1, {"log": [1]}, agent="b")
         removal = saw(3, retracts=(identify(late),))
         found = self.mutations(late, early, removal)
@@ -108,7 +108,7 @@ class TestMutations:
         ]
         assert found[0]["key"] == ["about", "document/x"]
 
-    def test_what_does_not_fit_is_not_applied(self) -> None:
+    def test_mismatching_mutation_is_not_applied(self) -> None:
         added = self.mutations(saw(1, {"attrs": {"a": "x"}}))
         once = apply_mutations(EVERYTHING, {}, added)
         with pytest.raises(AssertionError):

@@ -52,7 +52,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_in_a_definition_is_refused_and_the_message_says_how_to_allow_it(name: str) -> None:
+def test_unregistered_name_in_a_definition_is_refused_with_the_remedy(name: str) -> None:
     with pytest.raises(NotRegistered) as caught:
         Fold(of_code(name))
     said = str(caught.value)
@@ -66,7 +66,7 @@ def test_a_name_in_a_definition_is_refused_and_the_message_says_how_to_allow_it(
                                                                "refold.function": name}]}, code_of)  # fmt: skip
 
 
-def test_no_module_is_imported_by_reading_any_definition() -> None:
+def test_reading_any_definition_imports_no_module() -> None:
     program = """
 import json, sys
 from refold.avro.definition import parse
@@ -100,7 +100,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     assert json.loads(done.stdout) == []
 
 
-def test_a_function_is_registered_by_its_name(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_is_registered_by_its_name(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_REDUCERS", "refold_trap:folded")
     for other in ("refold_trap:marked", "refold_trap:unmarked", "refold_trap", "os:system"):
         with pytest.raises(NotRegistered):
@@ -110,7 +110,7 @@ def test_a_function_is_registered_by_its_name(module: Path, monkeypatch: pytest.
     assert module.exists()
 
 
-def test_a_module_registers_the_functions_that_have_a_version(module: Path) -> None:
+def test_module_registers_its_functions_that_have_a_version(module: Path) -> None:
     allow(["refold_trap"])
     assert not module.exists()
     assert function_of("refold_trap:marked")(None, 1) == "marked"
@@ -119,7 +119,7 @@ def test_a_module_registers_the_functions_that_have_a_version(module: Path) -> N
             function_of(other)
 
 
-def test_an_entry_point_registers(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_point_registers(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.syspath_prepend(module.parent)
     found = [EntryPoint("folded", "refold_trap:folded", registered.GROUP)]
@@ -132,7 +132,7 @@ def test_an_entry_point_registers(module: Path, monkeypatch: pytest.MonkeyPatch)
         registered._entry_points.cache_clear()
 
 
-def test_the_decorator_registers_and_gives_the_version() -> None:
+def test_decorator_registers_and_sets_the_version() -> None:
     name = f"{__name__}:{only_counted.__qualname__}"
     with pytest.raises(NotRegistered):
         code_of(name)
@@ -146,7 +146,7 @@ def only_counted(value: Any, assertion: Any) -> str:
     return f"{value or ''}{assertion.value}"
 
 
-def test_another_identity_under_a_registered_name_is_not_folded_by() -> None:
+def test_registered_name_with_another_identity_is_not_used_to_fold() -> None:
     allow([only_counted])
     name = f"{__name__}:{only_counted.__qualname__}"
     identity = dict(code_of(name))
@@ -155,7 +155,7 @@ def test_another_identity_under_a_registered_name_is_not_folded_by() -> None:
             Fold(of_code(**{**identity, **other}))
 
 
-def test_what_cannot_be_registered_is_refused() -> None:
+def test_unregistrable_function_is_refused() -> None:
     for wrong in ("a b", "x:", ":x", "../x", "x:y:z", ""):
         with pytest.raises(InputError, match="give MODULE or MODULE:FUNCTION"):
             allow([wrong])
@@ -163,7 +163,7 @@ def test_what_cannot_be_registered_is_refused() -> None:
         allow([lambda value, assertion: value])
 
 
-def test_what_the_operator_named_has_to_be_there(module: Path) -> None:
+def test_module_named_by_the_operator_must_exist(module: Path) -> None:
     allow(["refold_trap:folded", "refold_trap"])
     require()
     allow(["refold_trap:absent"])
@@ -174,7 +174,7 @@ def test_what_the_operator_named_has_to_be_there(module: Path) -> None:
         function_of("any:thing")
 
 
-def test_another_process_is_told_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_process_gets_all_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment() == {}
     monkeypatch.setenv("REFOLD_REDUCERS", "a:b, c")
     allow(["d", ModuleType("e"), only_counted, "a:b"])
@@ -195,6 +195,6 @@ def test_opening_a_log_registers(tmp_path: Path) -> None:
         assert log.state("own/1").fields["text"] == "012"
 
 
-def test_the_tests_own_are_registered_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_own_reducers_are_registered_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_REDUCERS", REDUCERS)
     require()

@@ -13,7 +13,10 @@ from refold_tests.brokers import SharedKafka
 from refold_tests.sink_logs import FileSinkLog, KafkaSinkLog, SinkLog
 
 # The suite is public, and knows no markers of these tests.
-for test in (SinkConformance.test_killed_at_any_moment, ServedConformance.test_the_store_is_killed_at_any_moment):
+for test in (
+    SinkConformance.test_kill_at_any_moment_loses_nothing,
+    ServedConformance.test_store_killed_at_any_moment_loses_nothing,
+):
     pytest.mark.faults(test)
 
 

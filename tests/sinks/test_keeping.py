@@ -39,7 +39,7 @@ class Full(Sink):
         self._position = cut
 
 
-def test_a_store_that_takes_nothing_has_not_answered_again(tmp_path: Path) -> None:
+def test_store_that_accepts_nothing_has_not_recovered(tmp_path: Path) -> None:
     told: list[str] = []
     watch = SinkWatch(
         wrote=lambda taken: told.append("wrote"), asked=lambda: told.append("answered"),

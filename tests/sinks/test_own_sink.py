@@ -68,7 +68,7 @@ class TestOwnSink(SinkConformance):
         return SqliteStore(tmp_path)
 
 
-def test_a_sink_that_is_not_there_is_said_to_be() -> None:
+def test_missing_sink_is_reported() -> None:
     with pytest.raises(InputError, match="no sink is called 'nowhere'"):
         open_sink("nowhere", "x")
     with pytest.raises(InputError, match="PYTHONPATH"):

@@ -67,10 +67,10 @@ class TestOnFile(OwnConformance):
 class TestOnKafka(OwnSamples):
     """What depends on the log, too."""
 
-    test_after_every_turn = SinkConformance.test_it_is_the_log_after_every_turn
-    test_a_new_definition = SinkConformance.test_a_new_definition_is_taken_up
-    test_killed = SinkConformance.test_killed_at_any_moment
-    test_two = SinkConformance.test_two_that_follow_at_once
+    test_after_every_turn = SinkConformance.test_store_equals_the_log_after_every_write
+    test_new_definition = SinkConformance.test_new_definition_takes_effect
+    test_killed = SinkConformance.test_kill_at_any_moment_loses_nothing
+    test_two = SinkConformance.test_two_concurrent_followers
 
     @pytest.fixture
     def followed(self, kafka_log: SinkLog) -> SinkLog:

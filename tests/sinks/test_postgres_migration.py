@@ -93,7 +93,7 @@ def assert_as_fresh(log: Log, database: Database) -> None:
     assert query(database, CATALOG.format("refold")) == query(database, CATALOG.format("fresh"))
 
 
-def test_tables_of_format_1_become_what_a_fresh_load_makes(log: Log, postgres_database: Database) -> None:
+def test_tables_of_format_1_are_migrated_to_those_of_a_fresh_load(log: Log, postgres_database: Database) -> None:
     ((before, number),) = query(postgres_database, "SELECT cut, format FROM refold.refold_position")
     assert number == 1
     for _ in range(2):
@@ -112,9 +112,7 @@ def test_tables_of_format_1_become_what_a_fresh_load_makes(log: Log, postgres_da
     assert_as_fresh(log, postgres_database)
 
 
-def test_a_migration_that_is_killed_has_not_happened(
-    log: Log, postgres_database: Database, child: Callable[..., Child]
-) -> None:
+def test_killed_migration_changes_nothing(log: Log, postgres_database: Database, child: Callable[..., Child]) -> None:
     """The process is killed while the server waits for a reader's lock, with everything before that done."""
     before = content(postgres_database, "refold"), query(postgres_database, CATALOG.format("refold"))
     for table in ("refold_history", "tool_config"):
@@ -131,7 +129,7 @@ def test_a_migration_that_is_killed_has_not_happened(
     assert_as_fresh(log, postgres_database)
 
 
-def test_of_two_that_find_format_1_one_migrates(log: Log, postgres_database: Database) -> None:
+def test_one_of_two_concurrent_migrations_runs(log: Log, postgres_database: Database) -> None:
     with (
         psycopg.connect(postgres_database.url) as other,
         contextlib.closing(PostgresSink(postgres_database.url)) as sink,

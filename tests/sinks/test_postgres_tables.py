@@ -80,7 +80,7 @@ def keep(log: Log, postgres_database: Database) -> Callable[..., list[Any]]:
     return run
 
 
-def test_every_kind_of_field_has_a_column_of_its_own_kind(log: Log, keep: Callable[..., list[Any]]) -> None:
+def test_every_kind_of_field_has_its_own_column_type(log: Log, keep: Callable[..., list[Any]]) -> None:
     log.register(made(FIELDS))
     blob = log.put_blob(b"much", "text/plain")
     awkward = 'tab\t line\n back\\ \\N "quoted" nul\0 \U0001f600'
@@ -107,7 +107,7 @@ def test_every_kind_of_field_has_a_column_of_its_own_kind(log: Log, keep: Callab
     assert state_hash.hex() == log.state("thing/2").state_hash
 
 
-def test_a_text_that_may_be_a_blob_is_a_text(log: Log, keep: Callable[..., list[Any]]) -> None:
+def test_text_that_may_be_a_blob_is_text(log: Log, keep: Callable[..., list[Any]]) -> None:
     options = ["null", "string", "refold.Blob", "refold.Sealed"]
     log.register(made({"body": options, "colour": ["null", ENUM], "number": ["null", "int", "refold.Blob"]}))
     awkward = 'tab\t line\n back\\ \\N "quoted" nul\0 {"$blob": 1}'
@@ -122,7 +122,7 @@ def test_a_text_that_may_be_a_blob_is_a_text(log: Log, keep: Callable[..., list[
     assert keep("SELECT body = body::jsonb::text FROM refold.thing WHERE _entity = 'thing/2'") == [(True,)]
 
 
-def test_no_column_has_to_be_quoted(log: Log, keep: Callable[..., list[Any]], postgres_database: Database) -> None:
+def test_no_column_needs_quoting(log: Log, keep: Callable[..., list[Any]], postgres_database: Database) -> None:
     with psycopg.connect(postgres_database.url) as connection:
         listed = connection.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')").fetchall()
     words = sorted(word for (word,) in listed)
@@ -169,7 +169,7 @@ def test_keys_indexes_and_comments(log: Log, keep: Callable[..., list[Any]]) -> 
     assert keep(described.format("more")) == [("New.",)]
 
 
-def test_columns_grow_with_their_type_and_stay(log: Log, keep: Callable[..., list[Any]]) -> None:
+def test_columns_are_added_with_their_type_and_stay(log: Log, keep: Callable[..., list[Any]]) -> None:
     kinds = (
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'refold.thing'::regclass "
         "AND attnum > 0 AND NOT attisdropped AND attname NOT LIKE '\\_%'"
@@ -190,9 +190,7 @@ def test_columns_grow_with_their_type_and_stay(log: Log, keep: Callable[..., lis
         keep()
 
 
-def test_a_table_of_somebody_elses_is_not_touched(
-    log: Log, keep: Callable[..., list[Any]], postgres_database: Database
-) -> None:
+def test_foreign_table_is_left_alone(log: Log, keep: Callable[..., list[Any]], postgres_database: Database) -> None:
     with psycopg.connect(postgres_database.url) as connection:
         connection.execute("CREATE TABLE public.tool_config (mine text)")
     log.observe("tool_config/acme", {"rate_limit": 5})
@@ -201,7 +199,7 @@ def test_a_table_of_somebody_elses_is_not_touched(
     assert keep("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(1,)]
 
 
-def test_odd_schemas_and_types(log: Log, keep: Callable[..., list[Any]]) -> None:
+def test_unusual_schemas_and_types(log: Log, keep: Callable[..., list[Any]]) -> None:
     log.register(made({"a": "int"}, "refold_position"))
     log.register(made({"a": "int"}, LONG))
     log.observe("refold_position/1", {"a": 1})
@@ -216,9 +214,7 @@ def test_odd_schemas_and_types(log: Log, keep: Callable[..., list[Any]]) -> None
     assert len({table_name(LONG), table_name(f"{LONG}x"), table_name("refold_position")}) == 3
 
 
-def test_a_user_without_rights_is_told_which(
-    log: Log, keep: Callable[..., list[Any]], postgres_database: Database
-) -> None:
+def test_missing_rights_are_named(log: Log, keep: Callable[..., list[Any]], postgres_database: Database) -> None:
     log.observe("tool_config/acme", {"rate_limit": 5})
     with postgres_database.admin() as admin:
         admin.execute(f'ALTER DATABASE "{postgres_database.name}" OWNER TO admin')
@@ -227,7 +223,7 @@ def test_a_user_without_rights_is_told_which(
 
 
 @pytest.mark.parametrize("state", ["53100", "53300", "57P03", "25006", "40001"])
-def test_what_passes_is_waited_for(
+def test_transient_failure_is_awaited(
     log: Log, keep: Callable[..., list[Any]], postgres_database: Database, state: str
 ) -> None:
     """A full disk among them: what the server raises is raised by a trigger here."""

@@ -25,7 +25,7 @@ def shown(tmp_path: Path) -> Path:
     return page
 
 
-def test_it_says_what_is_so(shown: Path, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sinks_page_is_true(shown: Path, postgres_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_conversation(tmp_path)
     database = Database(postgres_server, "agents")
     try:

@@ -15,7 +15,7 @@ HEAPS = """
 import ctypes, os, re, tempfile, threading
 from refold.streams import runtime
 
-runtime.keep_little()
+runtime.limit_freed_memory()
 together = threading.Barrier(8)
 
 def take():
@@ -48,7 +48,7 @@ every = [bytes(1_000) for _ in range(200_000)]
 left = every[::50]
 del every
 before = resident_kb()
-runtime.give_back()
+runtime.release_freed_memory()
 print(before - resident_kb())
 """
 
@@ -69,9 +69,9 @@ def test_threads_share_two_heaps() -> None:
 @pytest.mark.parametrize(
     "setting", [{"MALLOC_ARENA_MAX": "5"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=5"}], ids=min
 )
-def test_who_sets_the_number_of_heaps_is_heard(setting: dict[str, str]) -> None:
+def test_users_number_of_heaps_is_respected(setting: dict[str, str]) -> None:
     assert said_by(HEAPS, **setting) > 2
 
 
-def test_pages_in_the_middle_of_a_heap_are_given_back() -> None:
+def test_free_pages_in_the_middle_of_a_heap_are_released() -> None:
     assert said_by(HOLES) > 100_000

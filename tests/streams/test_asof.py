@@ -148,7 +148,7 @@ def test_true_at_random_times_under_random_cuts(tmp_path: Path, seed: int, regim
 
 
 @pytest.mark.parametrize(("retract_chance", "unknown_chance"), [(0.0, 0.0), (0.6, 1.0), (0.02, 0.1), (0.2, 0.1)])
-def test_true_at_folds_late_ones_onto_a_checkpoint(
+def test_true_at_folds_late_observations_onto_a_checkpoint(
     tmp_path: Path, seed: int, retract_chance: float, unknown_chance: float, used: Used
 ) -> None:
     """Without in-order fields, without clears, and if no existing observation is retracted (but perhaps with
@@ -224,9 +224,7 @@ def test_each_cut_is_folded_by_its_own_definitions(tmp_path: Path, seed: int, re
         assert log.verify().mismatches == []
 
 
-def test_a_log_that_keeps_neither_arrivals_nor_checkpoints(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_without_arrivals_and_checkpoints(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The port's generic methods, which every log has, return the same as the fast ones."""
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
@@ -249,7 +247,7 @@ def test_a_log_that_keeps_neither_arrivals_nor_checkpoints(
             assert_true(log, cut_at(log, end).until(time), every[:end], DEFINITION)
 
 
-def test_what_a_custom_reducer_fails_on_may_be_hidden_by_a_clear(tmp_path: Path, used: Used) -> None:
+def test_assertion_that_fails_a_custom_reducer_may_be_hidden_by_a_clear(tmp_path: Path, used: Used) -> None:
     def cleared(number: int) -> Observation:
         return said(A, number)._replace(patch={}, cleared=("start",))
 
@@ -293,7 +291,7 @@ class Kept(Damaged):
             assert_true(self.log, cut_at(self.log, end).until(time), self.every[:end], DEFINITION)
 
 
-def test_a_flipped_bit_is_named_and_no_state_is_wrong(tmp_path: Path, seed: int) -> None:
+def test_flipped_bit_is_named_and_no_state_is_wrong(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
         kept = Kept(log, seed)
@@ -311,7 +309,7 @@ def test_a_flipped_bit_is_named_and_no_state_is_wrong(tmp_path: Path, seed: int)
         assert kept.found_wrong() == expected
 
 
-def test_without_checkpoints_all_is_folded_from_nothing(tmp_path: Path, seed: int) -> None:
+def test_everything_is_folded_from_nothing_without_checkpoints(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         kept = Kept(log, seed)
         for key, _ in kept.checkpoints:
@@ -320,7 +318,7 @@ def test_without_checkpoints_all_is_folded_from_nothing(tmp_path: Path, seed: in
         assert kept.found_wrong() == []
 
 
-def test_a_checkpoint_in_anothers_place_is_named_and_not_used(tmp_path: Path, seed: int) -> None:
+def test_checkpoint_of_another_entity_is_named_and_not_used(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         kept = Kept(log, seed)
         (first, value), (second, _) = kept.checkpoints[1], kept.checkpoints[3]
@@ -401,7 +399,7 @@ def test_checkpoints_of_a_growing_state_take_a_bounded_part_of_the_log() -> None
     assert [version for version in range(100) if is_due(version, 0)] == list(range(FIRST, 100, STEP))
 
 
-def test_a_union_that_grows_is_still_answered_from_checkpoints(tmp_path: Path, used: Used) -> None:
+def test_growing_union_is_still_answered_from_checkpoints(tmp_path: Path, used: Used) -> None:
     every = [said(A, number, tags=[f"{number:0100d}"]) for number in range(400)]
     with open_log(tmp_path) as log:
         for done in range(0, len(every), 10):
@@ -414,7 +412,7 @@ def test_a_union_that_grows_is_still_answered_from_checkpoints(tmp_path: Path, u
         assert (len(used.offsets), used.from_nothing) == (1, 0)
 
 
-def test_a_state_names_its_holders_without_reading_the_history(tmp_path: Path, seed: int) -> None:
+def test_state_names_its_holders_without_reading_the_history(tmp_path: Path, seed: int) -> None:
     clock = FileClock(tmp_path / "clock")
     with open_log(tmp_path) as log:
         recorded: dict[str, int] = {}
@@ -440,7 +438,7 @@ def test_a_state_names_its_holders_without_reading_the_history(tmp_path: Path, s
         assert "history" not in vars(view)
 
 
-def test_what_was_observed_later_takes_no_part_in_conflicts_and_sums(tmp_path: Path) -> None:
+def test_later_observations_do_not_affect_conflicts_and_sums(tmp_path: Path) -> None:
     def by(agent: str, number: int, **patch: Any) -> Observation:
         return said(A, number, **patch)._replace(source=Source(agent, "run", seq=number))
 
@@ -455,7 +453,7 @@ def test_what_was_observed_later_takes_no_part_in_conflicts_and_sums(tmp_path: P
 
 
 @pytest.mark.parametrize(("field", "total"), [("last", 0), ("attrs", 0), ("start", 1)])
-def test_one_agent_only_conflicts_with_what_came_first(tmp_path: Path, field: str, total: int) -> None:
+def test_one_agent_conflicts_only_with_what_came_first(tmp_path: Path, field: str, total: int) -> None:
     values: dict[str, list[Any]] = {"last": [1, 2], "attrs": [{"k": "x"}, {"k": "y"}], "start": ["x", "y"]}
     with open_log(tmp_path) as log:
         take(log, [said(A, number, **{field: value}) for number, value in enumerate(values[field])])

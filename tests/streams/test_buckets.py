@@ -17,7 +17,7 @@ def pieces(view: View) -> list[Piece]:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_changed_in_part_they_are_what_they_are_when_set(seed: int, number: int) -> None:
+def test_partly_changed_buckets_equal_newly_set_ones(seed: int, number: int) -> None:
     """Entities that share buckets, and a table that is replaced as a whole now and then."""
     rng = random.Random(seed + number)
     table = Table(rng, 300, partitions=512)
@@ -43,7 +43,7 @@ def test_changed_in_part_they_are_what_they_are_when_set(seed: int, number: int)
         before = view.packed
 
 
-def test_past_the_bound_only_digests_are_kept(seed: int) -> None:
+def test_only_digests_are_kept_past_the_bound(seed: int) -> None:
     table = Table(random.Random(seed), 100)
     table.change_up_to(1_000)
     small, large = Buckets(1_000), Buckets(1 << 30)

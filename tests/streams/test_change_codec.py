@@ -59,7 +59,7 @@ def as_written(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_change_is_read_back_as_it_was(seed: int) -> None:
+def test_change_round_trips(seed: int) -> None:
     codec = ChangeCodec(VERSION)
     steps = steps_of(seed)
     assert len({mutation.field for step in steps for mutation in step.mutations}) > 5
@@ -76,7 +76,7 @@ def test_a_change_is_read_back_as_it_was(seed: int) -> None:
             assert body.read() == b""
 
 
-def test_what_is_no_change_is_refused_wherever_it_ends() -> None:
+def test_invalid_change_is_refused_wherever_it_ends() -> None:
     codec = ChangeCodec(VERSION)
     data = codec.encode(Change("t/1", bytes(32), 0, 2, None, HASHES[1], 9, False, steps_of(1)[:2]))
     for end in range(FRAME_BYTES, len(data)):
@@ -87,7 +87,7 @@ def test_what_is_no_change_is_refused_wherever_it_ends() -> None:
             codec.decode(data + more)
 
 
-def test_another_writers_blocks_are_read_by_the_schema() -> None:
+def test_blocks_of_another_writer_are_read_by_the_schema() -> None:
     """A block may contain its size in bytes; no change written by refold does."""
     codec = ChangeCodec(VERSION)
     for steps in (steps_of(2), steps_of(3)):

@@ -46,7 +46,7 @@ def preimage(hashes: list[tuple[bytes, bytes]]) -> bytes:
 
 
 @given(TABLES)
-def test_what_is_written_is_read(table: Table) -> None:
+def test_chunk_round_trips(table: Table) -> None:
     chunks = [Chunk(data, "here") for data in written(groups_of(table))]
     assert [group for chunk in chunks for group in chunk.groups()] == groups_of(table)
     assert sum(map(len, chunks)) == len(table)
@@ -70,7 +70,7 @@ def test_hashes_are_written_without_bodies(table: Table) -> None:
     assert found == hashes_of(table)
 
 
-def test_a_place_is_never_divided_and_a_full_chunk_is_given(seed: int) -> None:
+def test_place_is_never_split_and_a_full_chunk_is_returned(seed: int) -> None:
     rng = random.Random(seed)
     table: Table = {}
     for number in range(400):
@@ -87,7 +87,7 @@ def test_a_place_is_never_divided_and_a_full_chunk_is_given(seed: int) -> None:
     assert list(Chunk(alone, "here").groups()) == [(7, large)]
 
 
-def test_what_is_written_is_a_function_of_the_groups(seed: int) -> None:
+def test_bytes_are_a_function_of_the_groups(seed: int) -> None:
     rng = random.Random(seed)
     table = {f"t/{number}": (bytes(32), encoded("t", 1, bytes(32), rng.randbytes(99))) for number in range(2000)}
     shuffled = list(table.items())
@@ -105,7 +105,7 @@ def chunk_of(seed: int) -> bytes:
     return data
 
 
-def test_every_truncation_and_every_turned_bit_is_an_error(seed: int) -> None:
+def test_every_truncation_and_every_flipped_bit_is_an_error(seed: int) -> None:
     data = chunk_of(seed)
     for size in range(len(data)):
         with pytest.raises(CorruptionError, match="here"):
@@ -120,12 +120,12 @@ def test_every_truncation_and_every_turned_bit_is_an_error(seed: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_other_bytes_under_a_right_checksum_are_an_error(body: bytes) -> None:
+def test_other_bytes_under_a_valid_checksum_are_an_error(body: bytes) -> None:
     with pytest.raises(CorruptionError, match="here"):
         Chunk(sealed(body), "here")
 
 
-def test_heads_that_lie_are_an_error(seed: int) -> None:
+def test_false_headers_are_an_error(seed: int) -> None:
     """With a correct checksum, a wrong format or length is detected before any look-up."""
     body = unsealed(chunk_of(seed), "it")
     for at in range(13):

@@ -18,7 +18,7 @@ MIDNIGHT = dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
 NEWER = defined(document(more={"type": "long", "refold.reducer": "latest"}))
 
 
-def test_what_is_observed_is_there_with_its_source_and_time(tmp_path: Path) -> None:
+def test_observation_is_readable_with_its_source_and_time(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         ids = [
             log.observe(A, {"last": 1}),
@@ -48,7 +48,7 @@ def test_what_is_observed_is_there_with_its_source_and_time(tmp_path: Path) -> N
         assert log.state(A).fields["last"] == 1  # of two at one time the greater agent's
 
 
-def test_a_refused_observation_uses_no_seq_and_leaves_nothing(tmp_path: Path) -> None:
+def test_refused_observation_uses_no_seq_and_leaves_nothing(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         for entity, patch in ((A, {"last": "x"}), (A, {"none": 1}), (A, {}), (f"{A}\n", {"last": 1})):
             with pytest.raises(ValidationError):
@@ -64,7 +64,7 @@ def test_a_refused_observation_uses_no_seq_and_leaves_nothing(tmp_path: Path) ->
         assert [each.seen.observation.source.seq for each in log.state(A).history] == [0]
 
 
-def test_some_entities_are_read_together_as_each_by_itself(tmp_path: Path) -> None:
+def test_batch_read_equals_single_reads(tmp_path: Path) -> None:
     with open_log(tmp_path, partitions=8) as log:
         names = [f"{A}-{number}" for number in range(20)]
         for number, name in enumerate(names):
@@ -82,7 +82,7 @@ def test_some_entities_are_read_together_as_each_by_itself(tmp_path: Path) -> No
             }
 
 
-def test_a_process_that_is_behind_does_not_bring_an_older_definition_back(tmp_path: Path) -> None:
+def test_outdated_process_does_not_restore_an_older_definition(tmp_path: Path) -> None:
     """Another process registered a newer version of a type after this one opened the log with the older file."""
     with open_log(tmp_path) as first, open_log(tmp_path, types=(THING,)) as second:
         take(first, [said(A, 0, more=7)], NEWER)
@@ -93,7 +93,7 @@ def test_a_process_that_is_behind_does_not_bring_an_older_definition_back(tmp_pa
         assert first.state(A).fields == {"last": 3, "more": 7}
 
 
-def test_ones_own_type_file_is_registered_once_more_by_nobody(tmp_path: Path) -> None:
+def test_users_type_file_is_registered_only_once(tmp_path: Path) -> None:
     with open_log(tmp_path) as first, open_log(tmp_path) as second:
         for number, log in enumerate((first, second, first, second)):
             log.observe(A, {"last": number})
@@ -102,7 +102,7 @@ def test_ones_own_type_file_is_registered_once_more_by_nobody(tmp_path: Path) ->
         assert len(second.port.registry) == 1
 
 
-def test_a_log_is_closed_whatever_ends_its_block(tmp_path: Path) -> None:
+def test_log_is_closed_however_its_block_ends(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="mine"), open_log(tmp_path) as log:  # noqa: PT012  # the block is what is tested
         log.observe(A, {"last": 1})
         raise KeyError("mine")
@@ -114,7 +114,7 @@ def test_a_log_is_closed_whatever_ends_its_block(tmp_path: Path) -> None:
         assert again.state(A).version == 1
 
 
-def test_a_reader_answers_and_does_not_write(tmp_path: Path) -> None:
+def test_reader_answers_and_does_not_write(tmp_path: Path) -> None:
     with open_log(tmp_path) as log, open_log(tmp_path, read_only=True) as reader:
         for number in range(3):
             take(log, [said(A, number)])
@@ -133,7 +133,7 @@ def test_a_reader_answers_and_does_not_write(tmp_path: Path) -> None:
         open_log(tmp_path / "none", read_only=True)
 
 
-def test_what_waits_for_an_owner_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_an_owner_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an explicit flush, pending observations are bounded in number and in bytes until they are durable."""
     monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_RECORDS", 2_000)
     monkeypatch.setattr("refold.streams.log.file.outbox.KEPT_BYTES", 5_000_000)

@@ -11,7 +11,7 @@ from refold.streams.snapshots.seal import Sealer
 from refold_tests.sealing import MemoryStore, Table
 
 
-def test_the_cold_spans_of_one_month_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_spans_of_one_month_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
     monkeypatch.setattr("refold_tests.sealing.MONTH_MICROS", 1)
     table, store = Table(random.Random(1), 1), MemoryStore()

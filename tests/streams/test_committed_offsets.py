@@ -17,7 +17,7 @@ FOLDERS = ("avro", "reducers", "streams", "agents", "sinks", "explorer")
 ASKS = re.compile(r"list_consumer_group_offsets|(?:consumer|reader|member)\.committed\(", re.IGNORECASE)
 
 
-def test_one_module_asks_for_committed_offsets() -> None:
+def test_one_module_requests_committed_offsets() -> None:
     asking = {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
@@ -41,7 +41,7 @@ def member(broker: Broker) -> Consumer:
     return Consumer(settings)
 
 
-def test_offsets_with_what_was_committed_beside_them(broker: Broker, topic: str) -> None:
+def test_offsets_with_their_commit_metadata(broker: Broker, topic: str) -> None:
     with asking(broker, topic) as committed:
         assert committed.ask([0, 1], TIMEOUT_S) == dict.fromkeys((0, 1), CommittedOffset(None, ""))
         consumer = member(broker)
@@ -55,7 +55,7 @@ def test_offsets_with_what_was_committed_beside_them(broker: Broker, topic: str)
         }
 
 
-def test_stable_ones_wait_for_a_transaction_and_others_do_not(broker: Broker, topic: str) -> None:
+def test_stable_offsets_wait_for_a_transaction_and_others_do_not(broker: Broker, topic: str) -> None:
     consumer = member(broker)
     consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": broker.prefix})
@@ -71,7 +71,7 @@ def test_stable_ones_wait_for_a_transaction_and_others_do_not(broker: Broker, to
     consumer.close()
 
 
-def test_without_a_broker_it_ends_in_time() -> None:
+def test_request_without_a_broker_ends_in_time() -> None:
     begun_s = time.monotonic()
     with CommittedOffsets(Clients({"bootstrap.servers": "127.0.0.1:1"}, "x"), "x", "x", stable=False) as committed:
         with pytest.raises(KafkaException):

@@ -141,7 +141,7 @@ def check_difference(log: Log, drawn: Drawn) -> None:
 
 
 @given(drawn(histories()))
-def test_a_difference_is_that_of_the_reference(drawn: Drawn) -> None:
+def test_difference_matches_the_reference(drawn: Drawn) -> None:
     with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
         check_difference(log, drawn)
 
@@ -191,7 +191,7 @@ def check_conflicts(log: Log, drawn: Drawn) -> None:
 
 
 @given(drawn(DISPUTES))
-def test_conflicts_are_those_of_the_reference_at_any_cut(drawn: Drawn) -> None:
+def test_conflicts_match_the_reference_at_any_cut(drawn: Drawn) -> None:
     with tempfile.TemporaryDirectory() as folder, open_log(Path(folder)) as log:
         check_conflicts(log, drawn)
 
@@ -213,7 +213,7 @@ def on_kafka(kafka: SharedKafka, prefix: str) -> Iterator[Log]:
         pytest.param(check_conflicts, DISPUTES, id="conflicts"),
     ],
 )
-def test_so_are_those_of_a_log_on_kafka(
+def test_conflicts_of_a_log_on_kafka_match_the_reference(
     kafka: SharedKafka,
     prefix: str,
     check: Callable[[Log, Drawn], None],
@@ -234,5 +234,5 @@ def test_so_are_those_of_a_log_on_kafka(
     assert next(numbers) >= examples
 
 
-def test_the_reference_knows_every_field() -> None:
+def test_reference_covers_every_field() -> None:
     assert all(reference_definition(each).keys() == EVERYTHING.keys() for each in ANEW)

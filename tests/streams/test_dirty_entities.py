@@ -7,13 +7,13 @@ import random
 import pytest
 
 from refold.streams.snapshots import dirty_entities
-from refold.streams.snapshots.dirty_entities import PRESSING_BYTES, DirtyEntities
+from refold.streams.snapshots.dirty_entities import URGENT_BYTES, DirtyEntities
 
 STATE_BYTES = 8
 PARTITIONS = 3
 
 
-def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_returned_whole_or_not_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entity once, with the state after its last record, or without a state."""
     monkeypatch.setattr(dirty_entities, "NAMES_MAX", 150)
     rng = random.Random(seed)
@@ -31,7 +31,7 @@ def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.Monke
         if rng.random() < 0.02:  # another process folded these
             begun[partition] = end
         else:
-            told.tell(partition, start, end, records[start:end])
+            told.add(partition, start, end, records[start:end])
         if rng.random() < 0.2:
             assert told.between(partition, sealed[partition], end + 1) is None
             assert told.between(partition, sealed[partition], end) is None, "what was asked for is let go"
@@ -51,81 +51,81 @@ def test_all_of_a_range_is_given_or_nothing(seed: int, monkeypatch: pytest.Monke
     assert all(met.values()), met
 
 
-def test_what_is_told_later_is_not_of_the_moment() -> None:
+def test_later_entries_do_not_belong_to_the_moment() -> None:
     told = DirtyEntities(1_000)
-    told.tell(0, 0, 2, [(b"t/x", b"first")])
-    told.tell(0, 2, 3, [(b"t/x", b"later"), (b"t/y", b"new")])
+    told.add(0, 0, 2, [(b"t/x", b"first")])
+    told.add(0, 2, 3, [(b"t/x", b"later"), (b"t/y", b"new")])
     assert told.between(0, 0, 2) == {b"t/x": b"first"}
     assert told.between(0, 2, 3) == {b"t/x": b"later", b"t/y": b"new"}
 
 
-def test_partitions_are_told_apart() -> None:
+def test_partitions_are_separate() -> None:
     told = DirtyEntities(1_000)
-    told.tell(0, 0, 2, [(b"t/x", b"0")])
-    told.tell(1, 0, 2, [(b"t/y", b"1")])
+    told.add(0, 0, 2, [(b"t/x", b"0")])
+    told.add(1, 0, 2, [(b"t/y", b"1")])
     told.end(1)
     assert told.between(1, 0, 2) is None
     assert told.between(0, 0, 2) == {b"t/x": b"0"}
 
 
-def test_it_presses_when_states_would_be_forgotten_before_they_are_asked_for() -> None:
+def test_sealing_becomes_urgent_before_states_would_be_dropped() -> None:
     told = DirtyEntities(100)
     for number in range(8):
-        assert not told.is_pressing(0)
-        told.tell(number % 2, number, number + 2, [(b"t/%d" % number, bytes(10))])
-    assert told.is_pressing(0), "what is kept of all partitions counts"
+        assert not told.is_urgent(0)
+        told.add(number % 2, number, number + 2, [(b"t/%d" % number, bytes(10))])
+    assert told.is_urgent(0), "what is kept of all partitions counts"
     assert all((told.between(0, 0, 8) or {b"": b""}).values()), "none is gone yet"
-    assert not told.is_pressing(0)
+    assert not told.is_urgent(0)
     told.end(1)
     for number in range(8):
-        assert not told.is_pressing(0)
-        told.tell(1, number, number + 1, [(b"t/%d" % number, bytes(10))])
-    assert told.is_pressing(0)
+        assert not told.is_urgent(0)
+        told.add(1, number, number + 1, [(b"t/%d" % number, bytes(10))])
+    assert told.is_urgent(0)
 
 
-def test_a_partition_of_which_much_was_told_presses_by_itself() -> None:
+def test_partition_with_many_entries_becomes_urgent_alone() -> None:
     told = DirtyEntities()
-    told.tell(1, 0, 1, [(b"t/x", bytes(PRESSING_BYTES))])
-    assert not told.is_pressing(1)
-    told.tell(1, 1, 2, [(b"t/y", b"1")])
-    assert [told.is_pressing(partition) for partition in range(3)] == [False, True, False]
+    told.add(1, 0, 1, [(b"t/x", bytes(URGENT_BYTES))])
+    assert not told.is_urgent(1)
+    told.add(1, 1, 2, [(b"t/y", b"1")])
+    assert [told.is_urgent(partition) for partition in range(3)] == [False, True, False]
     told.between(1, 0, 2)
-    assert not told.is_pressing(1)
+    assert not told.is_urgent(1)
 
 
-def test_what_is_let_go_because_records_are_missing_does_not_press() -> None:
+def test_entries_dropped_for_missing_records_are_not_urgent() -> None:
     told = DirtyEntities(100)
-    told.tell(0, 0, 1, [(b"t/x", bytes(80))])
-    told.tell(0, 5, 6, [(b"t/y", bytes(10))])
-    assert not told.is_pressing(0)
+    told.add(0, 0, 1, [(b"t/x", bytes(80))])
+    told.add(0, 5, 6, [(b"t/y", bytes(10))])
+    assert not told.is_urgent(0)
 
 
-def test_what_an_epoch_was_sealed_past_is_let_go() -> None:
+def test_entries_below_a_sealed_epoch_are_dropped() -> None:
     told = DirtyEntities(100)
-    told.tell(0, 0, 5, [(b"t/x", bytes(80))])
-    told.tell(0, 5, 6, [(b"t/y", b"1")])
+    told.add(0, 0, 5, [(b"t/x", bytes(80))])
+    told.add(0, 5, 6, [(b"t/y", b"1")])
     told.sealed(0, 5)
-    assert not told.is_pressing(0)
+    assert not told.is_urgent(0)
     assert told.between(0, 5, 6) == {b"t/y": b"1"}
 
 
-def test_who_has_most_pays_for_what_is_too_much() -> None:
+def test_largest_partition_is_evicted_first() -> None:
     """A partition that is never queried does not use the memory of those that are folded."""
     told = DirtyEntities(100)
-    told.tell(0, 0, 1, [(b"t/a", bytes(50))])
-    told.tell(0, 1, 2, [(b"t/b", bytes(40))])
+    told.add(0, 0, 1, [(b"t/a", bytes(50))])
+    told.add(0, 1, 2, [(b"t/b", bytes(40))])
     for number in range(4):
-        told.tell(1, number, number + 1, [(b"t/%d" % number, bytes(12))])
+        told.add(1, number, number + 1, [(b"t/%d" % number, bytes(12))])
     assert all((told.between(1, 0, 4) or {b"": b""}).values())
     assert told.between(0, 0, 2) == {b"t/a": b"", b"t/b": bytes(40)}
 
 
-def test_only_so_much_is_kept() -> None:
+def test_memory_is_bounded() -> None:
     told = DirtyEntities(10)
     for number in range(5):
-        told.tell(0, number, number + 1, [(b"t/x", b"s")] * dirty_entities.NAMES_MAX)
+        told.add(0, number, number + 1, [(b"t/x", b"s")] * dirty_entities.NAMES_MAX)
     assert told.between(0, 0, 4) is None
     assert told.between(0, 4, 5) == {b"t/x": b""}
     assert told.between(0, 5, 5) is None
-    told.tell(0, 5, 6, [(b"t/x", b"s")])
+    told.add(0, 5, 6, [(b"t/x", b"s")])
     assert told.between(0, 5, 6) == {b"t/x": b"s"}

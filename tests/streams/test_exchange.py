@@ -30,8 +30,8 @@ from refold.streams.exchange.atomic_file import whole_file, write_json_lines
 from refold.streams.exchange.container import SCHEMA, write_container
 from refold.streams.exchange.export import RunningExport
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.import_files import Incoming
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_files import IncomingFiles
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake
 from refold_tests.histories import histories, with_offsets
 from refold_tests.reference import reference_hash, reference_root, reference_states
@@ -58,8 +58,8 @@ def taken(url: str, *paths: Path, types: tuple[Path, ...] = ()) -> Intake:
     """Import files into a log."""
     with refold.open(url, types=types) as log:
         mine = {name: log.types[name] for name in log.types if name not in shipped_types()} if types else {}
-        incoming = Incoming(
-            [ExchangeFile(path) for path in paths], Vocabulary(log.port.registry, mine, shipped_types())
+        incoming = IncomingFiles(
+            [ExchangeFile(path) for path in paths], TypeCatalog(log.port.registry, mine, shipped_types())
         )
         count = incoming.check(lambda digest: log.port.blobs.get(digest) is not None)
         found = Intake(log)
@@ -108,7 +108,7 @@ def full(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.avro"])
-def test_every_form_of_observation_comes_back(full: str, tmp_path: Path, name: str) -> None:
+def test_every_form_of_observation_round_trips(full: str, tmp_path: Path, name: str) -> None:
     with refold.open(full, read_only=True) as log:
         assert written(log, tmp_path / name) == 11
     other = f"file:{tmp_path / 'other'}?partitions=2"
@@ -122,7 +122,7 @@ def test_every_form_of_observation_comes_back(full: str, tmp_path: Path, name: s
     assert taken(full, tmp_path / f"again-{name}").new == 0
 
 
-def test_lines_say_where_they_stood_and_hold_every_part(full: str, tmp_path: Path) -> None:
+def test_lines_have_their_position_and_every_part(full: str, tmp_path: Path) -> None:
     with refold.open(full, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
         log_id = log.port.log_id.hex()
@@ -152,7 +152,7 @@ def test_equal_exports_are_equal_bytes(full: str, tmp_path: Path) -> None:
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
 
-def test_a_repeat_is_exported_once(tmp_path: Path) -> None:
+def test_repeat_is_exported_once(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         for _ in range(3):
@@ -163,7 +163,7 @@ def test_a_repeat_is_exported_once(tmp_path: Path) -> None:
         assert written(log, tmp_path / "x.jsonl") == 2
 
 
-def test_an_export_up_to_a_point(full: str, tmp_path: Path) -> None:
+def test_export_up_to_a_point(full: str, tmp_path: Path) -> None:
     with refold.open(full) as log:
         log.mark("then")
         before = ids(full)
@@ -222,7 +222,7 @@ def evolved(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.avro"])
-def test_an_export_carries_the_types_it_needs(evolved: str, tmp_path: Path, name: str) -> None:
+def test_export_carries_the_types_it_needs(evolved: str, tmp_path: Path, name: str) -> None:
     with refold.open(evolved, read_only=True) as log:
         written(log, tmp_path / name)
         carried = [version.definition.fingerprint for version in log.port.registry.versions("everything")]
@@ -238,7 +238,7 @@ def test_an_export_carries_the_types_it_needs(evolved: str, tmp_path: Path, name
         assert [each.definition.fingerprint for each in log.port.registry.versions("everything")] == carried
 
 
-def test_a_log_keeps_its_own_newest_version_of_a_type(evolved: str, tmp_path: Path) -> None:
+def test_log_keeps_its_own_newest_version_of_a_type(evolved: str, tmp_path: Path) -> None:
     with refold.open(evolved, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
     newer = defined(document(extra=v2()["fields"][-1], third={"type": "long", "refold.reducer": "max"}))
@@ -251,7 +251,7 @@ def test_a_log_keeps_its_own_newest_version_of_a_type(evolved: str, tmp_path: Pa
         assert log.state("everything/1").fields == {"last": 1, "extra": "x"}
 
 
-def test_a_log_with_the_first_version_gets_the_second(evolved: str, tmp_path: Path) -> None:
+def test_log_with_the_first_version_gets_the_second(evolved: str, tmp_path: Path) -> None:
     with refold.open(evolved, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
     other = f"file:{tmp_path / 'other'}"
@@ -261,7 +261,7 @@ def test_a_log_with_the_first_version_gets_the_second(evolved: str, tmp_path: Pa
     assert rooted(other) == rooted(evolved)
 
 
-def test_what_cannot_be_registered_is_refused_before_anything_is_written(evolved: str, tmp_path: Path) -> None:
+def test_unregistrable_type_is_refused_before_anything_is_written(evolved: str, tmp_path: Path) -> None:
     with refold.open(evolved, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
     whole = (tmp_path / "x.jsonl").read_text()
@@ -281,14 +281,14 @@ def test_what_cannot_be_registered_is_refused_before_anything_is_written(evolved
 # Contents
 
 
-def test_a_missing_content_is_no_export(full: str, tmp_path: Path) -> None:
+def test_missing_content_refuses_the_export(full: str, tmp_path: Path) -> None:
     [*_, content] = [path for path in (tmp_path / "full" / "blobs").rglob("*") if path.is_file()]
     content.unlink()
     with refold.open(full, read_only=True) as log, pytest.raises(CorruptionError, match=content.name):
         written(log, tmp_path / "x.jsonl")
 
 
-def test_only_contents_that_are_named_are_stored(full: str, tmp_path: Path) -> None:
+def test_only_referenced_contents_are_stored(full: str, tmp_path: Path) -> None:
     with refold.open(full, read_only=True) as log:
         written(log, tmp_path / "x.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
@@ -321,7 +321,7 @@ def test_lines_without_an_id_are_new_observations(tmp_path: Path) -> None:
     assert taken(f"file:{tmp_path / 'log'}", tmp_path / "x.jsonl.gz").new == 1
 
 
-def test_the_users_own_type_is_read_by(tmp_path: Path) -> None:
+def test_users_own_type_is_used_to_read(tmp_path: Path) -> None:
     (tmp_path / "everything.avsc").write_text(json.dumps(document()))
     line = {"entity": "everything/1", "observed_at": 0, "patch": {"last": 5}}
     (tmp_path / "x.jsonl").write_text(json.dumps(line))
@@ -336,7 +336,7 @@ def lines_then_failure() -> Iterator[Mapping[str, Any]]:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_is_there_wholly_or_not_at_all(tmp_path: Path) -> None:
+def test_file_exists_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     with pytest.raises(OSError, match="No space"), whole_file(path) as file:
         write_json_lines(file, lines_then_failure(), zipped=False)
@@ -351,13 +351,13 @@ def test_a_file_is_there_wholly_or_not_at_all(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["x.jsonl"]
 
 
-def test_zipped_lines_are_lines() -> None:
+def test_compressed_lines_are_read() -> None:
     file = io.BytesIO()
     write_json_lines(file, [{"a": "\u00e9"}, {"b": 1}], zipped=True)
     assert gzip.decompress(file.getvalue()).decode() == '{"a":"\u00e9"}\n{"b":1}\n'
 
 
-def test_a_link_travels_whole(tmp_path: Path) -> None:
+def test_link_round_trips_whole(tmp_path: Path) -> None:
     url, other = f"file:{tmp_path / 'log'}", f"file:{tmp_path / 'other'}"
     link = Link("of", "run/r", 1, 2)
     with refold.open(url) as log:

@@ -29,7 +29,7 @@ def origin(tmp_path: Path) -> tuple[str, dict[str, Blob], str]:
 
 
 @pytest.mark.parametrize("form", ["x.jsonl", "x.avro", "x.jsonl.gz", "x.archive"])
-def test_an_expired_content_is_told_from_a_missing_one(
+def test_expired_content_is_distinguished_from_a_missing_one(
     form: str, origin: tuple[str, dict[str, Blob], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, blobs, root = origin
@@ -56,9 +56,7 @@ def test_an_expired_content_is_told_from_a_missing_one(
     assert "is not in the store" in capsys.readouterr().err
 
 
-def test_what_is_imported_again_with_its_content_has_it_again(
-    origin: tuple[str, dict[str, Blob], str], tmp_path: Path
-) -> None:
+def test_expired_content_is_restored_by_importing_it(origin: tuple[str, dict[str, Blob], str], tmp_path: Path) -> None:
     url, blobs, _ = origin
     with refold.open(url) as log:
         log.observe("document/other", {"fields": {"text": LARGE["gone"]}})

@@ -74,7 +74,7 @@ def echo(op: str, payload: object) -> object:
 # Questions and answers
 
 
-def test_questions_are_answered(path: Path) -> None:
+def test_requests_are_answered(path: Path) -> None:
     payload = {"text": "ä", "bytes": b"\x00", "list": [1, -1, 2**63, 1.5, None, True], "none": None}
     with serve(path, echo), Client(path, PATIENCE_S) as client:
         assert client.call("first", payload) == ["first", payload]
@@ -101,7 +101,7 @@ def test_threads_share_a_client_and_clients_share_an_owner(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(framing._CLASSES))
-def test_every_error_travels(path: Path, kind: str) -> None:
+def test_every_error_is_transferred(path: Path, kind: str) -> None:
     arguments = {"ValidationError": ("patch.a", "must be an int", {1}), "DamagedRecord": ("why", "observations", 1, 7)}
     made = getattr(errors, kind)(*arguments.get(kind, ("why",)))
 
@@ -118,7 +118,7 @@ def test_every_error_travels(path: Path, kind: str) -> None:
                 assert "why" in str(made)
 
 
-def test_the_parts_of_a_validation_error_travel(path: Path) -> None:
+def test_parts_of_a_validation_error_are_transferred(path: Path) -> None:
     def fail(op: str, payload: object) -> object:
         raise ValidationError("patch.rate", "must be an int", payload)
 
@@ -132,7 +132,7 @@ def test_the_parts_of_a_validation_error_travel(path: Path) -> None:
     assert str(caught.value) == str(ValidationError("patch.rate", "must be an int", "fifty"))
 
 
-def test_a_subclass_travels_as_the_class_that_is_known(path: Path) -> None:
+def test_subclass_is_transferred_as_its_known_base_class(path: Path) -> None:
     class Nearer(NotAnswerable):
         pass
 
@@ -148,7 +148,7 @@ def test_a_subclass_travels_as_the_class_that_is_known(path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [KeyError("lost"), RuntimeError("broken")])
-def test_a_fault_of_the_owner_is_said_and_it_serves_on(path: Path, made: Exception) -> None:
+def test_defect_of_the_owner_is_reported_and_it_keeps_serving(path: Path, made: Exception) -> None:
     def fail(op: str, payload: object) -> object:
         if op == "fail":
             raise made
@@ -187,7 +187,7 @@ def test_messages_are_bounded_on_both_sides(path: Path, monkeypatch: pytest.Monk
         struct.pack(">I", 6) + cbor2.dumps(["op", 1, 2]),
     ],
 )
-def test_what_is_no_question_is_refused_and_the_owner_serves_on(path: Path, sent: bytes) -> None:
+def test_invalid_request_is_refused_and_the_owner_keeps_serving(path: Path, sent: bytes) -> None:
     with serve(path, echo):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(path / "owner.sock"))
@@ -198,7 +198,7 @@ def test_what_is_no_question_is_refused_and_the_owner_serves_on(path: Path, sent
             assert client.call("x", 1) == ["x", 1]
 
 
-def test_an_answer_that_is_none_is_an_error() -> None:
+def test_invalid_response_is_an_error() -> None:
     for odd in (None, 7, [2, "x"], [1, "SystemExit", ["x"]], [1, "InputError", "x"]):
         with pytest.raises(StorageError, match="invalid answer"):
             framing.result_of(odd)
@@ -252,7 +252,7 @@ def test_only_the_user_may_connect(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
-def test_another_user_is_turned_away_even_with_the_file_open_to_all(path: Path, child: Callable[..., Child]) -> None:
+def test_another_user_is_rejected_even_with_a_world_writable_socket(path: Path, child: Callable[..., Child]) -> None:
     code = """
 import os, socket, sys
 raw = socket.socket(socket.AF_UNIX)
@@ -270,7 +270,7 @@ print(raw.recv(1), flush=True)
         assert child(connect, path / "owner.sock").line() in ("b''", "")
 
 
-def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_too_long_for_a_socket_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120) / "log"
     Database.create(long).close()
     (tmp_path / "t").mkdir()
@@ -288,7 +288,7 @@ def test_a_path_too_long_for_a_socket_still_works(tmp_path: Path, monkeypatch: p
         assert not (long / "owner.sock").is_symlink()
 
 
-def test_a_short_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_folder_writable_by_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 120) / "log"
     Database.create(long).close()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -301,7 +301,7 @@ def test_a_short_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeyp
 # The end of a server
 
 
-def test_stop_is_certain(path: Path) -> None:
+def test_stop_always_completes(path: Path) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def slow(op: str, payload: object) -> object:
@@ -349,13 +349,13 @@ def test_stop_does_not_wait_for_idle_or_greedy_clients(path: Path) -> None:
 # Owners that end
 
 
-def test_nobody_listens(path: Path, tmp_path: Path) -> None:
+def test_missing_listener_is_reported(path: Path, tmp_path: Path) -> None:
     for place in (path, tmp_path / "nothing"):
         with Client(place, PATIENCE_S) as client, pytest.raises(OwnerGone):
             client.call("x", None)
 
 
-def test_a_killed_owner_is_gone_and_the_lock_is_taken_over(path: Path, child: Callable[..., Child]) -> None:
+def test_lock_of_a_killed_owner_is_taken_over(path: Path, child: Callable[..., Child]) -> None:
     owner = child(OWNER, path)
     assert owner.line() == "serving"
     with Client(path, PATIENCE_S) as client:
@@ -385,7 +385,9 @@ def test_a_killed_owner_is_gone_and_the_lock_is_taken_over(path: Path, child: Ca
 
 
 @pytest.mark.faults
-def test_what_a_killed_owner_acknowledged_is_there(path: Path, child: Callable[..., Child], fault_rounds: int) -> None:
+def test_acknowledged_writes_of_a_killed_owner_exist(
+    path: Path, child: Callable[..., Child], fault_rounds: int
+) -> None:
     acknowledged = []
     for turn in range(min(fault_rounds, 10)):
         owner = child(OWNER, path)
@@ -408,7 +410,7 @@ def test_what_a_killed_owner_acknowledged_is_there(path: Path, child: Callable[.
         assert set(acknowledged) <= {key for key, _ in log.scan("observations")}
 
 
-def test_a_stopped_owner_is_silent(path: Path, child: Callable[..., Child]) -> None:
+def test_stopped_owner_is_reported_as_silent(path: Path, child: Callable[..., Child]) -> None:
     owner = child(OWNER, path)
     assert owner.line() == "serving"
     with Client(path, 0.3) as known, Client(path, 0.3) as new:
@@ -430,7 +432,7 @@ def test_a_stopped_owner_is_silent(path: Path, child: Callable[..., Child]) -> N
 
 
 @pytest.mark.parametrize("sent", [struct.pack(">I", 2**32 - 1), struct.pack(">I", 3) + b"\xff\xff\xff"])
-def test_an_answer_that_is_no_message_is_no_refusal_of_the_question(path: Path, sent: bytes) -> None:
+def test_garbled_response_does_not_raise_an_input_error(path: Path, sent: bytes) -> None:
     """An InputError would blame the request, and drop it."""
     with socket.socket(socket.AF_UNIX) as listener, Client(path, PATIENCE_S) as client:
         listener.bind(str(path / "owner.sock"))
@@ -450,7 +452,7 @@ def test_an_answer_that_is_no_message_is_no_refusal_of_the_question(path: Path, 
         thread.join()
 
 
-def test_an_owner_that_trickles_is_silent_in_time(path: Path) -> None:
+def test_trickling_owner_times_out(path: Path) -> None:
     place = path / "owner.sock"
     with socket.socket(socket.AF_UNIX) as listener, Client(path, 0.3) as client:
         listener.bind(str(place))

@@ -15,7 +15,7 @@ from refold.streams.snapshots import closed_entities, seal
 from refold.streams.snapshots.garbage import GRACE_MS
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
-from refold.streams.snapshots.store import Pin, Tomb
+from refold.streams.snapshots.store import Pin, Tombstone
 from refold_tests.opening import PARTITIONS
 from refold_tests.world import World, offsets
 
@@ -31,7 +31,7 @@ def world_of(rng: random.Random, database: Database) -> World:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_what_is_kept_can_be_read_and_nothing_else_stays(
+def test_kept_epochs_are_readable_and_nothing_else_stays(
     database: Database, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed + number)
@@ -53,11 +53,11 @@ def test_what_is_kept_can_be_read_and_nothing_else_stays(
     world.now_ms += GRACE_MS
     world.collect()
     world.assert_readable()
-    assert list(world.store.tombs()) == []
+    assert list(world.store.tombstones()) == []
     assert all(len(world.store.epochs(each)) <= 2 + len(world.pinned) for each in range(PARTITIONS))
 
 
-def test_what_becomes_slower_is_told_as_it_is(database: Database, seed: int) -> None:
+def test_slower_rebuilds_are_predicted_correctly(database: Database, seed: int) -> None:
     rng = random.Random(seed)
     told = 0
     for _ in range(5):
@@ -79,8 +79,8 @@ def test_what_becomes_slower_is_told_as_it_is(database: Database, seed: int) -> 
                 more[stretch] = max(more[stretch], began - begins)
                 assert report.slower[stretches.index(stretch)].begins_at == begins
         assert [each.more_records for each in report.slower] == list(more.values())
-        for each in [Tomb(epoch, 0, b"") for epoch in world.store.epochs(0)]:  # for the next round
-            world.store.bury(each)
+        for each in [Tombstone(epoch, 0, b"") for epoch in world.store.epochs(0)]:  # for the next round
+            world.store.add_tombstone(each)
     assert told
 
 
@@ -89,7 +89,7 @@ def begin(epochs: Sequence[Epoch], offset: int) -> int:
     return max((each.offset for each in epochs if each.offset <= offset), default=0)
 
 
-def test_a_damaged_manifest_keeps_its_partition_until_it_is_given_up(database: Database, seed: int) -> None:
+def test_damaged_manifest_keeps_its_partition_until_abandoned(database: Database, seed: int) -> None:
     world = world_of(random.Random(seed), database)
     for _ in range(6):
         for table in world.tables:
@@ -147,7 +147,7 @@ class Ending:
         Database.write(self._database, batch, sync=sync)
 
 
-def test_a_collector_that_ends_at_any_write_is_made_up_for(
+def test_collection_interrupted_at_any_write_is_completed_later(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("refold.streams.snapshots.garbage.BURIED_AT_ONCE", 1)
@@ -174,7 +174,11 @@ def test_a_collector_that_ends_at_any_write_is_made_up_for(
             world.assert_readable(100)
             world.open()
             world.collector.collect([0], world.now_ms)
-            found = (world.store.epochs(0), sorted(tomb.epoch for tomb in world.store.tombs()), world.held().keys())
+            found = (
+                world.store.epochs(0),
+                sorted(tomb.epoch for tomb in world.store.tombstones()),
+                world.held().keys(),
+            )
             if last == 0:
                 expected, writes = found, ending.done
             assert found == expected
@@ -183,7 +187,7 @@ def test_a_collector_that_ends_at_any_write_is_made_up_for(
                 return
 
 
-def test_what_is_at_or_above_the_end_stays(database: Database) -> None:
+def test_records_at_or_above_the_end_stay(database: Database) -> None:
     world = world_of(random.Random(0), database)
     world.seal(world.tables[0])
     end = world.store.end(0)

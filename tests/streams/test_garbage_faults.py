@@ -95,7 +95,7 @@ def test_sealing_and_collecting_killed_at_any_moment(
         clock.set(clock() + GRACE_MS)
         log.collect()
         assert unnamed(log) == set()
-        assert list(log.port.snapshots.tombs()) == []
+        assert list(log.port.snapshots.tombstones()) == []
         assert_whole(log, rng)
         assert log.verify().mismatches == []
     print(f"{orphans} records were left by writers that were killed")
@@ -114,6 +114,6 @@ def unnamed(log: Log) -> set[tuple[int, int]]:
     """The records that neither a manifest nor a tomb names."""
     reader = log.port.snapshots
     named = [reader.manifest(each.epoch) for each in log.snapshots()]
-    named += [read_manifest(tomb.data, tomb.epoch) for tomb in reader.tombs()]
+    named += [read_manifest(tomb.data, tomb.epoch) for tomb in reader.tombstones()]
     held = {(number, offset) for number in range(PARTITIONS) for offset, _ in reader.records(number, 0, 1 << 40)}
     return held - offsets(named)

@@ -17,7 +17,7 @@ from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.retention_policy import DAY_MS, HOUR_MS, MONTH_MS
 from refold.streams.snapshots.snapshotter import COLLECT_EVERY_MS
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import Pin, SnapshotReader, Tomb
+from refold.streams.snapshots.store import Pin, SnapshotReader, Tombstone
 from refold_tests.aging import old_log
 from refold_tests.child import Child
 from refold_tests.clock import FileClock
@@ -28,7 +28,7 @@ from refold_tests.past import cuts_below
 from refold_tests.sample_types import A, said
 
 
-def test_a_log_that_ages_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ageing_log_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 13)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", math.inf)
@@ -77,7 +77,7 @@ def test_a_log_that_ages_rebuilds_the_same(tmp_path: Path, seed: int, monkeypatc
         assert log.verify().mismatches == []
 
 
-def test_garbage_is_collected_by_itself_after_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_is_collected_automatically_after_a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.COLLECT_EVERY_MS", 1_000)
     clock = old_log(tmp_path)
     with open_log(tmp_path) as log:
@@ -88,15 +88,15 @@ def test_garbage_is_collected_by_itself_after_a_base(tmp_path: Path, monkeypatch
         log.snapshot()
         assert [each.epoch for each in log.snapshots()][:-1] == before[-1:]
         held = len(list(log.port.snapshots.records(before[0].partition, 0, 100)))
-        assert {tomb.epoch for tomb in log.port.snapshots.tombs()} == set(before[:-1])
+        assert {tomb.epoch for tomb in log.port.snapshots.tombstones()} == set(before[:-1])
         clock.set(clock() + GRACE_MS)
         take(log, [said(A, 101)])
         log.snapshot()
-        assert list(log.port.snapshots.tombs()) == []
+        assert list(log.port.snapshots.tombstones()) == []
         assert len(list(log.port.snapshots.records(before[0].partition, 0, 100))) == held - 3 + 1
 
 
-def test_garbage_is_not_collected_all_the_time(tmp_path: Path) -> None:
+def test_garbage_is_not_collected_continuously(tmp_path: Path) -> None:
     clock = old_log(tmp_path)
     with open_log(tmp_path) as log:
         epochs = [each.epoch for each in log.snapshots()]
@@ -153,11 +153,11 @@ class Behind(SnapshotReader):
     def pins(self) -> Sequence[Pin]:
         return self._there.pins()
 
-    def tombs(self) -> Iterable[Tomb]:
-        return self._there.tombs()
+    def tombstones(self) -> Iterable[Tombstone]:
+        return self._there.tombstones()
 
 
-def test_a_reader_goes_on_within_the_grace_and_falls_back_after_it(tmp_path: Path) -> None:
+def test_reader_continues_within_the_grace_period_and_falls_back_after_it(tmp_path: Path) -> None:
     clock = old_log(tmp_path)
     with open_log(tmp_path) as log:
         partition = log.port.partition_of(A)
@@ -204,7 +204,7 @@ print("asked", asked, flush=True)
 """
 
 
-def test_a_reader_in_another_process_is_exact_while_garbage_is_collected(
+def test_reader_in_another_process_is_exact_during_collection(
     tmp_path: Path, child: Callable[..., Child], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)

@@ -67,7 +67,7 @@ def trapped(tmp_path: Path) -> Trapped:
     return found
 
 
-def test_a_log_that_has_such_a_type_answers_for_others(trapped: Trapped) -> None:
+def test_log_with_a_held_type_answers_for_others(trapped: Trapped) -> None:
     assert trapped.ask("state", CONFIG, "--json").json["fields"]["rate_limit"]["value"] == 50
     for arguments in (
         ("history", CONFIG, "--json"), ("why", f"{CONFIG}.rate_limit", "--json"),
@@ -93,7 +93,7 @@ def test_a_log_that_has_such_a_type_answers_for_others(trapped: Trapped) -> None
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_that_names_code_is_refused_whole_and_says_how_to_allow_it(trapped: Trapped, form: str) -> None:
+def test_file_that_names_code_is_refused_whole_with_the_remedy(trapped: Trapped, form: str) -> None:
     file = trapped.file(form)
     words = ["--format", "archive"] * (form == "archive")
     assert ALLOW in trapped.refused("import", file, *words, log="copy")
@@ -104,7 +104,7 @@ def test_a_file_that_names_code_is_refused_whole_and_says_how_to_allow_it(trappe
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_whatever_a_line_names_is_refused(trapped: Trapped, name: str) -> None:
+def test_code_named_by_a_line_is_refused(trapped: Trapped, name: str) -> None:
     file = trapped.folder / "evil.jsonl"
     file.write_text(trapped.file("jsonl").read_text().replace(NAME, name))
     said = trapped.refused("import", file, log="copy")
@@ -112,7 +112,7 @@ def test_whatever_a_line_names_is_refused(trapped: Trapped, name: str) -> None:
     assert "not registered here" in said
 
 
-def test_a_definition_that_nothing_is_written_by_keeps_no_file_out(trapped: Trapped) -> None:
+def test_unused_definition_does_not_refuse_a_file(trapped: Trapped) -> None:
     lines = [line for line in trapped.file("jsonl").read_text().splitlines() if "own/1" not in line]
     assert any(NAME in line for line in lines)
     (trapped.folder / "rest.jsonl").write_text("\n".join(lines) + "\n")
@@ -122,14 +122,14 @@ def test_a_definition_that_nothing_is_written_by_keeps_no_file_out(trapped: Trap
     assert not trapped.imported.exists()
 
 
-def test_a_type_file_names_code_and_registers_none(trapped: Trapped) -> None:
+def test_type_file_names_code_but_registers_none(trapped: Trapped) -> None:
     assert ALLOW in trapped.refused("types", "--register", trapped.types, log="copy")
     assert ALLOW in trapped.refused("observe", "own/1", "text=a", "--types", trapped.types, log="copy")
     assert not (trapped.folder / "copy").exists()
     assert trapped.ask("types", "--register", trapped.types, "--reducers", NAME, log="copy").status == 0
 
 
-def test_processes_of_a_rebuild_and_of_sealing_have_what_the_command_was_given(
+def test_child_processes_of_rebuild_and_sealing_have_the_commands_registrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Trapped(tmp_path)
@@ -144,9 +144,7 @@ def test_processes_of_a_rebuild_and_of_sealing_have_what_the_command_was_given(
         found.imported.unlink()
 
 
-def test_an_archive_of_a_log_with_a_type_that_nothing_is_of_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_with_an_unused_held_type_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Trapped(tmp_path)
     monkeypatch.setenv("REFOLD_REDUCERS", f"{REDUCERS},{NAME}")
     monkeypatch.syspath_prepend(tmp_path)

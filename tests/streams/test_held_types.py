@@ -7,7 +7,7 @@ from refold.streams.held_types import held_types
 from refold_tests.strange_types import naming
 
 
-def test_a_type_whose_only_version_is_set_aside_is_not_held() -> None:
+def test_type_whose_only_version_is_set_aside_is_not_held() -> None:
     registry = Registry()
     assert held_types(registry) == {}
     registry.add(naming("stranger", "strange:folded"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from refold.reducers.cells import Mutation
-from refold.streams.changes import Row, Shown
+from refold.streams.changes import MutationFormatter, Row
 from refold.streams.cut import Cut
 from refold_tests.histories import random_history
 from refold_tests.offsets_below import DEFINITION, below, every_cut, logged, names, records, some_cuts
@@ -56,7 +56,7 @@ def test_history_is_the_mutations_of_the_reference(tmp_path: Path, seed: int, nu
                     assert (statement.observed_at, statement.source) == (row.observed_at, row.source)
 
 
-def test_history_is_taken_after_one_point_and_up_to_another(tmp_path: Path, seed: int) -> None:
+def test_history_after_one_point_up_to_another(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         logged(log, random_history(seed, 60), seed)
         cuts = [cut for cut, _ in some_cuts(log, seed, 8)]
@@ -81,7 +81,7 @@ def replayed(mutations: Iterable[dict[str, Any]], cut: Cut, partition: int) -> R
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_difference_leads_from_one_state_to_the_other(tmp_path: Path, seed: int, number: int) -> None:
+def test_difference_leads_from_one_state_to_the_other(tmp_path: Path, seed: int, number: int) -> None:
     with open_log(tmp_path) as log:
         logged(log, random_history(seed + number, 60), seed)
         every = below(records(log), log.port.ends().items())
@@ -103,7 +103,7 @@ def test_a_difference_leads_from_one_state_to_the_other(tmp_path: Path, seed: in
                 assert differing <= names(before) | names(after)
 
 
-def test_a_difference_of_observed_times(tmp_path: Path, seed: int) -> None:
+def test_difference_of_observed_times(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         logged(log, random_history(seed, 60), seed)
         every = below(records(log), log.port.ends().items())
@@ -127,7 +127,7 @@ def test_a_difference_of_observed_times(tmp_path: Path, seed: int) -> None:
 # Changes
 
 
-def from_change(shown: Shown, mutation: Mutation) -> dict[str, Any]:
+def from_change(shown: MutationFormatter, mutation: Mutation) -> dict[str, Any]:
     return {
         "field": mutation.field,
         "op": mutation.op,
@@ -139,7 +139,7 @@ def from_change(shown: Shown, mutation: Mutation) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", range(2))
 def test_changes_from_every_cut_lead_to_the_end(tmp_path: Path, seed: int, number: int) -> None:
-    shown = Shown(THING)
+    shown = MutationFormatter(THING)
     with open_log(tmp_path) as log:
         logged(log, random_history(seed + number, 26), seed)
         end = log.rebuild()
@@ -165,7 +165,7 @@ def test_changes_from_every_cut_lead_to_the_end(tmp_path: Path, seed: int, numbe
                 assert encode(replayed_fields(DEFINITION, reached[name])) == encode(dict(end[name].tree["fields"]))
 
 
-def test_changes_that_are_taken_up_while_more_are_made_end(tmp_path: Path) -> None:
+def test_reading_changes_ends_while_more_are_written(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         take(log, [said(A, 0), said(f"{A}b", 1)])
         seen = []

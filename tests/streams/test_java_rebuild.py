@@ -153,7 +153,7 @@ def log(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.mark.timeout(600)
-def test_java_finds_the_roots_of_cuts_before_at_and_after_epochs(
+def test_java_computes_the_roots_of_cuts_before_at_and_after_epochs(
     log: KafkaLog, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Types that close and change, verdicts, a worker's bases and deltas, and records that it has not reached yet."""
@@ -217,7 +217,7 @@ def flipped(name: str, body: bytes) -> bytes:
     return pack(entity)
 
 
-def test_java_begins_from_what_an_epoch_says(log: KafkaLog) -> None:
+def test_java_starts_from_an_epoch(log: KafkaLog) -> None:
     """An intact snapshot with other values than the log gives another root."""
     log.register(PLAIN[0])
     tail = [said(f"plain/{number}", 20 + number, hits=1) for number in range(10)]
@@ -241,7 +241,7 @@ def test_java_writes_numbers_in_their_shortest_form(log: KafkaLog) -> None:
     check(log, [cut_at(log)])
 
 
-def test_java_finds_a_flipped_bit_and_begins_from_an_older_epoch(log: KafkaLog) -> None:
+def test_java_detects_a_flipped_bit_and_starts_from_an_older_epoch(log: KafkaLog) -> None:
     log.register(PLAIN[0])
     append(log, [said(f"plain/{number}", number) for number in range(20)])
     with Sealing(log, Flipping) as sealing:
@@ -267,9 +267,7 @@ def test_java_refuses_what_it_cannot_fold(log: KafkaLog) -> None:
     assert [each["refused"] for each in others] == ["the custom reducer of the field folded", "a cut of another log"]
 
 
-def test_java_knows_schemas_by_the_ids_that_a_registry_gave(
-    kafka: SharedKafka, prefix: str, schema_registry: str, seed: int
-) -> None:
+def test_java_finds_schemas_by_registry_ids(kafka: SharedKafka, prefix: str, schema_registry: str, seed: int) -> None:
     print(f"seed {seed}")
     url = parse_url(url_of(kafka.bootstrap, prefix, PARTITIONS))
     with SchemaIds(RegistrySettings((schema_registry,))) as ids, closing(KafkaLog(url, schema_ids=ids)) as log:

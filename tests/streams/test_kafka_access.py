@@ -52,7 +52,7 @@ def writes(*roles: str) -> set[str]:
     }
 
 
-def test_who_writes_what() -> None:
+def test_roles_write_their_topics() -> None:
     assert writes("reader") == writes("sink") == set()
     assert writes("producer") == {"agents.contents", "agents.observations", "agents.schemas"}
     assert writes("worker") == {
@@ -81,7 +81,7 @@ def test_no_role_may_delete_or_alter_access_lists_and_each_needs_each_of_its_ent
         assert lacking == [grant]
 
 
-def test_broader_entries_do_and_are_told_as_more_than_asked_for() -> None:
+def test_broader_entries_suffice_and_are_reported_as_excess() -> None:
     broad = [Grant(TOPIC, "agents.", ALL, is_prefix=True), Grant(GROUP, ANYTHING, READ),
              Grant(TRANSACTIONAL_ID, "refold.", WRITE, is_prefix=True)]  # fmt: skip
     entries = [*held(*broad), *held(Grant(TOPIC, "other.observations", ALL))]
@@ -92,7 +92,7 @@ def test_broader_entries_do_and_are_told_as_more_than_asked_for() -> None:
     assert extra(needed(WORKER), held(Grant(GROUP, "refold.agents", DESCRIBE)), ME, "agents") == []
 
 
-def test_what_does_not_count() -> None:
+def test_ineffective_entries() -> None:
     whole = needed(WORKER)
     read = Grant(GROUP, "refold.agents", READ)
     others = [each for each in held(*whole) if each.grant != read]
@@ -109,7 +109,7 @@ def test_what_does_not_count() -> None:
     assert wanting(WORKER, *others, *held(fold._replace(is_prefix=False))) == [str(fold)]
 
 
-def test_a_denial_wins() -> None:
+def test_denial_takes_precedence() -> None:
     fold = Grant(TRANSACTIONAL_ID, "refold.agents.fold.", WRITE, is_prefix=True)
     for denied in (fold, Grant(TRANSACTIONAL_ID, "refold.agents.fold.w", ALL), Grant(TRANSACTIONAL_ID, ANYTHING, ALL)):
         (denial,) = held(denied, is_denial=True, principal=ANYBODY)
@@ -133,16 +133,16 @@ def test_commands_name_everything_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["me", "User:", "User:a'; rm", "User: a", ":x", "User:a\nb"])
-def test_a_principal_that_is_none(text: str) -> None:
+def test_invalid_principal(text: str) -> None:
     with pytest.raises(InputError, match="give User:NAME"):
         check_principal(text)
 
 
-def test_a_principal_may_be_a_certificates_name() -> None:
+def test_principal_may_be_a_certificates_name() -> None:
     assert check_principal("User:CN=a b,OU=c") == "User:CN=a b,OU=c"
 
 
-def test_a_broker_that_has_just_started_is_asked_until_it_has_a_coordinator(
+def test_starting_broker_is_polled_until_it_has_a_coordinator(
     kafka_cluster: Callable[..., Kafka],
 ) -> None:
     clients = Clients({"bootstrap.servers": kafka_cluster().bootstrap}, "agents")
@@ -150,6 +150,6 @@ def test_a_broker_that_has_just_started_is_asked_until_it_has_a_coordinator(
     assert allowed_here(clients, [read]) == {read: True}
 
 
-def test_what_the_client_says_without_a_reason_has_its_code() -> None:
+def test_client_error_without_a_reason_has_its_code() -> None:
     said = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "ConsumerGroupDescribe: ")
     assert text_of(said) == "ConsumerGroupDescribe: COORDINATOR_LOAD_IN_PROGRESS"

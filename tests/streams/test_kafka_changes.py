@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 import refold
 from refold.streams.changes import Change
 from refold.streams.client import Log
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.port import ChangeRecord, LogPort
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
@@ -43,7 +43,7 @@ def made(file: LogPort) -> dict[int, list[ChangeRecord]]:
 
 def emit(broker: Broker, log: Log, partition: int, some: list[ChangeRecord], end: str = "commit") -> Producer:
     place = TopicPlace(f"{broker.prefix}.changes", partition)
-    producer = broker.transaction(place, [each.data for each in some], end=end, headers=Reached(1, 1).headers)
+    producer = broker.transaction(place, [each.data for each in some], end=end, headers=PartitionPoint(1, 1).headers)
     log.port.refresh()
     return producer
 
@@ -79,7 +79,7 @@ def test_changes_are_those_of_committed_transactions(broker: Broker, logs: tuple
         assert by_partition(log, log.changes(from_=when)) == by_partition(file, file.changes(from_=when)), when
 
 
-def test_changes_end_before_a_transaction_that_is_open(broker: Broker, logs: tuple[Log, Log]) -> None:
+def test_changes_end_before_an_open_transaction(broker: Broker, logs: tuple[Log, Log]) -> None:
     log, file = logs
     partition, records = max(made(file.port).items(), key=lambda item: len(item[1]))
     half = len(records) // 2
@@ -94,7 +94,7 @@ def test_changes_end_before_a_transaction_that_is_open(broker: Broker, logs: tup
     assert by_partition(log, log.changes())[partition] == expected
 
 
-def test_live_changes_come_once_as_transactions_are_committed(broker: Broker, logs: tuple[Log, Log], seed: int) -> None:
+def test_live_changes_arrive_once_as_transactions_commit(broker: Broker, logs: tuple[Log, Log], seed: int) -> None:
     log, file = logs
     total = sum(len(records) for records in made(file.port).values())
     writer = threading.Thread(target=scattered_beside, args=(broker, log.port.url, file.port, random.Random(seed)))

@@ -19,8 +19,8 @@ from refold.streams.client import Log
 from refold.streams.exchange.archive_export import write_archive
 from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.import_files import Incoming
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_files import IncomingFiles
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake
 from refold.streams.log.kafka.deadletters import verdict_on
 from refold.streams.log.kafka.log import KafkaLog
@@ -78,7 +78,7 @@ def test_exports_give_the_same_ids_and_roots(
     assert told["observations"] == facts(origin)[1]
 
 
-def test_what_a_log_has_is_read_once_for_an_import(
+def test_log_is_read_once_for_an_import(
     url: Callable[[str], str], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For any number of imported observations, even without a worker's index."""
@@ -104,7 +104,7 @@ def test_what_a_log_has_is_read_once_for_an_import(
     for new in (count, 0):
         read = refreshed = 0
         with refold.open(url("b")) as log:
-            incoming = Incoming([ExchangeFile(lines)], Vocabulary(log.port.registry, {}, shipped_types()))
+            incoming = IncomingFiles([ExchangeFile(lines)], TypeCatalog(log.port.registry, {}, shipped_types()))
             incoming.check(lambda digest: True)
             intake = Intake(log)
             incoming.record(log, intake)
@@ -159,7 +159,7 @@ def answers(log: Log, whens: list[str]) -> list[Any]:
     return [*found, rows, [each.cut for each in log.port.markers()], list(log.port.deadletters())]
 
 
-def test_an_archive_of_a_kafka_log_answers_every_cut_as_it_did(
+def test_archive_of_a_kafka_log_answers_every_cut_the_same(
     broker: Broker, url: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -171,7 +171,7 @@ def test_an_archive_of_a_kafka_log_answers_every_cut_as_it_did(
         whens += [millis_text(time) for time in rng.sample(sorted(times), min(12, len(times)))]
         expected = answers(log, whens)
         now_ms = max(times) + 60_000
-        with log.port.still() as port, (tmp_path / "log.avro").open("wb") as file:
+        with log.port.frozen() as port, (tmp_path / "log.avro").open("wb") as file:
             end = write_archive(file, port, Points(port, now_ms).end(), now_ms)
         assert end.observations == sum(log.port.ends().values())
         ids = {each: [record.id for record in log.port.read(each, 0, n)] for each, n in log.port.ends().items()}
@@ -183,6 +183,6 @@ def test_an_archive_of_a_kafka_log_answers_every_cut_as_it_did(
         assert {each: [r.id for r in log.port.read(each, 0, n)] for each, n in log.port.ends().items()} == ids
         assert log.verify().ok, log.verify().mismatches
         assert all(log.port.find(identify(each)) is not None for each in (said(A, 0),))
-        with log.port.still() as port, (tmp_path / "again.avro").open("wb") as file:
+        with log.port.frozen() as port, (tmp_path / "again.avro").open("wb") as file:
             write_archive(file, port, Points(port, now_ms).end(), now_ms)
     assert (tmp_path / "again.avro").read_bytes() == (tmp_path / "log.avro").read_bytes()

@@ -6,25 +6,25 @@ import threading
 
 import pytest
 
-from refold.streams.log.kafka.clients import within
+from refold.streams.log.kafka.clients import call_within
 
 
-def test_what_comes_back_in_time() -> None:
+def test_call_that_returns_in_time() -> None:
     calls: list[threading.Thread] = []
-    within(60, lambda: calls.append(threading.current_thread()))
+    call_within(60, lambda: calls.append(threading.current_thread()))
     assert len(calls) == 1
     assert calls != [threading.current_thread()]
 
 
-def test_what_it_raises() -> None:
+def test_call_that_raises() -> None:
     def fail() -> None:
         raise ValueError("as the client says it")
 
     with pytest.raises(ValueError, match="as the client says it"):
-        within(60, fail)
+        call_within(60, fail)
 
 
-def test_what_does_not_come_back() -> None:
+def test_call_that_hangs() -> None:
     released, ended = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -32,7 +32,7 @@ def test_what_does_not_come_back() -> None:
         ended.set()
 
     with pytest.raises(TimeoutError):
-        within(0.05, hang)
+        call_within(0.05, hang)
     assert not ended.is_set()
     released.set()
     assert ended.wait(300)

@@ -91,7 +91,7 @@ def opened(kafka: SharedKafka, prefix: str, tmp_path: Path) -> KafkaOpened:
     return Alone(kafka, prefix, tmp_path)
 
 
-def test_recorded_at_never_falls_though_the_brokers_clock_steps_back(
+def test_recorded_at_never_falls_when_the_brokers_clock_steps_back(
     kafka: SharedKafka, opened: KafkaOpened, seed: int
 ) -> None:
     """Simulates a broker whose clock steps, by letting producers set timestamps while the log is open."""
@@ -126,7 +126,7 @@ def test_recorded_at_never_falls_though_the_brokers_clock_steps_back(
             assert log.recorded_below(place.partition, start + 1) == expected[start]
 
 
-def test_writers_at_once_register_each_type_once(opened: KafkaOpened) -> None:
+def test_concurrent_writers_register_each_type_once(opened: KafkaOpened) -> None:
     """Of definitions that exclude each other, one is registered and the other refused, in either order."""
     forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
     many = list(versions(6))
@@ -164,7 +164,7 @@ def test_writers_at_once_register_each_type_once(opened: KafkaOpened) -> None:
         assert log.registry.digest() == digest
 
 
-def test_of_two_markers_of_a_name_set_at_once_one_is_refused(opened: KafkaOpened) -> None:
+def test_one_of_two_concurrent_markers_of_a_name_is_refused(opened: KafkaOpened) -> None:
     opened.log().close()
     barrier = threading.Barrier(4)
 
@@ -186,7 +186,7 @@ def test_of_two_markers_of_a_name_set_at_once_one_is_refused(opened: KafkaOpened
         assert sorted(each.name for each in log.markers()) == list("abcdef")
 
 
-def test_what_is_no_registration_is_a_hole_for_everyone(kafka: SharedKafka, opened: KafkaOpened) -> None:
+def test_invalid_registration_is_a_hole_for_everyone(kafka: SharedKafka, opened: KafkaOpened) -> None:
     broker = Broker(kafka.bootstrap, opened.prefix)
     with contextlib.closing(opened.log()) as log:
         place = TopicPlace(log.topics.schemas, 0)
@@ -208,7 +208,7 @@ def test_what_is_no_registration_is_a_hole_for_everyone(kafka: SharedKafka, open
         assert (log.registry.digest(), len(log.registry)) == (digest, size + 1)
 
 
-def test_a_log_is_one_of_its_id_space(opened: KafkaOpened) -> None:
+def test_log_has_one_id_space(opened: KafkaOpened) -> None:
     class Ids:
         def register(self, prefix: str, definition: TypeDefinition) -> WireIds:
             assert prefix == opened.prefix
@@ -243,7 +243,7 @@ def test_a_log_is_one_of_its_id_space(opened: KafkaOpened) -> None:
         KafkaLog(other, schema_ids=Ids())  # type: ignore[arg-type]
 
 
-def test_what_needs_tables_says_where_they_are(opened: KafkaOpened) -> None:
+def test_table_queries_name_where_tables_are(opened: KafkaOpened) -> None:
     """Both if it would ask workers but there are none, and if it would not ask any."""
     for make in (opened.log, partial(open_kafka, opened.url), partial(open_kafka, opened.url, worker=NOBODY)):
         with contextlib.closing(make()) as log:
@@ -265,7 +265,7 @@ def test_what_needs_tables_says_where_they_are(opened: KafkaOpened) -> None:
                 log.pin([Epoch(0, 1, 1)], 1)
 
 
-def test_what_tables_would_tell_is_read_from_the_log_without_workers(opened: KafkaOpened) -> None:
+def test_table_queries_read_the_log_without_workers(opened: KafkaOpened) -> None:
     with contextlib.closing(open_kafka(opened.url, worker=NOBODY)) as log:
         put(log, observations := [said(A, number) for number in (0, 1, 1, 2)])
         log.flush()
@@ -277,7 +277,7 @@ def test_what_tables_would_tell_is_read_from_the_log_without_workers(opened: Kaf
         assert log.checkpoint(A, 9, 0) is None
 
 
-def test_without_a_store_contents_are_refused_by_name(opened: KafkaOpened) -> None:
+def test_contents_without_a_store_are_refused_by_name(opened: KafkaOpened) -> None:
     digest = hashlib.sha256(b"x").digest()
     opened.log().close()  # created with another store, the log has no topic of contents
     with contextlib.closing(KafkaLog(parse_url(opened.url.partition("&")[0]))) as log:
@@ -303,11 +303,11 @@ def test_without_a_store_contents_are_refused_by_name(opened: KafkaOpened) -> No
         assert log.blobs.get(digest) == b"x"
 
 
-def test_a_log_that_is_still_does_not_move(opened: KafkaOpened) -> None:
+def test_still_log_does_not_move(opened: KafkaOpened) -> None:
     with contextlib.closing(opened.log()) as writer, contextlib.closing(opened.log()) as log:
         put(writer, [said(A, 0)])
         writer.flush()
-        with log.still() as still:
+        with log.frozen() as still:
             put(writer, [said(A, 1)])
             writer.register(OTHER)
             writer.flush()
@@ -318,7 +318,7 @@ def test_a_log_that_is_still_does_not_move(opened: KafkaOpened) -> None:
         assert sum(log.ends().values()) == 2
 
 
-def test_the_same_observations_fold_alike_on_kafka_and_in_a_folder(
+def test_same_observations_fold_identically_on_kafka_and_in_a_folder(
     opened: KafkaOpened, tmp_path: Path, seed: int
 ) -> None:
     observations = mixed(seed)

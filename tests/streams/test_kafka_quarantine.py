@@ -14,7 +14,7 @@ from refold.avro.definition import document_text
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.quarantine import entries, set_aside, take_back
+from refold.streams.log.kafka.quarantine import entries, restore_definition, set_aside
 from refold.streams.log.kafka.quarantine_records import HEADER, TOKEN_BYTES
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.url import parse_url
@@ -54,7 +54,7 @@ def place_of(log: KafkaLog) -> TopicPlace:
     return TopicPlace(log.topics.schemas, 0)
 
 
-def test_an_unwanted_definition_is_set_aside_and_taken_back(
+def test_unwanted_definition_is_set_aside_and_restored(
     url: str, tmp_path: Path, kafka: SharedKafka, prefix: str
 ) -> None:
     broker = Broker(kafka.bootstrap, prefix)
@@ -99,7 +99,7 @@ def test_an_unwanted_definition_is_set_aside_and_taken_back(
             with opened(url) as other:
                 assert other.registry.digest() == log.registry.digest()
                 assert [each.is_aside for each in entries(other)] == [False, True, False, False]
-                assert not take_back(other, unwanted.offset, NOW_MS + 1, apply=True).is_aside
+                assert not restore_definition(other, unwanted.offset, NOW_MS + 1, apply=True).is_aside
                 assert root(other) == root(other, full=True) != before
             await_folded(log, worker)
             assert client.verify().ok
@@ -107,7 +107,7 @@ def test_an_unwanted_definition_is_set_aside_and_taken_back(
         fold_all(log, tmp_path)
 
 
-def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, prefix: str) -> None:
+def test_definition_in_use_is_not_set_aside(url: str, kafka: SharedKafka, prefix: str) -> None:
     with opened(url) as log:
         log.register(KNOWN)
         log.register(WIDER)
@@ -125,10 +125,10 @@ def test_what_observations_need_is_not_set_aside(url: str, kafka: SharedKafka, p
         with pytest.raises(InputError, match="every reader skips it already"):
             set_aside(log, end, NOW_MS, apply=True)
         with pytest.raises(InputError, match="is not set aside"):
-            take_back(log, version.offset, NOW_MS, apply=True)
+            restore_definition(log, version.offset, NOW_MS, apply=True)
 
 
-def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: Path) -> None:
+def test_type_defined_only_by_a_stranger_becomes_free_again(url: str, tmp_path: Path) -> None:
     """With the commands in docs/OPERATIONS.md."""
 
     with opened(url) as log:
@@ -166,7 +166,7 @@ def test_a_type_that_only_a_stranger_defined_is_free_again(url: str, tmp_path: P
     assert "only a log on Kafka" in refold_command("quarantine", "list", "--log", "file:/nothing").refused()
 
 
-def test_a_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
+def test_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
     with opened(url) as log:
         log.register(KNOWN)
         Broker(kafka.bootstrap, prefix).produce(TopicPlace(log.topics.manifests, 0), [b"2"], key=b"format/schemas")

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from refold.streams.log.kafka import producer
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import Broker, limit_producers
 
@@ -27,7 +27,7 @@ def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, TopicPlace]:
     topic = broker.topic("records")
     # A new broker assigns no producer ids for some seconds; the test should not measure that wait.
     first = LogProducer(broker.clients)
-    first.write(Sent(TopicPlace(broker.topic("first"), 0), b"k", b"", [], "the first record"))
+    first.write(OutgoingRecord(TopicPlace(broker.topic("first"), 0), b"k", b"", [], "the first record"))
     first.close()
     limit_producers(broker.bootstrap, BYTES_S)
     return broker, TopicPlace(topic, 0)
@@ -38,7 +38,7 @@ def sent_to(place: TopicPlace, outgoing: LogProducer) -> list[bytes]:
     made = random.Random(7)
     values = [made.randbytes(RECORD_BYTES) for _ in range(RECORDS)]
     for number, value in enumerate(values):
-        outgoing.send(Sent(place, b"k", value, [], f"record {number}"))
+        outgoing.send(OutgoingRecord(place, b"k", value, [], f"record {number}"))
     return values
 
 
@@ -47,7 +47,7 @@ def found_at(place: TopicPlace, broker: Broker) -> list[bytes]:
         return [each.value or b"" for each in reading.records(place, 0, broker.end(place))]
 
 
-def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, TopicPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_client_is_not_stuck(limited: tuple[Broker, TopicPlace], monkeypatch: pytest.MonkeyPatch) -> None:
     broker, place = limited
     monkeypatch.setattr(producer, "STUCK_S", 1.0)
     made: list[Producer] = []
@@ -67,7 +67,7 @@ def test_who_is_held_back_is_not_stuck(limited: tuple[Broker, TopicPlace], monke
     outgoing.close()
 
 
-def test_what_is_held_back_for_longer_than_a_record_may_take_is_sent_again(limited: tuple[Broker, TopicPlace]) -> None:
+def test_record_throttled_past_its_timeout_is_resent(limited: tuple[Broker, TopicPlace]) -> None:
     broker, place = limited
     outgoing = LogProducer(broker.clients, **{"batch.num.messages": 10, "message.timeout.ms": 2_000})
     values = sent_to(place, outgoing)

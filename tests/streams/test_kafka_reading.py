@@ -26,7 +26,7 @@ def offsets_of(reading: LogReaders, place: TopicPlace, start: int, end: int) -> 
     return [each.offset for each in reading.records(place, start, end)]
 
 
-def test_a_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading: LogReaders) -> None:
+def test_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading: LogReaders) -> None:
     place = TopicPlace(broker.topic("plain", 2), 1)
     broker.produce(place, [b"%d" % number for number in range(7)], key=b"k", headers=[("h", b"\0")])
     assert broker.end(place) == 7
@@ -39,7 +39,7 @@ def test_a_range_is_read_from_its_start_to_before_its_end(broker: Broker, readin
             assert (None if first is None else first.offset) == (start if start < end else None)
 
 
-def test_ranges_end_for_certain_among_holes(broker: Broker, reading: LogReaders) -> None:
+def test_ranges_with_holes_end(broker: Broker, reading: LogReaders) -> None:
     """Committed 0-1, its marker 2, aborted 3-4, its marker 5, plain 6, aborted 7, its marker 8."""
     place = TopicPlace(broker.topic("holes"), 0)
     broker.transaction(place, [b"a", b"b"])
@@ -54,7 +54,7 @@ def test_ranges_end_for_certain_among_holes(broker: Broker, reading: LogReaders)
             assert offsets_of(reading, place, start, stop) == [each for each in there if start <= each < stop]
 
 
-def test_an_open_transaction_hides_what_stands_behind_it(broker: Broker, reading: LogReaders) -> None:
+def test_open_transaction_hides_later_records(broker: Broker, reading: LogReaders) -> None:
     place = TopicPlace(broker.topic("open"), 0)
     broker.produce(place, [b"a"])
     hanging = broker.transaction(place, [b"b"], end="open")
@@ -67,7 +67,7 @@ def test_an_open_transaction_hides_what_stands_behind_it(broker: Broker, reading
     assert offsets_of(reading, place, 0, broker.end(place)) == [0, 1, 2]
 
 
-def test_a_read_under_way_is_not_disturbed_by_others(broker: Broker, reading: LogReaders) -> None:
+def test_read_in_progress_is_unaffected_by_others(broker: Broker, reading: LogReaders) -> None:
     place = TopicPlace(broker.topic("many"), 0)
     broker.transaction(place, [b"%d" % number for number in range(5_000)])
     first, second = reading.records(place, 0, 5_000), reading.records(place, 100, 4_000)
@@ -80,7 +80,7 @@ def test_a_read_under_way_is_not_disturbed_by_others(broker: Broker, reading: Lo
     assert [each.offset for each in first] == list(range(100, 5_000))
 
 
-def test_records_that_were_deleted_are_missed(broker: Broker, reading: LogReaders) -> None:
+def test_deleted_records_are_reported_missing(broker: Broker, reading: LogReaders) -> None:
 
     place = TopicPlace(broker.topic("cut"), 0)
     broker.produce(place, [b"a", b"b", b"c"])
@@ -91,7 +91,7 @@ def test_records_that_were_deleted_are_missed(broker: Broker, reading: LogReader
     assert offsets_of(reading, place, 2, 3) == [2]
 
 
-def test_who_closed_reads_no_more(broker: Broker) -> None:
+def test_closed_reader_reads_no_more(broker: Broker) -> None:
     place = TopicPlace(broker.topic("closed"), 0)
     broker.produce(place, [b"a", b"b"])
     with broker.reading() as reading:
@@ -102,13 +102,13 @@ def test_who_closed_reads_no_more(broker: Broker) -> None:
         next(reading.records(place, 0, 2))
 
 
-def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
+def test_unreachable_broker_is_an_error_in_time() -> None:
     nobody = Broker("127.0.0.1:1", "none")
     with nobody.reading(timeout_s=1) as reading, pytest.raises(StorageError, match=r"127\.0\.0\.1:1 sent nothing for"):
         next(reading.records(TopicPlace("none.x", 0), 0, 1))
 
 
-def test_times_are_running_maxima_though_the_clock_steps_back(broker: Broker, reading: LogReaders, seed: int) -> None:
+def test_times_are_running_maxima_when_the_clock_steps_back(broker: Broker, reading: LogReaders, seed: int) -> None:
     """Timestamps set by producers simulate a broker whose clock steps; some records are never committed."""
     rng = random.Random(seed)
     # Kept for ever, because these times are older than the broker's retention.

@@ -19,9 +19,9 @@ from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 from refold.streams.rebuild.workers import rebuild
-from refold.streams.snapshots.store import Tomb
+from refold.streams.snapshots.store import Tombstone
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import SharedKafka
 from refold_tests.clock import FileClock
@@ -40,7 +40,7 @@ LENGTH = 300
 def opened(kafka: SharedKafka, prefix: str, *, read_only: bool = False) -> Iterator[Log]:
     """The log, opened by a client."""
     port = KafkaLog(parse_url(f"kafka://{kafka.bootstrap}/{prefix}?partitions={PARTITIONS}"), read_only=read_only)
-    with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_surroundings()) as log:
+    with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_context()) as log:
         yield log
 
 
@@ -83,7 +83,7 @@ def assert_same(log: Log, cut: Cut, *, parallel: bool = False) -> dict[str, obje
     return assert_full_replay(log.port, cut, parallel=parallel, may_fall_back=True).source()
 
 
-def test_a_rebuild_is_the_full_replay_at_random_cuts(kafka: SharedKafka, prefix: str, past: KafkaPast) -> None:
+def test_rebuild_equals_the_full_replay_at_random_cuts(kafka: SharedKafka, prefix: str, past: KafkaPast) -> None:
     used: set[object] = set()
     with opened(kafka, prefix, read_only=True) as reader:
         every = records_of(reader)
@@ -113,7 +113,7 @@ def test_several_processes_rebuild_the_same(kafka: SharedKafka, prefix: str, pas
             assert source["apart"] == PARTITIONS
 
 
-def test_other_processes_connect_as_this_one_does(
+def test_child_processes_connect_as_their_parent(
     kafka_cluster: Callable[..., Kafka], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With settings given in Python that are in no URL and no environment."""
@@ -121,7 +121,7 @@ def test_other_processes_connect_as_this_one_does(
     secured = kafka_cluster(secure=True)
     address = parse_url(f"kafka://{secured.bootstrap}/agents?partitions={PARTITIONS}")
     port = KafkaLog(address, config=secured.client_config())
-    with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_surroundings()) as log:
+    with Log(port, {name: versions[0] for name, versions in TYPES.items()}, set(), process_context()) as log:
         for each in mixed_history(seed, 60, 10):
             log.take(each, identify(each), TYPES[each.type][0], {})
         log.flush()
@@ -152,7 +152,7 @@ def test_nothing_is_left_on_disk(kafka: SharedKafka, prefix: str, past: KafkaPas
     assert list(temporary.iterdir()) == list(here.iterdir()) == []
 
 
-def test_flipped_bytes_are_found_and_an_older_epoch_serves(
+def test_flipped_bytes_are_detected_and_an_older_epoch_is_used(
     kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print(f"seed {seed}")
@@ -177,9 +177,7 @@ def test_flipped_bytes_are_found_and_an_older_epoch_serves(
         assert (apart["snapshot_epochs"], apart["fallbacks"]) == (source["snapshot_epochs"], fallbacks)
 
 
-def test_manifests_that_were_written_over_or_removed_are_done_without(
-    kafka: SharedKafka, prefix: str, past: KafkaPast
-) -> None:
+def test_overwritten_or_removed_manifests_are_not_needed(kafka: SharedKafka, prefix: str, past: KafkaPast) -> None:
     rng = past.rng
     with opened(kafka, prefix, read_only=True) as reader, Connection(kafka.client_config(), prefix, 2) as connection:
         for _ in range(4):
@@ -201,9 +199,7 @@ def test_manifests_that_were_written_over_or_removed_are_done_without(
         assert assert_same(reader, reader.point().cut)["fallbacks"] == []
 
 
-def test_garbage_that_a_reader_has_not_heard_of_does_not_mislead_it(
-    kafka: SharedKafka, prefix: str, past: KafkaPast
-) -> None:
+def test_garbage_unknown_to_a_reader_does_not_mislead_it(kafka: SharedKafka, prefix: str, past: KafkaPast) -> None:
     """Removed records stay readable until compaction, and a reader that refreshes starts elsewhere."""
     with opened(kafka, prefix, read_only=True) as reader:
         cut = reader.point().cut
@@ -213,8 +209,8 @@ def test_garbage_that_a_reader_has_not_heard_of_does_not_mislead_it(
             for epoch in store.epochs(partition):
                 data = store.manifest_bytes(epoch)
                 assert data is not None
-                store.bury(Tomb(epoch, 1, data))
-            store.clear(partition, [], [tomb.epoch for tomb in store.tombs() if tomb.epoch.partition == partition])
+                store.add_tombstone(Tombstone(epoch, 1, data))
+            store.clear(partition, [], [tomb.epoch for tomb in store.tombstones() if tomb.epoch.partition == partition])
         assert assert_same(reader, cut) == before
         reader.port.refresh()
         after = assert_same(reader, cut)

@@ -18,7 +18,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.rewind import CHANGES, rewind
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 from refold_tests.brokers import SharedKafka
 from refold_tests.opening import take
 from refold_tests.sample_types import OTHER, THING, A, said
@@ -30,7 +30,7 @@ PARTITIONS = 2
 def log(kafka: SharedKafka, prefix: str) -> Iterator[Log]:
     """Ten records of one entity."""
     port = KafkaLog(parse_url(f"kafka://{kafka.bootstrap}/{prefix}?partitions={PARTITIONS}"))
-    with Log(port, {each.name: each for each in (THING, OTHER)}, set(), process_surroundings()) as found:
+    with Log(port, {each.name: each for each in (THING, OTHER)}, set(), process_context()) as found:
         take(found, [said(A, number) for number in range(10)])
         yield found
 
@@ -58,7 +58,7 @@ def member(kafka: SharedKafka, group: str, topic: str, came: list[Message] | Non
         consumer.close()
 
 
-def test_a_dry_run_says_and_sets_nothing_and_apply_sets(
+def test_dry_run_reports_without_setting_and_apply_sets(
     kafka: SharedKafka, prefix: str, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
     partition, group = log.port.partition_of(A), f"{prefix}-readers"
@@ -85,7 +85,7 @@ def test_a_dry_run_says_and_sets_nothing_and_apply_sets(
         assert (message.partition(), message.offset()) == (partition, 4)
 
 
-def test_a_group_with_members_and_the_workers_own_are_refused(kafka: SharedKafka, prefix: str, log: Log) -> None:
+def test_group_with_members_and_the_workers_group_are_refused(kafka: SharedKafka, prefix: str, log: Log) -> None:
     group, cut = f"{prefix}-live", log.point().cut
     with member(kafka, group, f"{prefix}.observations"):
         for apply in (False, True):
@@ -96,7 +96,7 @@ def test_a_group_with_members_and_the_workers_own_are_refused(kafka: SharedKafka
         rewind(port_of(log), f"refold.{prefix}", cut, apply=True)
 
 
-def test_changes_are_read_on_behind_what_led_up_to_the_cut(kafka: SharedKafka, prefix: str, log: Log) -> None:
+def test_changes_continue_after_those_up_to_the_cut(kafka: SharedKafka, prefix: str, log: Log) -> None:
     """Batches end at 3, 3, 5 and 9; one was aborted, so offsets have holes."""
     partition = log.port.partition_of(A)
     producer = Producer({**kafka.client_config(), "transactional.id": prefix})

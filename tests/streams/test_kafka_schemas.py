@@ -16,7 +16,7 @@ from refold.avro.nodes import MAX_DEPTH
 from refold.avro.registry import Registry, WireIds
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.schemas import SchemaFollower, readable_definition, schema_record
 from refold_tests.junk import Junk, random_definition_like, unreadable_definitions
 from refold_tests.sample_types import OTHER, THING, defined, document, versions
@@ -29,13 +29,13 @@ class Topic:
     """`.schemas` without a broker: the records below an end that grows."""
 
     def __init__(self, records: Iterable[Junk]) -> None:
-        self.raws = [Raw(offset, 1_000 + offset, *each) for offset, each in enumerate(records)]
+        self.raws = [RawRecord(offset, 1_000 + offset, *each) for offset, each in enumerate(records)]
         self.end = 0
 
     def ends(self, places: list[TopicPlace]) -> dict[TopicPlace, int]:
         return dict.fromkeys(places, self.end)
 
-    def records(self, place: TopicPlace, start: int, end: int) -> Iterator[Raw]:
+    def records(self, place: TopicPlace, start: int, end: int) -> Iterator[RawRecord]:
         return iter(self.raws[start:end])
 
     def decided(self, token: bytes) -> None:
@@ -55,7 +55,7 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
     given: Any = topic
     schemas = SchemaFollower(PLACE, registry, given, given, foreign, given, given)
     for topic.end in (*ends, len(records)):
-        schemas.read_on()
+        schemas.read_new()
     places = [(type(each).__name__, each.registered_at) for each in registry.places()]
     return (
         places,
@@ -66,12 +66,12 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
 
 
 @pytest.mark.parametrize("number", range(len(unreadable_definitions())))
-def test_no_junk_is_a_definition(number: int) -> None:
+def test_junk_is_never_a_definition(number: int) -> None:
     with pytest.raises(SchemaError):
-        readable_definition(Raw(7, 0, *unreadable_definitions()[number]))
+        readable_definition(RawRecord(7, 0, *unreadable_definitions()[number]))
 
 
-def test_a_log_whose_first_records_are_junk_is_of_the_first_definitions_id_space() -> None:
+def test_leading_junk_does_not_decide_the_id_space() -> None:
     junk = unreadable_definitions()
     places, _, is_bound, foreign = read([*junk, sent(THING), sent(OTHER, WireIds(1, 2, 3)), sent(OTHER)])
     assert [kind for kind, _ in places] == ["Hole"] * len(junk) + ["TypeVersion", "Hole", "TypeVersion"]
@@ -98,7 +98,7 @@ def test_random_junk_between_definitions_gives_every_reader_the_same_registry(se
         # Junk made from a definition may still be one; all others are the same as without junk.
         for number, each in enumerate(records):
             try:
-                readable_definition(Raw(number, 0, *each))
+                readable_definition(RawRecord(number, 0, *each))
             except SchemaError:
                 continue
             alone.append(each)
@@ -106,7 +106,7 @@ def test_random_junk_between_definitions_gives_every_reader_the_same_registry(se
         assert whole[3] == len(records) - len(alone)
 
 
-def test_what_a_definition_is_does_not_depend_on_how_deep_its_reader_is() -> None:
+def test_definitions_do_not_depend_on_the_readers_stack_depth() -> None:
     """The bounds are far below the limit of Python's stack."""
     deep: Any = "long"
     for _ in range(MAX_DEPTH - 2):
@@ -118,7 +118,7 @@ def test_what_a_definition_is_does_not_depend_on_how_deep_its_reader_is() -> Non
         if depth:
             down(depth - 1)
         else:
-            found.append(readable_definition(Raw(0, 0, *sent(definition)))[1].fingerprint)
+            found.append(readable_definition(RawRecord(0, 0, *sent(definition)))[1].fingerprint)
 
     for depth in (0, sys.getrecursionlimit() - 600):
         thread = threading.Thread(target=down, args=(depth,))

@@ -21,7 +21,7 @@ def read(file: Path, text: str, **variables: str) -> Settings:
     return read_settings({CONFIG_ENVIRONMENT: str(file), **variables})
 
 
-def test_javas_file_is_understood(tmp_path: Path) -> None:
+def test_java_properties_file_is_parsed(tmp_path: Path) -> None:
     found = read(
         tmp_path / "client.properties",
         f"""! as kafka-acls.sh --command-config takes it
@@ -54,13 +54,13 @@ def test_javas_file_is_understood(tmp_path: Path) -> None:
     assert found.principal == "User:refold-worker"
 
 
-def test_checksums_are_not_checked_by_a_client_that_may_end_at_them() -> None:
+def test_checksum_checks_that_may_abort_the_client_are_off() -> None:
     with pytest.raises(InputError, match=r"check\.crcs must not be set: at a batch with a wrong checksum"):
         translated({"check.crcs": "true"}, "here")
     assert translated({"check.crcs": "false"}, "here") == {"check.crcs": "false"}
 
 
-def test_variables_stand_over_the_file_and_those_of_kubernetes_are_none(tmp_path: Path) -> None:
+def test_variables_override_the_file_and_those_of_kubernetes_are_ignored(tmp_path: Path) -> None:
     found = read(
         tmp_path / "kafka.conf",
         "# librdkafka's\nsasl.password=of the file\nsasl.username=u\n"
@@ -100,13 +100,13 @@ def test_variables_stand_over_the_file_and_those_of_kubernetes_are_none(tmp_path
         (f"a=b\nsasl.password={SECRET}\\", r"client\.conf:2: the last line ends in a backslash"),
     ],
 )
-def test_what_cannot_be_done_is_named_and_no_value_shown(tmp_path: Path, line: str, said: str) -> None:
+def test_unusable_setting_is_named_and_no_value_shown(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
         read(tmp_path / "client.conf", line)
     assert SECRET not in str(refused.value)
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_invalid_file(tmp_path: Path) -> None:
     file = tmp_path / "kafka.conf"
     with pytest.raises(InputError, match=r"kafka\.conf \(REFOLD_KAFKA_CONFIG\): cannot be read"):
         read_settings({CONFIG_ENVIRONMENT: str(file)})
@@ -116,7 +116,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     assert read_settings({}) == {}
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_named_and_a_secret_in_its_words_is_not() -> None:
+def test_setting_unknown_to_librdkafka_is_named_without_its_secret() -> None:
     for name, value in (("no.such.setting", "x"), ("security.protocol", SECRET), ("ssl.ca.location", "/no/such.pem")):
         config = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "ssl", name: value, "sasl.password": SECRET}
         with pytest.raises(InputError, match=r"refuses its settings: .*REFOLD_KAFKA_\*") as refused:
@@ -126,14 +126,14 @@ def test_a_setting_that_librdkafka_does_not_know_is_named_and_a_secret_in_its_wo
         assert refused.value.__suppress_context__
 
 
-def test_the_text_of_settings_is_their_names() -> None:
+def test_settings_are_shown_by_name_only() -> None:
     found = translated({"sasl.password": SECRET, "security.protocol": "SSL"}, "here")
     assert repr(found) == str(found) == f"{found}" == "Settings(sasl.password, security.protocol)"
     assert found.hidden(f"a {SECRET} b SSL") == "a ... b SSL"
     assert all(map(is_secret, ("ssl.key.password", "ssl.key.pem", "sasl.jaas.config", "basic.auth.user.info")))
 
 
-def test_the_file_may_name_the_schema_registry_too(tmp_path: Path) -> None:
+def test_file_may_name_the_schema_registry(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         f"sasl.username=u\nschema.registry.url=https://h/x\nbasic.auth.credentials.source=USER_INFO\n"
@@ -157,7 +157,7 @@ def test_the_file_may_name_the_schema_registry_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bearer.auth.token", "schema.registry.ssl.keystore.location"])
-def test_what_the_registrys_client_is_not_given_is_named(tmp_path: Path, name: str) -> None:
+def test_setting_unsupported_by_the_registry_client_is_named(tmp_path: Path, name: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"schema.registry.url=https://h\n{name}={SECRET}\n")
     with pytest.raises(InputError, match=f"{name} is not supported") as refused:

@@ -84,7 +84,7 @@ class Watch:
         self._reader = connection.reader()
         self._table = Table(random.Random(seed), NAMES)
 
-    def hear(self, line: str) -> None:
+    def receive(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         if word == "sealed" and rest.isdecimal():
             self.told.add(int(rest))
@@ -121,7 +121,7 @@ def watch(kafka: SharedKafka, prefix: str, seed: int, monkeypatch: pytest.Monkey
         yield Watch(connection, seed)
 
 
-def test_a_writer_killed_while_it_seals_leaves_no_half_epoch_and_the_next_goes_on(
+def test_writer_killed_while_sealing_leaves_no_half_epoch_and_the_next_continues(
     kafka: SharedKafka, prefix: str, watch: Watch, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     rng = random.Random(seed)
@@ -131,18 +131,18 @@ def test_a_writer_killed_while_it_seals_leaves_no_half_epoch_and_the_next_goes_o
         assert taken.startswith("taken ")
         assert int(taken.split()[1]) >= max(watch.told, default=0)
         for _ in range(rng.choice((0, 0, 1, 3))):
-            watch.hear(writer.line())
+            watch.receive(writer.line())
         if rng.random() < 0.3:
             watch.look()
         time.sleep(rng.random() * rng.choice((0.01, 0.1)))
         writer.process.kill()
         while text := writer.line():
-            watch.hear(text)
+            watch.receive(text)
         assert writer.end() == -9
         watch.look()
     writer = child(SEALER, kafka.bootstrap, prefix, seed, max(watch.told, default=0) + 100, NAMES, 0)
     while text := writer.line():
-        watch.hear(text)
+        watch.receive(text)
     assert writer.end() == 0
     watch.finish()
     undecided = watch.connection.stored(watch.connection.topics.snapshots, 0, committed=False)
@@ -150,7 +150,7 @@ def test_a_writer_killed_while_it_seals_leaves_no_half_epoch_and_the_next_goes_o
     print(f"{len(watch.seen)} epochs; {len(undecided) - len(decided)} records of {len(undecided)} were never sealed")
 
 
-def test_a_zombie_writes_nothing(
+def test_fenced_writer_writes_nothing(
     kafka: SharedKafka, prefix: str, watch: Watch, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """A writer is paused at any moment, another process takes the partition and seals, and the writer resumes."""
@@ -160,7 +160,7 @@ def test_a_zombie_writes_nothing(
         zombie = child(SEALER, kafka.bootstrap, prefix, seed, LENGTH, NAMES, 0.002)
         assert zombie.line().startswith("taken ")
         for _ in range(rng.randrange(4)):
-            watch.hear(zombie.line())
+            watch.receive(zombie.line())
         time.sleep(rng.random() * 0.1)
         zombie.signal(signal.SIGSTOP)
         with Connection(kafka.client_config(), prefix, 1) as connection:
@@ -176,7 +176,7 @@ def test_a_zombie_writes_nothing(
             lines = []
             while text := zombie.line():
                 lines.append(text)
-                watch.hear(text)
+                watch.receive(text)
             assert zombie.end() == 3
             assert "are written by another process now" in lines[-1]
             assert connection.ends(committed=False) == ends
@@ -248,7 +248,7 @@ def compact(connection: Connection, partition: int, gone: set[int]) -> None:
         time.sleep(0.1)
 
 
-def test_garbage_and_compaction_never_sever_what_is_kept(
+def test_garbage_collection_and_compaction_never_remove_kept_epochs(
     compacting: Connection, seed: int, fault_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print(f"seed {seed}")
@@ -297,7 +297,7 @@ def stored(connection: Connection, partition: int) -> set[tuple[int, int]]:
     return {(partition, offset) for offset, (key, value) in found.items() if value and key == offset.to_bytes(8, "big")}
 
 
-def test_a_record_that_was_written_over_is_a_gap_once_compaction_came(compacting: Connection, seed: int) -> None:
+def test_overwritten_record_is_a_gap_after_compaction(compacting: Connection, seed: int) -> None:
     """Write another value for its key, as if someone had tried to repair it."""
     print(f"seed {seed}")
     table = Table(random.Random(seed), 15)

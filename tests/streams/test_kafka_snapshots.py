@@ -16,7 +16,7 @@ from refold.streams.log.kafka.offsets import Offsets
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.transactions import QUEUED_KB
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.store import Pin, SnapshotStore, Tomb
+from refold.streams.snapshots.store import Pin, SnapshotStore, Tombstone
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import children
 from refold_tests.kafka_snapshots import Connection, make_topics
@@ -25,7 +25,7 @@ from refold_tests.snapshot_conformance import EPOCHS, PARTITIONS, OpenedStore, S
 KILLED = """
 import os, signal, sys
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.store import Pin, Tomb
+from refold.streams.snapshots.store import Pin, Tombstone
 from refold_tests.kafka_snapshots import Connection
 
 with Connection({"bootstrap.servers": sys.argv[1]}, sys.argv[2], int(sys.argv[3])) as connection:
@@ -70,7 +70,7 @@ def connection(kafka: SharedKafka, prefix: str) -> Iterator[Connection]:
         yield found
 
 
-def test_nothing_of_an_epoch_shows_before_all_of_it_does(connection: Connection) -> None:
+def test_epoch_becomes_visible_at_once(connection: Connection) -> None:
     store, reader = connection.store(), connection.reader()
     store.append(1, b"a")
     store.append(1, b"b")
@@ -90,7 +90,7 @@ def test_nothing_of_an_epoch_shows_before_all_of_it_does(connection: Connection)
     assert records(reader) == {0: b"a", 1: b"b", begin: b"d"}
 
 
-def test_whoever_takes_a_partition_fences_the_one_before(connection: Connection) -> None:
+def test_new_writer_of_a_partition_fences_the_former(connection: Connection) -> None:
     first, second = connection.store(), connection.store()
     first.append(1, b"sealed")
     first.seal(EPOCHS[0], b"m")
@@ -106,7 +106,7 @@ def test_whoever_takes_a_partition_fences_the_one_before(connection: Connection)
         lambda: first.append(1, b"late"),
         lambda: first.pin(Pin(EPOCHS[0], 1)),
         lambda: first.unpin(EPOCHS[0]),
-        lambda: first.bury(Tomb(EPOCHS[0], 1, b"m")),
+        lambda: first.add_tombstone(Tombstone(EPOCHS[0], 1, b"m")),
         lambda: first.clear(1, [], []),
         lambda: first.take(1),
     ]
@@ -127,7 +127,7 @@ def test_whoever_takes_a_partition_fences_the_one_before(connection: Connection)
         second.seal(EPOCHS[3], b"r")
 
 
-def test_a_partition_that_is_another_workers_is_not_written(connection: Connection) -> None:
+def test_partition_of_another_worker_is_not_written(connection: Connection) -> None:
     mine = {1}
     store = connection.store(owns=mine.__contains__)
     store.append(1, b"x")
@@ -144,7 +144,7 @@ def test_a_partition_that_is_another_workers_is_not_written(connection: Connecti
     assert records(connection.reader()) == {begin: b"z"}
 
 
-def test_a_transaction_that_takes_too_long_is_given_up(connection: Connection) -> None:
+def test_transaction_that_takes_too_long_is_abandoned(connection: Connection) -> None:
     """The coordinator checks for these only now and then; the store notices at its next write."""
     store = connection.store(transaction_timeout_ms=1_000)
     store.append(1, b"x")
@@ -163,7 +163,7 @@ def test_a_transaction_that_takes_too_long_is_given_up(connection: Connection) -
     assert list(records(connection.reader()).values()) == [b"y"]
 
 
-def test_what_something_else_writes_among_the_records_is_noticed(connection: Connection) -> None:
+def test_foreign_write_among_the_records_is_detected(connection: Connection) -> None:
     store = connection.store()
     store.append(1, b"a")
     assert len(records(store)) == 1
@@ -179,7 +179,7 @@ def test_what_something_else_writes_among_the_records_is_noticed(connection: Con
     assert list(reader.epochs(1)) == EPOCHS[:1]
 
 
-def test_an_epoch_larger_than_the_clients_queue_goes_through(connection: Connection) -> None:
+def test_epoch_larger_than_the_clients_queue_is_written(connection: Connection) -> None:
     store = connection.store()
     data = bytes(range(256)) * 1_024
     for number in range(4 * QUEUED_KB // 256):
@@ -189,7 +189,7 @@ def test_an_epoch_larger_than_the_clients_queue_goes_through(connection: Connect
     assert found == [(number, data + b"%d" % number) for number in range(4 * QUEUED_KB // 256)]
 
 
-def test_the_largest_record_goes_through(connection: Connection) -> None:
+def test_largest_record_is_written(connection: Connection) -> None:
     store, largest = connection.store(), bytes(MESSAGE_BYTES_MAX - 1_024)
     store.append(1, b"x")
     store.append(1, largest)
@@ -197,7 +197,7 @@ def test_the_largest_record_goes_through(connection: Connection) -> None:
     assert records(connection.reader()) == {0: b"x", 1: largest}
 
 
-def test_a_record_that_is_too_large_fails_its_epoch_alone(connection: Connection) -> None:
+def test_record_that_is_too_large_fails_only_its_epoch(connection: Connection) -> None:
     store = connection.store()
     with pytest.raises(StorageError, match=r"could not be written: .*too large"):
         store.append(1, bytes(MESSAGE_BYTES_MAX + 1))
@@ -207,7 +207,7 @@ def test_a_record_that_is_too_large_fails_its_epoch_alone(connection: Connection
     assert list(records(connection.reader()).values()) == [b"x"]
 
 
-def test_a_map_that_was_not_followed_for_long_is_read_again(kafka: SharedKafka, prefix: str) -> None:
+def test_stale_map_is_read_again(kafka: SharedKafka, prefix: str) -> None:
     """Records that compaction removed meanwhile leave no visible trace."""
     make_topics(kafka.client_config(), prefix, 1)
     now_s = 0.0

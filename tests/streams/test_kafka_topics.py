@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from refold.avro.errors import InputError, StorageError
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address, parse_url
 from refold.testing.kafka import Kafka
@@ -30,7 +30,7 @@ def opened(broker: Broker, address: Address, partitions: int | None = None, *, m
     return TopicAdmin(broker.admin, TIMEOUT_S).open(address._replace(partitions=partitions), make=make)
 
 
-def test_a_log_is_made_once_and_keeps_its_partitions(broker: Broker, address: Address) -> None:
+def test_log_is_created_once_and_keeps_its_partitions(broker: Broker, address: Address) -> None:
     with pytest.raises(InputError, match="there is no log here"):
         opened(broker, address, make=False)
     assert not TopicAdmin(broker.admin, TIMEOUT_S).exists(address)
@@ -45,7 +45,7 @@ def test_a_log_is_made_once_and_keeps_its_partitions(broker: Broker, address: Ad
         opened(broker, address, 8)
 
 
-def test_who_makes_it_at_once_makes_one(broker: Broker, address: Address) -> None:
+def test_concurrent_creators_make_one(broker: Broker, address: Address) -> None:
     counts = (8, 8, 4, 8, 4, 8)
     with ThreadPoolExecutor(len(counts)) as pool:
         asked = [pool.submit(opened, broker, address, count) for count in counts]
@@ -55,13 +55,13 @@ def test_who_makes_it_at_once_makes_one(broker: Broker, address: Address) -> Non
     assert all("fixed when it was created" in str(each.exception()) for each in asked if each.exception() is not None)
 
 
-def test_what_a_killed_maker_left_is_completed(broker: Broker, address: Address) -> None:
+def test_creation_interrupted_by_a_kill_is_completed(broker: Broker, address: Address) -> None:
     broker.topic("changes", 2, cleanup_policy="delete", retention_ms="-1", retention_bytes="-1",
                  unclean_leader_election_enable="false", max_message_bytes=str(9 << 20))  # fmt: skip
     assert opened(broker, address).partitions == 2
 
 
-def test_another_setting_is_named(broker: Broker, address: Address) -> None:
+def test_different_setting_is_named(broker: Broker, address: Address) -> None:
     opened(broker, address, 1)
     for topic, key, value in (
         ("observations", "message.timestamp.type", "CreateTime"),
@@ -85,13 +85,13 @@ def test_another_setting_is_named(broker: Broker, address: Address) -> None:
         opened(broker, address)
 
 
-def test_a_wider_limit_is_no_other_setting(broker: Broker, address: Address) -> None:
+def test_larger_limit_is_not_a_difference(broker: Broker, address: Address) -> None:
     opened(broker, address, 1)
     broker.alter(f"{broker.prefix}.observations", "max.message.bytes", str(64 << 20))
     opened(broker, address)
 
 
-def test_other_partitions_are_named(broker: Broker, address: Address) -> None:
+def test_different_partition_count_is_named(broker: Broker, address: Address) -> None:
     opened(broker, address, 2)
     for done in broker.admin.create_partitions([NewPartitions(f"{broker.prefix}.changes", 3)]).values():
         done.result()
@@ -100,7 +100,7 @@ def test_other_partitions_are_named(broker: Broker, address: Address) -> None:
         opened(broker, address)
 
 
-def test_a_missing_topic_is_named(broker: Broker, address: Address) -> None:
+def test_missing_topic_is_named(broker: Broker, address: Address) -> None:
     opened(broker, address, 2)
     for done in broker.admin.delete_topics([f"{broker.prefix}.manifests"]).values():
         done.result()
@@ -109,14 +109,14 @@ def test_a_missing_topic_is_named(broker: Broker, address: Address) -> None:
         opened(broker, address)
 
 
-def test_a_broker_that_is_not_there_is_an_error_in_time() -> None:
+def test_unreachable_broker_is_an_error_in_time() -> None:
     nobody = Broker("127.0.0.1:1", "none")
     with pytest.raises(StorageError, match=r"no answer from 127\.0\.0\.1:1"):
         TopicAdmin(nobody.admin, 1).open(parse_url("kafka://127.0.0.1:1/x"), make=False)
 
 
 @pytest.mark.faults
-def test_a_broker_that_comes_back_without_a_controller_is_asked_again(kafka_cluster: Callable[..., Kafka]) -> None:
+def test_broker_without_a_controller_is_asked_again(kafka_cluster: Callable[..., Kafka]) -> None:
     kafka = kafka_cluster()
     address = parse_url(f"kafka://{kafka.bootstrap}/back?partitions=1")
     made = TopicAdmin(AdminClient(kafka.client_config()), TIMEOUT_S).open(address, make=True)
@@ -127,13 +127,13 @@ def test_a_broker_that_comes_back_without_a_controller_is_asked_again(kafka_clus
     assert found.log_id == made.log_id
 
 
-def test_a_full_queue_is_back_pressure(broker: Broker, address: Address) -> None:
+def test_full_queue_is_back_pressure(broker: Broker, address: Address) -> None:
     topics = Topics(broker.prefix)
     opened(broker, address, 1)
     outgoing = LogProducer(broker.clients, **{"queue.buffering.max.messages": 10, "linger.ms": 50})
     place = TopicPlace(topics.observations, 0)
     for number in range(300):
-        outgoing.send(Sent(place, b"k", b"%d" % number, [], str(number)))
+        outgoing.send(OutgoingRecord(place, b"k", b"%d" % number, [], str(number)))
     outgoing.flush()
     assert outgoing.is_clean
     with broker.reading() as reading:

@@ -26,7 +26,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kafka://a/b?blobs=file:///x%20y&partitions=1", Address("a:9092", "b", 1, "file:///x%20y")),
     ],
 )
-def test_a_url_names_brokers_and_a_log(url: str, address: Address) -> None:
+def test_url_names_brokers_and_a_log(url: str, address: Address) -> None:
     assert parse_url(url) == address
     assert parse_url(address.url) == address._replace(partitions=None)
 
@@ -54,20 +54,20 @@ def test_a_url_names_brokers_and_a_log(url: str, address: Address) -> None:
         ("kafka://a/b?blobs=file:x", "file:///PATH"),
     ],
 )
-def test_what_is_no_url_is_told_what_is(url: str, says: str) -> None:
+def test_invalid_url_is_refused_with_the_right_form(url: str, says: str) -> None:
     with pytest.raises(InputError, match=says) as refused:
         parse_url(url)
     assert "secret" not in str(refused.value)
 
 
-def test_the_store_of_contents_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_store_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BLOBS_ENVIRONMENT, "file:///contents")
     assert parse_url("kafka://a/b").blobs == "file:///contents"
     assert parse_url("kafka://a/b?blobs=file:///x").blobs == "file:///x"
     assert parse_url("kafka://a/b?blobs=").blobs is None
 
 
-def test_settings_come_from_a_file_and_the_caller_and_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_a_file_the_caller_and_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "kafka.conf"
     file.write_text("# TLS\nsecurity.protocol = SASL_SSL\n\nsasl.password=a=b #c\nbootstrap.servers=elsewhere:1\n")
     monkeypatch.setenv(CONFIG_ENVIRONMENT, str(file))

@@ -12,10 +12,10 @@ from refold.avro.errors import CorruptionError, NotAnswerable
 from refold.avro.ids import identify
 from refold.streams.deadletters import Verdict, read_verdict, verdict_value
 from refold.streams.log.kafka.deadletters import record_of, verdict_key, verdict_on
-from refold.streams.log.kafka.fold_position import THROUGH, Reached, emitted_of
+from refold.streams.log.kafka.fold_position import THROUGH, PartitionPoint, emitted_point_of
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Record
 from refold.streams.point import Points
@@ -61,7 +61,7 @@ def bad(log: KafkaLog) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_what_awaits_a_verdict_stops_answers_and_says_where(log: KafkaLog, broker: Broker) -> None:
+def test_undecided_record_stops_answers_and_names_its_offset(log: KafkaLog, broker: Broker) -> None:
     put(log, [said(A, 0), said(B, 0)])
     log.flush()
     where = place(log)
@@ -134,7 +134,7 @@ def test_offsets_with_verdicts_are_skipped_and_ids_below_are_trusted(log: KafkaL
         assert isinstance(records[0], Record)
 
 
-def test_a_verdict_that_is_missing_below_the_committed_offset_is_named(log: KafkaLog, broker: Broker) -> None:
+def test_missing_verdict_below_the_committed_offset_is_named(log: KafkaLog, broker: Broker) -> None:
     put(log, [said(A, 0)])
     log.flush()
     where = place(log)
@@ -148,10 +148,10 @@ def test_a_verdict_that_is_missing_below_the_committed_offset_is_named(log: Kafk
         list(log.read(where.partition, 0, 2))
 
 
-def test_a_record_is_a_verdict_by_its_key_and_both_headers() -> None:
-    headers = Reached(41, 2).headers
-    good = Raw(7, 0, bytes(8), b"", headers)
-    assert (record_of(good), emitted_of(good)) == (0, Reached(41, 2))
+def test_record_is_a_verdict_by_its_key_and_both_headers() -> None:
+    headers = PartitionPoint(41, 2).headers
+    good = RawRecord(7, 0, bytes(8), b"", headers)
+    assert (record_of(good), emitted_point_of(good)) == (0, PartitionPoint(41, 2))
     for raw in (
         good._replace(headers=[]),
         good._replace(headers=headers[:1]),
@@ -159,12 +159,12 @@ def test_a_record_is_a_verdict_by_its_key_and_both_headers() -> None:
         good._replace(headers=[(THROUGH, b"short"), headers[1]]),
         good._replace(headers=[(THROUGH, None), headers[1]]),
     ):
-        assert (record_of(raw), emitted_of(raw)) == (None, None)
+        assert (record_of(raw), emitted_point_of(raw)) == (None, None)
     for key in (None, b"text", (41).to_bytes(8, "big")):  # the last one claims a record that its batch did not reach
         assert record_of(good._replace(key=key)) is None
 
 
-def test_while_a_verdicts_transaction_is_open_nothing_is_taken_for_decided(log: KafkaLog, broker: Broker) -> None:
+def test_nothing_counts_as_decided_while_its_transaction_is_open(log: KafkaLog, broker: Broker) -> None:
     """The committed offset may be visible before its verdicts: until they are, it does not count."""
     put(log, [said(A, 0)])
     log.flush()
@@ -185,7 +185,7 @@ def test_while_a_verdicts_transaction_is_open_nothing_is_taken_for_decided(log: 
     assert [each.offset for each in log.read(where.partition, 0, 2)] == [0]
 
 
-def test_records_of_strangers_need_no_header(log: KafkaLog, broker: Broker) -> None:
+def test_foreign_records_need_no_header(log: KafkaLog, broker: Broker) -> None:
     put(log, [said(A, 0)])
     log.flush()
     where = place(log)
@@ -201,7 +201,7 @@ def test_records_of_strangers_need_no_header(log: KafkaLog, broker: Broker) -> N
         log.refresh()
 
 
-def test_a_verdict_keeps_everything_of_its_record() -> None:
+def test_verdict_keeps_everything_of_its_record() -> None:
     verdict = Verdict(3, 41, "misplaced", "its key ...", None, b"\0", [("a", None), ("a", b"\xff")], 1_700_000_000_000)
     assert read_verdict(3, verdict_value(verdict)) == verdict
     assert verdict_key(verdict) == (41).to_bytes(8, "big")

@@ -67,7 +67,7 @@ class Model:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_return_what_was_put(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed + number)
     monkeypatch.setattr(spill, "OPEN_CHUNKS", rng.choice((1, 3, 512)))
     model = Model(rng, rng.choice((3, 60, 400)))
@@ -95,7 +95,7 @@ def test_layers_are_what_was_put(seed: int, number: int, monkeypatch: pytest.Mon
     model.assert_held(layers)
 
 
-def test_much_that_is_put_is_merged_and_filed(seed: int) -> None:
+def test_large_layers_are_merged_and_written_to_files(seed: int) -> None:
     """Check that the paths above are covered: levels of merged layers, and a file."""
     model = Model(random.Random(seed), 50)
     store = ChunkStore(memory_bytes=0)
@@ -109,7 +109,7 @@ def test_much_that_is_put_is_merged_and_filed(seed: int) -> None:
     model.assert_held(layers)
 
 
-def test_equal_layers_come_of_other_orders(seed: int) -> None:
+def test_layers_are_equal_in_any_order(seed: int) -> None:
     model = Model(random.Random(seed), 100)
     for _ in range(200):
         model.changed()
@@ -124,7 +124,7 @@ def test_equal_layers_come_of_other_orders(seed: int) -> None:
     assert found[0] == found[1]
 
 
-def test_digests_that_are_given_stand_until_something_is_added(seed: int) -> None:
+def test_given_digests_are_valid_until_something_is_added(seed: int) -> None:
     model = Model(random.Random(seed), 30)
     names = {model.changed() for _ in range(60)}
     layers = Layers(ChunkStore())
@@ -140,7 +140,7 @@ def test_digests_that_are_given_stand_until_something_is_added(seed: int) -> Non
     assert root(layers.rehash(), len(names)) == reference_root(model.hashes)
 
 
-def test_digests_of_a_base_are_given_and_what_stands_over_it_is_hashed(seed: int) -> None:
+def test_digests_of_a_base_are_given_and_its_overlay_is_hashed(seed: int) -> None:
     model = Model(random.Random(seed), 60)
     base = model.chunks({model.changed() for _ in range(80)})
     digests = Digests()
@@ -157,7 +157,7 @@ def test_digests_of_a_base_are_given_and_what_stands_over_it_is_hashed(seed: int
     model.assert_held(layers)
 
 
-def test_what_stands_above_with_all_its_entities_is_not_looked_at_again(seed: int) -> None:
+def test_complete_upper_layer_is_not_rescanned(seed: int) -> None:
     model = Model(random.Random(seed), 40)
     layers = Layers(ChunkStore())
     snapshot = []
@@ -172,7 +172,7 @@ def test_what_stands_above_with_all_its_entities_is_not_looked_at_again(seed: in
     model.assert_held(layers)
 
 
-def test_a_damaged_chunk_is_refused(seed: int) -> None:
+def test_damaged_chunk_is_refused(seed: int) -> None:
     model = Model(random.Random(seed), 30)
     [data] = model.chunks({model.changed() for _ in range(5)})
     layers = Layers(ChunkStore())
@@ -181,7 +181,7 @@ def test_a_damaged_chunk_is_refused(seed: int) -> None:
     assert list(layers.rows()) == []
 
 
-def test_a_chunk_whose_file_was_damaged_is_an_error(seed: int) -> None:
+def test_chunk_in_a_damaged_file_is_an_error(seed: int) -> None:
     """Filed data is checked when it is read back."""
     model = Model(random.Random(seed), 400)
     store = ChunkStore(memory_bytes=0)
@@ -198,9 +198,7 @@ def test_a_chunk_whose_file_was_damaged_is_an_error(seed: int) -> None:
         list(layers.rows())
 
 
-def test_layers_are_gone_through_side_by_side_with_each_chunk_read_once(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parallel_iteration_reads_each_chunk_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(random.Random(seed), 400)
     reads: list[int] = []
     pread = os.pread
@@ -228,12 +226,12 @@ def hashes(rng: random.Random, count: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
-def test_a_root_is_that_of_the_reference(seed: int, count: int) -> None:
+def test_root_matches_the_reference(seed: int, count: int) -> None:
     table = hashes(random.Random(seed), count)
     assert root_of(table.items()) == reference_root(table)
 
 
-def test_digests_set_one_by_one_and_read_between(seed: int) -> None:
+def test_digests_set_individually_and_read_in_between(seed: int) -> None:
     """A slot whose hash was read is hashed again after its next change."""
     rng = random.Random(seed)
     table: dict[str, bytes] = {}
@@ -266,7 +264,7 @@ def test_differing_places_are_those_whose_entities_differ(seed: int) -> None:
         assert list(differing_places(*reversed(digests))) == sorted(expected)
 
 
-def test_partitions_digests_are_put_together(seed: int) -> None:
+def test_partitions_digests_are_combined(seed: int) -> None:
     table = hashes(random.Random(seed), 300)
     whole = Digests()
     for partition in range(4):
@@ -279,7 +277,7 @@ def test_partitions_digests_are_put_together(seed: int) -> None:
     assert root(whole, len(table)) == reference_root(table)
 
 
-def test_an_empty_slot_is_zeros() -> None:
+def test_empty_slot_is_zeros() -> None:
     digests = Digests()
     assert digests.slot(5) == digests.bucket(5 << 8) == bytes(32)
     digests.set(5 << 8, b"x" * 32)

@@ -119,7 +119,7 @@ def assert_holds(log: Log, observations: Sequence[Observation]) -> None:
     assert verdict.root == view.root
 
 
-def test_an_import_killed_at_any_moment_loses_and_doubles_nothing(
+def test_import_killed_at_any_moment_loses_and_duplicates_nothing(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")
@@ -186,7 +186,7 @@ log.close()
 """
 
 
-def test_definitions_taken_up_while_processes_are_killed(
+def test_definitions_activated_while_processes_are_killed(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """Two processes register versions of one type, each folding everything again, and one or the other is killed."""
@@ -221,7 +221,7 @@ def test_definitions_taken_up_while_processes_are_killed(
         assert {view[f"{A}{number}"].fields["last"] for number in range(510)} == {expected}
 
 
-def test_processes_that_make_one_log_at_once_make_one(
+def test_concurrent_creators_make_one_log(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")
@@ -257,7 +257,7 @@ def tables(log: Log) -> dict[str, list[tuple[bytes, bytes]]]:
 
 
 @pytest.mark.parametrize("ended", ["closed", "killed"])
-def test_a_turned_byte_is_found_or_is_nobodys(
+def test_flipped_byte_is_found_or_unused(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, ended: str
 ) -> None:
     """Change any byte of a log that was closed (all in table files) or killed (all in its write-ahead log).
@@ -371,7 +371,7 @@ def test_readers_see_whole_batches_while_others_write_and_compact(
         assert log.verify().mismatches == []
 
 
-def test_an_owner_reads_while_others_write_through_it(
+def test_owner_reads_while_others_write_through_it(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int
 ) -> None:
     with open_log(tmp_path) as log:
@@ -419,7 +419,7 @@ class Ended:
         return not self._left
 
 
-def test_a_reader_that_has_not_caught_up_reads_on_under_a_compacting_owner(tmp_path: Path) -> None:
+def test_stale_reader_continues_under_a_compacting_owner(tmp_path: Path) -> None:
     observations = [said(f"{A}{number % 50}", number) for number in range(6_000)]
     with open_log(tmp_path) as owner:
         assert isinstance(owner.port, FileLog)

@@ -10,7 +10,7 @@ import pytest
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.port import Marked
 from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
 from refold_tests.waiting import WAIT_S
@@ -23,7 +23,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.records = [
-            Raw(at, 1, marker_key(each.name), marker_value(each), []) for at, each in enumerate((FIRST, SECOND))
+            RawRecord(at, 1, marker_key(each.name), marker_value(each), []) for at, each in enumerate((FIRST, SECOND))
         ]
         self.is_away = Event()
         self.is_asked = Event()
@@ -36,11 +36,11 @@ class Broker:
         assert self.is_back.wait(WAIT_S)
         return dict.fromkeys(places, 2)
 
-    def read(self, place: TopicPlace, start: int, end: int) -> Iterator[Raw]:
+    def read(self, place: TopicPlace, start: int, end: int) -> Iterator[RawRecord]:
         yield from self.records[start:end]
 
 
-def test_what_was_seen_is_answered_while_a_refresh_waits_for_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_epochs_are_answered_while_a_refresh_waits_for_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, offsets, reading = Broker(), Offsets.__new__(Offsets), LogReaders.__new__(LogReaders)
     monkeypatch.setattr(offsets, "ends", broker.ends)
     monkeypatch.setattr(reading, "records", broker.read)

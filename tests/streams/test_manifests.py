@@ -70,7 +70,7 @@ PLAIN = Manifest(
 
 
 @given(MANIFESTS)
-def test_what_is_sealed_is_read(manifest: Manifest) -> None:
+def test_manifest_round_trips(manifest: Manifest) -> None:
     data = encode_manifest(manifest)
     found = read_manifest(data, manifest.epoch)
     assert found == manifest
@@ -87,13 +87,13 @@ def test_names_sort_as_epochs_do(epochs: list[Epoch]) -> None:
 
 
 @given(MANIFESTS, EPOCHS)
-def test_under_another_name_it_is_no_manifest(manifest: Manifest, epoch: Epoch) -> None:
+def test_manifest_under_another_name_is_refused(manifest: Manifest, epoch: Epoch) -> None:
     if epoch != manifest.epoch:
         with pytest.raises(CorruptionError, match=f"the manifest of epoch {epoch} claims to be of"):
             read_manifest(encode_manifest(manifest), epoch)
 
 
-def test_every_truncation_and_every_turned_bit_is_an_error() -> None:
+def test_every_truncation_and_every_flipped_bit_is_an_error() -> None:
     data = encode_manifest(PLAIN)
     for size in range(len(data)):
         with pytest.raises(CorruptionError, match="the manifest of epoch 1=200"):
@@ -105,12 +105,12 @@ def test_every_truncation_and_every_turned_bit_is_an_error() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_other_bytes_under_a_right_checksum_are_an_error(body: bytes) -> None:
+def test_other_bytes_under_a_valid_checksum_are_an_error(body: bytes) -> None:
     with pytest.raises(CorruptionError, match="the manifest of epoch 1=200"):
         read_manifest(sealed(body), PLAIN.epoch)
 
 
-def test_what_lacks_a_part_or_has_another_form_is_an_error() -> None:
+def test_missing_or_malformed_part_is_an_error() -> None:
     """Members as another release might write them: with a correct checksum, and valid CBOR."""
     tree = cbor2.loads(unsealed(encode_manifest(PLAIN), "it"))
     assert len(tree) == len(fields(Manifest)) - 1  # the format, and all but the bytes themselves and `aside`
@@ -129,12 +129,12 @@ def test_what_lacks_a_part_or_has_another_form_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 17, 19, 40])
-def test_a_key_of_another_length_is_no_manifests(length: int) -> None:
+def test_key_of_another_length_is_no_manifests(length: int) -> None:
     with pytest.raises(CorruptionError, match="not a manifest's key"):
         epoch_of(PREFIX + bytes(length))
 
 
-def test_what_an_epoch_needs_is_every_span_it_names() -> None:
+def test_epoch_needs_every_span_it_names() -> None:
     assert [span.start for span in PLAIN.spans] == [0, 2, 3, 4, 5]
     assert not PLAIN.is_base
     assert replace(PLAIN, ranges=PLAIN.ranges[:1]).is_base

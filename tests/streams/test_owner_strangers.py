@@ -74,7 +74,7 @@ def has_ended(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("begun", [b"", b"\0", struct.pack(">I", 100) + b"\x82"])
-def test_connections_that_ask_nothing_refuse_nobody(path: Path, begun: bytes) -> None:
+def test_silent_connections_exclude_nobody(path: Path, begun: bytes) -> None:
     with serve(path, echo) as owner, ExitStack() as ending:
         for _ in range(server.CONNECTIONS_MAX + 6):
             ending.enter_context(connect(path)).sendall(begun)
@@ -84,14 +84,14 @@ def test_connections_that_ask_nothing_refuse_nobody(path: Path, begun: bytes) ->
                 assert client.call("x", number) == ["x", number]
 
 
-def test_whoever_lost_its_place_connects_anew(path: Path) -> None:
+def test_displaced_client_reconnects(path: Path) -> None:
     with serve(path, echo), ExitStack() as ending:
         clients = [ending.enter_context(Client(path, PATIENCE_S)) for _ in range(server.CONNECTIONS_MAX + 6)]
         for number, client in enumerate(clients * 2):
             assert client.call("x", number) == ["x", number]
 
 
-def test_where_all_are_answered_one_more_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_client_than_can_be_answered_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
     entered, let_go = threading.Semaphore(0), threading.Event()
 
@@ -130,7 +130,7 @@ def test_half_open_connections_end(path: Path, limit: str, begun: bytes, monkeyp
         await_true(lambda: not owner._connections)
 
 
-def test_a_client_that_is_idle_keeps_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_client_keeps_its_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("FIRST_S", "MESSAGE_S"):
         monkeypatch.setattr(server, limit, 0.2)
     with serve(path, echo) as owner, Client(path, PATIENCE_S) as client:
@@ -142,7 +142,7 @@ def test_a_client_that_is_idle_keeps_its_place(path: Path, monkeypatch: pytest.M
         assert client.session == 1
 
 
-def test_an_answer_that_is_not_taken_ends_the_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_that_does_not_read_its_answer_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_S", 0.1)
     with serve(path, lambda op, payload: bytes(8 << 20)) as owner, connect(path) as connection:
         connection.sendall(framing.encode(["x", 1]))
@@ -156,7 +156,7 @@ def test_an_answer_that_is_not_taken_ends_the_connection(path: Path, monkeypatch
      b"\x82\x61x\xd8\x23\x63(((", b"\x82\x61x\xd9\x03\xe7\x01", b"\x82\x61x\xc2\x49" + b"\xff" * 9],
     ids=["deep", "deeper", "holds itself", "pattern", "unknown tag", "big number"],
 )  # fmt: skip
-def test_what_no_question_holds_is_refused(path: Path, body: bytes) -> None:
+def test_invalid_request_parts_are_refused(path: Path, body: bytes) -> None:
     with serve(path, echo):
         with connect(path) as raw:
             raw.sendall(struct.pack(">I", len(body)) + body)
@@ -170,14 +170,14 @@ def test_what_no_question_holds_is_refused(path: Path, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 1025, 7, None, b"b", ["n"], {"n": 1}])
-def test_a_marker_of_another_process_has_a_name_as_in_python(log: refold.Log, name: object) -> None:
+def test_marker_names_from_other_processes_are_validated_as_in_python(log: refold.Log, name: object) -> None:
     cut = str(log.mark("good"))
     with Client(folder(log), PATIENCE_S) as client, pytest.raises(RefoldError):
         client.call("mark", {"marked": [name, cut, 1], "replace": False})
     assert [each.name for each in log.port.markers()] == ["good"]
 
 
-def test_a_marker_of_another_process_is_at_a_point_of_this_log(log: refold.Log, tmp_path: Path) -> None:
+def test_marker_from_another_process_is_at_a_point_of_this_log(log: refold.Log, tmp_path: Path) -> None:
     cut = log.mark("good")
     with refold.open(f"file:{tmp_path / 'other'}") as another:
         foreign = str(another.mark("x"))

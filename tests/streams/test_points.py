@@ -77,7 +77,7 @@ def time(later_ms: float) -> str:
         (9_000, (4, 3, 2)),
     ],
 )
-def test_a_time_takes_what_was_recorded_until_then(log: Log, later_ms: float, expected: tuple[int, int, int]) -> None:
+def test_time_takes_what_was_recorded_until_then(log: Log, later_ms: float, expected: tuple[int, int, int]) -> None:
     assert place(log, time(later_ms)) == expected
     moment = dt.datetime.fromisoformat(time(later_ms).replace("Z", "+00:00"))
     assert place(log, moment) == expected
@@ -85,7 +85,7 @@ def test_a_time_takes_what_was_recorded_until_then(log: Log, later_ms: float, ex
     assert place(log, moment.astimezone(dt.timezone(dt.timedelta(hours=9))).isoformat()) == expected
 
 
-def test_a_time_is_open_until_it_is_five_seconds_old(log: Log, tmp_path: Path) -> None:
+def test_time_is_open_until_it_is_five_seconds_old(log: Log, tmp_path: Path) -> None:
     assert not log.point(time(40)).open
     assert not log.point(time(5_000)).open
     assert log.point(time(5_001)).open
@@ -94,12 +94,12 @@ def test_a_time_is_open_until_it_is_five_seconds_old(log: Log, tmp_path: Path) -
     assert not log.point(time(5_001)).open
 
 
-def test_a_time_before_the_log_begins_names_its_beginning(log: Log) -> None:
+def test_time_before_the_log_starts_names_its_start(log: Log) -> None:
     with pytest.raises(NotAnswerable, match=r"the log begins at 2023-11-14T22:13:20\.000Z"):
         log.point(time(-1))
 
 
-def test_an_empty_log_has_no_past(tmp_path: Path) -> None:
+def test_empty_log_has_no_past(tmp_path: Path) -> None:
     with open_log(tmp_path) as empty:
         with pytest.raises(NotAnswerable, match="nothing is recorded in this log yet"):
             empty.point(time(0))
@@ -137,26 +137,26 @@ def test_now_is_the_end(log: Log, when: str | None) -> None:
         "\x00",
     ],
 )
-def test_what_no_form_matches_is_refused(log: Log, when: str) -> None:
+def test_unrecognized_point_is_refused(log: Log, when: str) -> None:
     with pytest.raises(InputError):
         log.point(when, A)
 
 
-def test_a_datetime_needs_its_zone_and_a_number_is_no_time(log: Log) -> None:
+def test_datetime_needs_its_zone_and_a_number_is_no_time(log: Log) -> None:
     with pytest.raises(InputError, match="with its time zone"):
         log.point(dt.datetime(2023, 11, 15))  # noqa: DTZ001  # that it has no zone is the point
     with pytest.raises(InputError, match="not a point in time"):
         log.point(BEGIN_MS)  # type: ignore[arg-type]
 
 
-def test_a_place_has_no_observed_time(log: Log) -> None:
+def test_offset_has_no_observed_time(log: Log) -> None:
     log.mark("place")
     for when in ("@place", "offset:0=0"):
         with pytest.raises(InputError, match="give a time with that clock"):
             log.point(when, clock="observed")
 
 
-def test_the_observed_clock_filters_the_end(log: Log) -> None:
+def test_observed_clock_filters_the_end(log: Log) -> None:
     point = log.point(time(2_000), clock="observed")
     assert point.cut == log.point().cut.until(BEGIN_MS * 1000 + 2_000_000)
     assert log.rebuild(time(2_000), clock="observed")[A].fields["last"] == 2
@@ -168,7 +168,7 @@ def test_the_observed_clock_filters_the_end(log: Log) -> None:
 # Markers, cuts, offsets
 
 
-def test_a_marker_is_the_cut_it_names(log: Log) -> None:
+def test_marker_is_the_cut_it_names(log: Log) -> None:
     marked = log.mark("early", time(10))
     assert place(log, "@early") == (2, 1, 2)
     assert log.point("@early").cut == marked
@@ -186,12 +186,12 @@ def test_a_marker_is_the_cut_it_names(log: Log) -> None:
             log.mark(bad)
 
 
-def test_an_unmarked_log_says_how_to_mark(log: Log) -> None:
+def test_log_without_markers_says_how_to_mark(log: Log) -> None:
     with pytest.raises(InputError, match="none; set one with `refold mark NAME`"):
         log.point("@early")
 
 
-def test_a_cut_is_its_text(log: Log) -> None:
+def test_cut_is_its_text(log: Log) -> None:
     cut = log.point("offset:0=1").cut
     for when in (None, time(10), "offset:0=1"):
         cut = log.point(when).cut
@@ -215,7 +215,7 @@ def test_another_logs_cut_is_refused_by_name(log: Log, tmp_path: Path) -> None:
             log.point(when)
 
 
-def test_a_cut_past_the_end_or_of_other_types_is_refused(log: Log) -> None:
+def test_cut_past_the_end_or_of_other_types_is_refused(log: Log) -> None:
     here = log.point().cut
     first, *_ = here.offsets
     with pytest.raises(NotAnswerable, match=f"past the end.* {here.offsets[first]}"):
@@ -228,7 +228,7 @@ def test_a_cut_past_the_end_or_of_other_types_is_refused(log: Log) -> None:
         log.point(Cut(here.log_id, here.offsets, here.schemas - 1, here.types_digest))
 
 
-def test_offsets_are_next_offsets_and_those_not_named_are_at_their_start(log: Log) -> None:
+def test_offsets_are_next_offsets_and_unnamed_ones_are_at_their_start(log: Log) -> None:
     a, b = log.port.partition_of(A), log.port.partition_of(B)
     assert place(log, f"offset:{a}=2,{b}=1") == (2, 1, 2)
     assert place(log, f"offset: {b} = 1 , {a} = 2 ") == (2, 1, 2)
@@ -242,12 +242,12 @@ def test_offsets_are_next_offsets_and_those_not_named_are_at_their_start(log: Lo
     ["offset:", "offset:0", "offset:0=", "offset:=1", "offset:0=1,", "offset:0=-1", "offset:0=x", "offset:0=1;1=1",
      "offset:0=1,0=2", "offset:0=1.0", "offset:2=0", "offset:0=" + "9" * 5000, "offset:٣=1"],
 )  # fmt: skip
-def test_offsets_that_are_none_are_refused(log: Log, when: str) -> None:
+def test_invalid_offsets_are_refused(log: Log, when: str) -> None:
     with pytest.raises(InputError):
         log.point(when)
 
 
-def test_an_offset_past_the_end_names_the_end(log: Log) -> None:
+def test_offset_past_the_end_names_the_end(log: Log) -> None:
     with pytest.raises(NotAnswerable, match=r"offset 5 of partition \d is past the end; .* 4"):
         log.point(f"offset:{log.port.partition_of(A)}=5")
 
@@ -255,7 +255,7 @@ def test_an_offset_past_the_end_names_the_end(log: Log) -> None:
 # Versions and steps
 
 
-def test_a_version_is_just_after_its_observation(log: Log) -> None:
+def test_version_is_just_after_its_observation(log: Log) -> None:
     assert [place(log, f"v{version}", A) for version in (1, 2, 3, 4)] == [(1, 0, 1), (2, 1, 2), (3, 1, 2), (4, 3, 2)]
     assert [place(log, f"v{version}", B) for version in (1, 2, 3)] == [(2, 1, 2), (3, 2, 2), (3, 3, 2)]
     take(log, [said(A, 0), said(A, 9)])  # a repeat makes no version
@@ -263,7 +263,7 @@ def test_a_version_is_just_after_its_observation(log: Log) -> None:
     assert log.state(A, "v5").version == 5
 
 
-def test_a_version_that_is_none_names_those_there_are(log: Log) -> None:
+def test_unknown_version_names_the_existing_ones(log: Log) -> None:
     for when in ("v0", "v5", "v999999999999999999"):
         with pytest.raises(NotAnswerable, match="its versions are v1 to v4"):
             log.point(when, A)
@@ -273,7 +273,7 @@ def test_a_version_that_is_none_names_those_there_are(log: Log) -> None:
         log.point("v1", f"{A}none")
 
 
-def test_a_step_is_just_after_its_last_record(log: Log) -> None:
+def test_step_is_just_after_its_last_record(log: Log) -> None:
     take(log, [said("step/r#s#1", 0), said(A, 5), said("step/r#s#1", 1), said("step/r#s#2", 2)], STEP)
     cut = log.point("run:r#s#1").cut
     partition = log.port.partition_of("step/r#s#1")
@@ -301,7 +301,7 @@ cuts = st.builds(
 
 
 @given(cuts)
-def test_text_and_cut_are_one(cut: Cut) -> None:
+def test_cut_round_trips_through_text(cut: Cut) -> None:
     again = parse_cut(str(cut))
     assert again == cut
     assert (hash(again), str(again), again.short) == (hash(cut), str(cut), cut.short)
@@ -309,7 +309,7 @@ def test_text_and_cut_are_one(cut: Cut) -> None:
 
 
 @given(cuts, st.randoms(use_true_random=False))
-def test_a_damaged_text_is_refused(cut: Cut, rng: random.Random) -> None:
+def test_damaged_text_is_refused(cut: Cut, rng: random.Random) -> None:
     text = str(cut)
     at = rng.randrange(len("cut:1."), len(text))
     letter = rng.choice("ABab01-_=+/ \n")
@@ -349,14 +349,14 @@ def test_other_bytes_are_no_cut(body: bytes) -> None:
         {"x": 1},
     ],
 )
-def test_a_cut_with_a_wrong_part_is_refused(replaced: dict[str, object]) -> None:
+def test_cut_with_an_invalid_part_is_refused(replaced: dict[str, object]) -> None:
     tree = {"l": bytes(16), "p": {0: 1}, "s": 1, "t": bytes(32), "v": 1, **replaced}
     text = "cut:1." + base64.urlsafe_b64encode(cbor2.dumps(tree, canonical=True)).rstrip(b"=").decode()
     with pytest.raises(InputError, match="damaged"):
         parse_cut(text)
 
 
-def test_another_formats_or_fold_versions_cut_is_named() -> None:
+def test_cut_of_another_format_or_fold_version_is_named() -> None:
     tree = {"l": bytes(16), "p": {0: 1}, "s": 1, "t": bytes(32), "v": 7}
     text = "cut:1." + base64.urlsafe_b64encode(cbor2.dumps(tree, canonical=True)).rstrip(b"=").decode()
     with pytest.raises(InputError, match="fold version 7, this release folds by version 1"):

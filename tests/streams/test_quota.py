@@ -28,22 +28,22 @@ def group(tmp_path: Path, quotas: dict[str, str], membership: str = "0::/pod/box
         ("1 0\n", None),
     ],
 )
-def test_a_quota_is_so_many_cores_a_part_counted_as_one(tmp_path: Path, text: str, cores: int | None) -> None:
+def test_quota_in_cores_is_rounded_up(tmp_path: Path, text: str, cores: int | None) -> None:
     assert group(tmp_path, {"pod/box": text}) == cores
 
 
-def test_the_groups_around_it_hold_too(tmp_path: Path) -> None:
+def test_quotas_of_parent_groups_apply(tmp_path: Path) -> None:
     assert group(tmp_path, {"pod/box": "max 100000", "pod": "300000 100000", "": "800000 100000"}) == 3
 
 
-def test_in_a_container_the_group_it_sees_is_its_own(tmp_path: Path) -> None:
+def test_group_seen_in_a_container_is_its_own(tmp_path: Path) -> None:
     assert group(tmp_path, {"": "100000 100000"}, "0::/\n") == 1
 
 
 @pytest.mark.parametrize("membership", ["", "9:name=systemd:/\n4:cpu,cpuacct:/pod\n"])
-def test_without_groups_of_the_second_kind_there_is_none(tmp_path: Path, membership: str) -> None:
+def test_system_without_cgroups_v2_has_no_quota(tmp_path: Path, membership: str) -> None:
     assert group(tmp_path, {"pod": "100000 100000"}, membership) is None
 
 
-def test_without_the_system_s_files_there_is_none(tmp_path: Path) -> None:
+def test_system_without_proc_files_has_no_quota(tmp_path: Path) -> None:
     assert quota_cores(tmp_path / "none", tmp_path / "none") is None

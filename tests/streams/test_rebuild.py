@@ -34,7 +34,7 @@ def states(log: Offsets) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_rebuild_is_the_fold_of_what_stands_below_at_every_offset(tmp_path: Path, seed: int, number: int) -> None:
+def test_rebuild_at_every_offset_is_the_fold_of_what_is_below(tmp_path: Path, seed: int, number: int) -> None:
     with open_log(tmp_path) as log:
         logged(log, random_history(seed + number, 22), seed)
         for cut, expected in every_cut(log):
@@ -44,7 +44,7 @@ def test_a_rebuild_is_the_fold_of_what_stands_below_at_every_offset(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_rebuild_of_a_longer_log(tmp_path: Path, seed: int, number: int) -> None:
+def test_rebuild_of_a_longer_log(tmp_path: Path, seed: int, number: int) -> None:
     with open_log(tmp_path, partitions=8) as log:
         logged(log, random_history(seed + number, 250), seed)
         for cut, expected in some_cuts(log, seed, 8):
@@ -75,7 +75,7 @@ def test_true_at_is_the_fold_of_what_was_observed_by_then_under_every_retraction
                             log.state(name, cut.until(time))
 
 
-def test_the_root_does_not_depend_on_partitions_order_or_repeats(tmp_path: Path, seed: int) -> None:
+def test_root_does_not_depend_on_partitions_order_or_repeats(tmp_path: Path, seed: int) -> None:
     observations = random_history(seed, 150)
     shuffled = [*observations, *observations[:50]]
     random.Random(seed).shuffle(shuffled)
@@ -88,7 +88,7 @@ def test_the_root_does_not_depend_on_partitions_order_or_repeats(tmp_path: Path,
     assert len(roots) == 1
 
 
-def test_entities_that_are_set_aside_and_packed_away_come_back(
+def test_entities_set_aside_and_spilled_are_restored(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("refold.streams.rebuild.replay.HELD", 2)
@@ -103,7 +103,7 @@ def test_entities_that_are_set_aside_and_packed_away_come_back(
         assert bool(source["scanned"]) == bool(source["reopened"])
 
 
-def test_a_rebuild_is_still_while_others_write(tmp_path: Path, seed: int) -> None:
+def test_rebuild_is_unaffected_by_concurrent_writes(tmp_path: Path, seed: int) -> None:
     observations = random_history(seed, 120)
     with open_log(tmp_path) as log, open_log(tmp_path) as remote, open_log(tmp_path, read_only=True) as reader:
         logged(log, observations[:60], seed)
@@ -145,7 +145,7 @@ def test_each_cut_is_folded_by_the_definitions_below_it(tmp_path: Path) -> None:
         assert log.verify().mismatches == []
 
 
-def test_awkward_names_are_kept_apart(tmp_path: Path, seed: int) -> None:
+def test_unusual_names_are_kept_apart(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     observations = [said(rng.choice(NAMES), number) for number in range(200)]
     observations += [said(name, number) for number, name in enumerate(ENTITIES)]

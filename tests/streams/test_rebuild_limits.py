@@ -54,7 +54,7 @@ def begun_from(log: Log, view: StateView) -> list[Manifest]:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_limited_view_is_the_whole_one_without_the_rest(
+def test_limited_view_is_the_whole_one_without_the_rest(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_epochs(monkeypatch)
@@ -105,7 +105,7 @@ def test_a_limited_view_is_the_whole_one_without_the_rest(
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_by_the_observed_clock_and_over_a_new_definition(
+def test_limits_apply_to_the_observed_clock_and_across_a_new_definition(
     tmp_path: Path, seed: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_epochs(monkeypatch)
@@ -146,7 +146,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     return found
 
 
-def test_only_the_closed_entities_asked_for_are_read(
+def test_only_the_requested_closed_entities_are_read(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_epochs(monkeypatch)
@@ -187,7 +187,7 @@ def test_only_the_closed_entities_asked_for_are_read(
         assert chunks <= sum(len(span).bit_length() + 1 for span in spans.values())
 
 
-def test_a_few_entities_are_looked_up_and_checked(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_entities_are_looked_up_and_checked(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small_epochs(monkeypatch)
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=1) as log:
@@ -220,7 +220,7 @@ def test_a_few_entities_are_looked_up_and_checked(tmp_path: Path, seed: int, mon
         assert "was not used" in str(view.source["fallbacks"])
 
 
-def test_one_entity_is_of_one_partition(tmp_path: Path) -> None:
+def test_one_entity_reads_one_partition(tmp_path: Path) -> None:
     with open_log(tmp_path, partitions=8) as log:
         take(log, [said(f"{A}{each}", each) for each in range(80)])
         log.snapshot()
@@ -233,7 +233,7 @@ def test_one_entity_is_of_one_partition(tmp_path: Path) -> None:
         assert view.source["replayed"] == sum(log.port.partition_of(f"{A}{each}") == partition for each in range(80))
 
 
-def test_what_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
+def test_invalid_limits_are_refused(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         take(log, [said(A, 0)])
         with pytest.raises(SchemaError, match=r"nothing of the type 'nothing' .* this log has everything"):

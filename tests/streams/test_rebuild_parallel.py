@@ -98,7 +98,7 @@ def spread(definition_field: str, count: int) -> list[Observation]:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_several_processes_give_what_one_gives(
+def test_several_processes_give_the_same_as_one(
     tmp_path: Path,
     seed: int,
     number: int,
@@ -137,7 +137,7 @@ def test_several_processes_give_what_one_gives(
     assert not new_children()
 
 
-def test_a_view_outlives_what_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_outlives_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.streams.snapshots.spill.OPEN_CHUNKS", 1)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
     with open_log(tmp_path, partitions=4) as log:
@@ -148,7 +148,7 @@ def test_a_view_outlives_what_made_it(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len(list(second)) == 50
 
 
-def test_the_log_is_written_meanwhile(tmp_path: Path, seed: int) -> None:
+def test_log_is_written_during_the_rebuild(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=4) as log, open_log(tmp_path, read_only=True) as reader:
         grow(log, rng, 3)
@@ -178,7 +178,7 @@ def test_the_log_is_written_meanwhile(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["per%20cent", "what?", "with space", "a:b"])
-def test_a_log_is_found_again_by_its_url(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_process_opens_the_log_by_its_url(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     with open_log(Path(name)) as log:
@@ -200,7 +200,7 @@ log.close()
 """
 
 
-def test_a_script_without_a_guard_runs_once(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_script_without_a_main_guard_runs_once(tmp_path: Path, child: Callable[..., Child]) -> None:
     with open_log(tmp_path) as log:
         take(log, spread("start", 20))
     script = child(f"import runpy; runpy.run_path({str(_written(tmp_path, SCRIPT))!r}, run_name='__main__')", tmp_path)
@@ -219,7 +219,7 @@ def _written(folder: Path, text: str) -> Path:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(3))
-def test_a_killed_process_is_made_up_for(
+def test_killed_process_is_replaced_by_the_parent(
     tmp_path: Path,
     seed: int,
     number: int,
@@ -249,7 +249,7 @@ def test_a_killed_process_is_made_up_for(
     assert not new_children()
 
 
-def test_a_reducer_that_no_other_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reducer_that_no_child_process_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_here = ModuleType("refold_only_here")
     source = tmp_path / "only_here.py"
     source.write_text("def longest(value, assertion):\n    return max(value or '', assertion.value, key=len)\n")
@@ -281,7 +281,7 @@ def test_another_log_at_the_url_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("executable", ["/bin/false", "/nowhere/python"])
-def test_without_an_interpreter_it_is_done_alone(
+def test_one_process_is_used_without_an_interpreter(
     tmp_path: Path, executable: str, monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
     with open_log(tmp_path, partitions=4) as log:
@@ -293,7 +293,7 @@ def test_without_an_interpreter_it_is_done_alone(
         assert list(temporary.iterdir()) == []
 
 
-def test_an_error_in_the_caller_ends_the_others(
+def test_error_in_the_caller_ends_the_child_processes(
     tmp_path: Path, temporary: Path, new_children: Callable[[], set[int]]
 ) -> None:
     def interrupted(more: int, total: int) -> None:
@@ -360,7 +360,7 @@ def test_no_process_and_no_file_outlives_the_rebuild(
 # Handed over data
 
 
-def test_entities_that_are_not_whole_are_not_taken_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_entities_are_not_accepted(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 400)
     rng = random.Random(seed)
     layers = Layers(ChunkStore())
@@ -388,7 +388,7 @@ def test_entities_that_are_not_whole_are_not_taken_up(seed: int, monkeypatch: py
             os.pwrite(file.fileno(), byte, at)
 
 
-def test_digests_go_by_slot() -> None:
+def test_digests_are_grouped_by_slot() -> None:
     digests, copy = Digests(), Digests()
     digests.set(5 << 8 | 7, b"x" * 32)
     copy.set_buckets(5, digests.buckets(5))
@@ -399,7 +399,7 @@ def test_digests_go_by_slot() -> None:
 # When it pays
 
 
-def test_it_is_done_in_several_processes_when_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_used_when_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     def worth(cores: int, *records: int, begun: int = 0, asked: bool | None = None) -> int:
         monkeypatch.setattr(runtime, "cores", lambda: cores)
         cut = Cut(bytes(16), dict(enumerate(records)), 0, bytes(32))

@@ -79,7 +79,7 @@ def answers(log: Log, names: list[str]) -> list[object]:
     return found
 
 
-def test_a_recovered_table_is_the_same_byte_for_byte(tmp_path: Path, seed: int) -> None:
+def test_recovered_table_is_byte_identical(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     with open_log(tmp_path) as log:
         observations = random_history(seed, 300)
@@ -96,7 +96,7 @@ def test_a_recovered_table_is_the_same_byte_for_byte(tmp_path: Path, seed: int) 
         assert log.verify().mismatches == []
 
 
-def test_folding_and_asking_go_on_while_the_indexes_are_filled(
+def test_folds_and_queries_continue_while_the_indexes_are_filled(
     tmp_path: Path, seed: int, slow: Callable[[], None]
 ) -> None:
     """Repeats, late ones, retractions and clears meet records that no index holds yet."""
@@ -130,7 +130,7 @@ def test_folding_and_asking_go_on_while_the_indexes_are_filled(
 
 
 @pytest.mark.parametrize("value", [None, cbor2.dumps({"format": 1, "gaps": {}})])
-def test_a_lost_or_older_table_is_made_again_on_opening(tmp_path: Path, seed: int, value: bytes | None) -> None:
+def test_lost_or_older_table_is_remade_on_opening(tmp_path: Path, seed: int, value: bytes | None) -> None:
     observations = random_history(seed, 120)
     with open_log(tmp_path) as log:
         take(log, observations[:80])
@@ -151,7 +151,7 @@ def test_a_lost_or_older_table_is_made_again_on_opening(tmp_path: Path, seed: in
         assert log.verify().mismatches == []
 
 
-def test_progress_of_an_older_release_is_counted_again(tmp_path: Path) -> None:
+def test_progress_of_an_older_release_is_recounted(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         take(log, [said(A, 0), said(A, 1), said(f"{A}b", 2)])
         packed = port_of(log).database.get("meta", records.PROGRESS)
@@ -165,7 +165,7 @@ def test_progress_of_an_older_release_is_counted_again(tmp_path: Path) -> None:
         assert (len(view), view.observations) == (2, 3)
 
 
-def test_a_definition_half_taken_up_is_taken_up_after_a_recovery(tmp_path: Path) -> None:
+def test_interrupted_activation_is_completed_after_a_recovery(tmp_path: Path) -> None:
     """Its changes are not lost: the table is first rebuilt with the previous definition."""
     newer = defined(document(last={"type": "long", "refold.reducer": "min"}))
     with open_log(tmp_path) as log:
@@ -184,7 +184,7 @@ def test_a_definition_half_taken_up_is_taken_up_after_a_recovery(tmp_path: Path)
         assert log.verify().mismatches == []
 
 
-def test_another_process_can_ask_for_it(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_another_process_can_request_it(tmp_path: Path, child: Callable[..., Child]) -> None:
     owner = child(OWNER, tmp_path)
     assert owner.line() == "open"
     with open_log(tmp_path) as log:
@@ -224,7 +224,7 @@ while True:
 
 
 @pytest.mark.faults
-def test_kills_while_a_table_is_made_again(
+def test_kills_while_a_table_is_remade(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")

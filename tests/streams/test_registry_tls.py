@@ -66,7 +66,7 @@ def level(settings: RegistrySettings | None) -> str:
         return asked.level()
 
 
-def test_authority_and_password_by_variables(made: Certificates) -> None:
+def test_ca_and_password_by_variables(made: Certificates) -> None:
     with registry(made) as url:
         environ = {"REFOLD_SCHEMA_REGISTRY": url, "REFOLD_SCHEMA_REGISTRY_USER_INFO": USER}
         trusted = {**environ, "REFOLD_SCHEMA_REGISTRY_SSL_CA_LOCATION": str(made.authority)}
@@ -78,7 +78,7 @@ def test_authority_and_password_by_variables(made: Certificates) -> None:
         assert USER.partition(":")[2] not in f"{refused.value}{unknown.value}"
 
 
-def test_a_certificate_of_the_clients_by_the_file(made: Certificates, tmp_path: Path) -> None:
+def test_client_certificate_by_the_file(made: Certificates, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     environ = {"REFOLD_KAFKA_CONFIG": str(file)}
     with registry(made, asks_for_certificate=True) as url:

@@ -52,7 +52,7 @@ def reasons(rung: EpochAge, rungs: Sequence[EpochAge], pinned: set[Epoch], now_m
 
 
 @given(histories(), st.sampled_from(STEPS_MS), st.randoms(use_true_random=False))
-def test_what_is_kept_is_what_the_rules_say(
+def test_kept_epochs_follow_the_rules(
     history: tuple[list[EpochAge], set[Epoch]], later_ms: int, rng: random.Random
 ) -> None:
     rungs, pinned = history
@@ -62,7 +62,7 @@ def test_what_is_kept_is_what_the_rules_say(
 
 
 @given(histories(), st.lists(st.sampled_from(STEPS_MS), min_size=1, max_size=12))
-def test_it_does_not_depend_on_when_it_was_asked_before(
+def test_kept_epochs_do_not_depend_on_earlier_collections(
     history: tuple[list[EpochAge], set[Epoch]], times: list[int]
 ) -> None:
     rungs, pinned = history
@@ -86,5 +86,5 @@ def test_two_months_of_epochs_a_minute_leave_a_bounded_number() -> None:
     assert min(stay).offset > 28 * 24 * 60
 
 
-def test_nothing_is_kept_of_nothing() -> None:
+def test_no_epochs_keep_none() -> None:
     assert kept([], set(), BEGIN_MS) == set()

@@ -67,7 +67,7 @@ def ids(schema_registry: str) -> Iterator[SchemaIds]:
         yield found
 
 
-def test_each_schema_has_an_id_of_its_own_and_keeps_it(ids: SchemaIds, schema_registry: str, prefix: str) -> None:
+def test_each_schema_has_its_own_permanent_id(ids: SchemaIds, schema_registry: str, prefix: str) -> None:
     first, second = thing(a="int"), thing(a="long", b="string")
     given = ids.register(prefix, first)
     assert len({*given}) == 3
@@ -83,7 +83,7 @@ def test_each_schema_has_an_id_of_its_own_and_keeps_it(ids: SchemaIds, schema_re
         registry.add(definition, wire_ids=wire_ids)
 
 
-def test_what_folds_otherwise_keeps_its_observation_schema_and_id(ids: SchemaIds, prefix: str) -> None:
+def test_version_that_only_folds_differently_keeps_its_observation_schema_and_id(ids: SchemaIds, prefix: str) -> None:
     one = ids.register(prefix, thing(a="long"))
     other = ids.register(prefix, thing(a={"type": "long", "refold.reducer": "sum"}))
     assert other.observation == one.observation
@@ -96,7 +96,7 @@ def test_logs_share_ids_and_have_their_own_subjects(ids: SchemaIds, schema_regis
     assert subjects_in(schema_registry, f"{prefix}b") == {*subjects_of(f"{prefix}b", thing(a="int"))}
 
 
-def test_schemas_that_differ_in_aliases_alone_may_share_an_id(ids: SchemaIds, prefix: str) -> None:
+def test_schemas_that_differ_only_in_aliases_may_share_an_id(ids: SchemaIds, prefix: str) -> None:
     """Apicurio assigns them one id, other registries do not: both are acceptable."""
     registry = Registry()
     plain = {"type": "long", "refold.name": "z", "aliases": ["z"]}
@@ -108,7 +108,7 @@ def test_schemas_that_differ_in_aliases_alone_may_share_an_id(ids: SchemaIds, pr
 
 
 @pytest.mark.parametrize(("level", "kind"), [("FULL", "observation"), ("BACKWARD", "state"), ("FULL", "change")])
-def test_a_refusal_says_why_and_registers_nothing(
+def test_refusal_gives_its_reason_and_registers_nothing(
     ids: SchemaIds, schema_registry: str, prefix: str, level: str, kind: str
 ) -> None:
     first = thing(a="int")
@@ -130,7 +130,7 @@ def test_a_refusal_says_why_and_registers_nothing(
     assert told(schema_registry, f"/subjects/{subject}/versions", "GET") == [1, 2]
 
 
-def test_an_id_that_the_registry_lacks_is_told_from_one_of_others(
+def test_id_missing_in_the_registry_is_distinguished_from_a_foreign_one(
     ids: SchemaIds, schema_registry: str, prefix: str
 ) -> None:
     answer = told(schema_registry, f"/subjects/{prefix}-elsewhere/versions", "POST", {"schema": '"string"'})
@@ -150,16 +150,14 @@ def test_an_id_that_the_registry_lacks_is_told_from_one_of_others(
     ],
     ids=str,
 )
-def test_an_id_that_would_mislead_readers_is_refused(
-    schema_registry: str, prefix: str, path: str, body: object, reason: str
-) -> None:
+def test_misleading_id_is_refused(schema_registry: str, prefix: str, path: str, body: object, reason: str) -> None:
     with gateway(schema_registry) as before, asking(before.url) as ids:
         before.forged[path] = 200, json.dumps(body).encode()
         with pytest.raises(SchemaError, match=reason):
             ids.register(prefix, thing(a="int"))
 
 
-def test_writers_that_register_at_once_get_the_same_ids(schema_registry: str, prefix: str) -> None:
+def test_concurrent_writers_get_the_same_ids(schema_registry: str, prefix: str) -> None:
     def register(number: int) -> list[WireIds]:
         with asking(schema_registry) as ids:
             start.wait()
@@ -177,7 +175,7 @@ def test_writers_that_register_at_once_get_the_same_ids(schema_registry: str, pr
 # Outages say nothing about any schema.
 
 
-def test_a_registry_that_is_not_there() -> None:
+def test_unreachable_registry() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -188,7 +186,7 @@ def test_a_registry_that_is_not_there() -> None:
                 assert str(gone.value).endswith("Start it, or correct REFOLD_SCHEMA_REGISTRY")
 
 
-def test_a_registry_that_hangs_dies_and_comes_back(own_registry: SchemaRegistry, prefix: str) -> None:
+def test_registry_that_hangs_dies_and_recovers(own_registry: SchemaRegistry, prefix: str) -> None:
     with asking(own_registry.url, timeout_s=1.0) as hasty, asking(own_registry.url) as ids:
         given = ids.register(prefix, thing(a="int"))
         own_registry.pause()
@@ -204,7 +202,7 @@ def test_a_registry_that_hangs_dies_and_comes_back(own_registry: SchemaRegistry,
         assert len({*ids.register(prefix, thing(a="long"))}) == 3
 
 
-def test_an_emptied_registry_gives_no_id_a_second_time(own_registry: SchemaRegistry, prefix: str) -> None:
+def test_emptied_registry_assigns_no_id_twice(own_registry: SchemaRegistry, prefix: str) -> None:
     registry = Registry()
     with asking(own_registry.url) as ids:
         given = ids.register(prefix, thing(a="int"))
@@ -231,7 +229,7 @@ def test_an_emptied_registry_gives_no_id_a_second_time(own_registry: SchemaRegis
     ],
     ids=str,
 )
-def test_an_answer_that_decides_nothing(schema_registry: str, prefix: str, status: int, body: bytes) -> None:
+def test_inconclusive_answer(schema_registry: str, prefix: str, status: int, body: bytes) -> None:
     with gateway(schema_registry) as before, asking(before.url) as ids:
         before.forged["/"] = status, body
         with pytest.raises(RegistryUnavailable):
@@ -245,7 +243,7 @@ def test_an_answer_that_decides_nothing(schema_registry: str, prefix: str, statu
 # Authentication.
 
 
-def test_the_user_is_let_in_by_password(schema_registry: str, prefix: str) -> None:
+def test_user_authenticates_by_password(schema_registry: str, prefix: str) -> None:
     with gateway(schema_registry, USER_INFO) as before:
         with asking(before.url, USER_INFO) as ids:
             assert len({*ids.register(prefix, thing(a="int"))}) == 3
@@ -267,7 +265,7 @@ def test_the_user_is_let_in_by_password(schema_registry: str, prefix: str) -> No
         assert not before.asked
 
 
-def test_the_environment_names_registry_and_user() -> None:
+def test_environment_names_registry_and_user() -> None:
     url, user = "REFOLD_SCHEMA_REGISTRY", "REFOLD_SCHEMA_REGISTRY_USER_INFO"
     assert registry_settings({}) is registry_settings({url: " ", user: "a:b"}) is None
     assert registry_settings({url: "http://h:1/"}) == RegistrySettings(("http://h:1",))
@@ -299,7 +297,7 @@ def test_the_environment_names_registry_and_user() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_used_is_refused_without_its_secrets(environ: dict[str, str]) -> None:
+def test_unusable_setting_is_refused_without_its_secrets(environ: dict[str, str]) -> None:
     with pytest.raises(InputError, match="REFOLD_SCHEMA_REGISTRY") as refused:
         registry_settings(environ)
     assert "s3cret" not in str(refused.value)

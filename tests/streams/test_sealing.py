@@ -65,7 +65,7 @@ def seal_random(
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_every_epoch_is_its_table(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_equals_its_table(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed + number)
     monkeypatch.setattr(seal, "CHANGED_MIN", rng.choice((1, 40)))
     monkeypatch.setattr(spans, "OPEN_CHUNKS", rng.choice((1, 512)))
@@ -83,7 +83,7 @@ def test_every_epoch_is_its_table(seed: int, number: int, monkeypatch: pytest.Mo
             assert after.epoch == before.epoch or after.previous == before.digest
 
 
-def test_deltas_bases_cold_spans_and_merged_indexes_all_come_about(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deltas_bases_cold_spans_and_merged_indexes_all_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that random tables reach these paths at all."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 5)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 200)
@@ -101,7 +101,7 @@ def test_deltas_bases_cold_spans_and_merged_indexes_all_come_about(monkeypatch: 
     )
 
 
-def test_a_delta_holds_the_changed_and_a_base_the_open_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_holds_changed_entities_and_base_holds_open_ones(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
     rng = random.Random(seed)
     table, store = Table(rng, 150), MemoryStore()
@@ -183,7 +183,7 @@ def all_or_error(store: MemoryStore, sealed: Sealed) -> bool:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_damaged_record_is_noticed(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_damaged_record_is_detected(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
     rng = random.Random(seed)
@@ -200,7 +200,7 @@ def test_every_damaged_record_is_noticed(seed: int, part: str, monkeypatch: pyte
     assert tried > 3
 
 
-def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
+def test_whole_record_with_other_content_is_detected(seed: int) -> None:
     """What no hash of a state covers: a residue, under the same state hash and a right checksum."""
     rng = random.Random(seed)
     table, store = Table(rng, 20), MemoryStore()
@@ -223,7 +223,7 @@ def test_a_whole_record_with_other_content_is_noticed(seed: int) -> None:
 
 # A cold span is carried on from base to base without being read: what is damaged in one stays with later epochs.
 @pytest.mark.parametrize("part", ["ranges", "index", "buckets", "manifest"])
-def test_sealing_goes_on_after_damage(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealing_continues_after_damage(seed: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with a damaged snapshot record can be snapshot again, and before long nothing rests on the damage."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 20)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 2_000)
@@ -246,9 +246,7 @@ def test_sealing_goes_on_after_damage(seed: int, part: str, monkeypatch: pytest.
         assert not noticed[-1]
 
 
-def test_an_index_that_is_damaged_where_nothing_changed_is_left_for_another(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_index_of_unchanged_entities_is_replaced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only merging it with what closed since reads all of the index."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 1)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
@@ -268,7 +266,7 @@ def test_an_index_that_is_damaged_where_nothing_changed_is_left_for_another(
         assert not all_or_error(store, (manifest, view, dict(table.hashes)))
 
 
-def test_whatever_byte_of_a_chunk_is_flipped_it_is_called_damaged(seed: int) -> None:
+def test_any_flipped_byte_of_a_chunk_is_reported_as_damage(seed: int) -> None:
     """Chunks are used before their span's digest is known."""
     rng = random.Random(seed)
     store, table = MemoryStore(), Table(rng, 30)

@@ -19,7 +19,7 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.reducers.arithmetic import Count
 from refold.streams import runtime
 from refold.streams.snapshots.chunk import Group
-from refold.streams.snapshots.closed_entities import Closing
+from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.dirty_entities import DirtyEntities
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch
@@ -85,7 +85,7 @@ def assert_sealed(store: MemoryStore, view: View) -> None:
 
 
 @pytest.mark.parametrize(("names", "closing_chance"), [(40, 0.0), (4_000, 0.5)])
-def test_it_writes_what_would_be_written_here(
+def test_sealing_process_writes_the_same_as_in_process_sealing(
     seed: int,
     names: int,
     closing_chance: float,
@@ -114,7 +114,7 @@ def test_it_writes_what_would_be_written_here(
 
 
 @pytest.mark.faults
-def test_a_process_that_is_killed_is_done_without(
+def test_killed_sealing_process_is_replaced_by_in_process_sealing(
     seed: int, store: MemoryStore, apart: ProcessSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At any moment of an epoch: it is still sealed, and the failure is logged once."""
@@ -165,7 +165,7 @@ class Failing(Counting):
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), CorruptionError("a bit"), ValueError("a defect")])
-def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exception) -> None:
+def test_stores_error_is_raised_in_the_owner(seed: int, over: Over, error: Exception) -> None:
     """The same error, and the process continues with the next epoch."""
     store, table = Failing(), Table(random.Random(seed), 100)
     sealer = over(store)
@@ -182,7 +182,7 @@ def test_what_the_store_raises_is_raised_here(seed: int, over: Over, error: Exce
     assert pid_of(sealer) == pid
 
 
-def test_a_base_that_could_not_be_written_once_is_written_again_where_it_stands(seed: int, over: Over) -> None:
+def test_failed_base_is_written_again_at_its_offset(seed: int, over: Over) -> None:
     """Its earlier records stay where they are, and belong to no epoch."""
     store, table = Failing(), Table(random.Random(seed), 25_000)
     sealer = over(store)
@@ -205,7 +205,7 @@ class Interrupting(Counting):
         return super().epochs(partition)
 
 
-def test_an_interrupt_abandons_the_epoch_and_the_next_is_sealed_apart(
+def test_interrupt_abandons_the_epoch_and_the_next_is_sealed_in_a_process(
     seed: int, over: Over, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, table = Interrupting(), Table(random.Random(seed), 50)
@@ -239,7 +239,7 @@ class Broken(View):
             yield group
 
 
-def test_what_the_view_raises_is_raised_here(
+def test_views_error_is_raised_in_the_owner(
     seed: int, store: MemoryStore, apart: ProcessSealer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_handler, "PART_BYTES", 100)
@@ -253,7 +253,7 @@ def test_what_the_view_raises_is_raised_here(
     assert_sealed(store, view)
 
 
-def test_a_damaged_range_is_answered_with_a_base_of_the_table(
+def test_damaged_range_is_answered_with_a_base_of_the_table(
     seed: int, store: MemoryStore, apart: ProcessSealer
 ) -> None:
     table = Table(random.Random(seed), 200)
@@ -265,7 +265,7 @@ def test_a_damaged_range_is_answered_with_a_base_of_the_table(
     assert_sealed(store, views[-1])
 
 
-def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
+def test_damaged_manifest_is_not_built_upon(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     table = Table(random.Random(seed), 50)
     first = apart.seal(changed(table, 100))
     store.manifests[first.epoch] = store.manifests[first.epoch][:-1]
@@ -276,10 +276,10 @@ def test_a_manifest_that_is_damaged_is_not_rested_on(seed: int, store: MemorySto
 
 def closing_by(view: View, reducer: Count) -> None:
     """Let its runs be closed by a field of that reducer."""
-    view.standing = replace(view.standing, closing={"run": Closing("ended_at", reducer)})
+    view.standing = replace(view.standing, closing={"run": ClosingRule("ended_at", reducer)})
 
 
-def test_types_that_cannot_go_to_another_process_are_sealed_here(
+def test_types_that_cannot_be_sent_are_sealed_in_process(
     seed: int, store: MemoryStore, apart: ProcessSealer, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Own(Count):
@@ -299,7 +299,7 @@ class Unreadable(Count):
         return int, ("no number",)
 
 
-def test_types_that_another_process_cannot_read_are_sealed_here(
+def test_types_that_another_process_cannot_read_are_sealed_in_process(
     seed: int, over: Over, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Failing()
@@ -313,7 +313,7 @@ def test_types_that_another_process_cannot_read_are_sealed_here(
     assert "no number" in record.message
 
 
-def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
+def test_damage_found_by_the_process_is_no_failure_of_it(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     """An unreadable entity, so it is unknown whether it is closed."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))
@@ -330,7 +330,7 @@ def test_damage_that_the_process_finds_is_no_failure_of_it(seed: int, store: Mem
     assert pid_of(apart) == pid
 
 
-def test_a_machine_without_an_interpreter_to_start_seals_here(
+def test_machine_without_an_interpreter_seals_in_process(
     seed: int,
     store: MemoryStore,
     apart: ProcessSealer,
@@ -362,7 +362,7 @@ def test_one_core_or_a_small_table_starts_no_process(
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_after_a_base_it_is_said_wherever_that_was_sealed(
+def test_base_is_announced_wherever_it_was_sealed(
     cores: int, seed: int, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "cores", lambda: cores)
@@ -398,7 +398,7 @@ class Stuck(TableView):
         time.sleep(0.5)
 
 
-def test_stopping_ends_an_epoch_that_is_being_sealed(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
+def test_stopping_ends_an_epoch_in_progress(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     view = Stuck(changed(Table(random.Random(seed), 50), 100))
     raised: list[BaseException] = []
 
@@ -426,7 +426,7 @@ class Stoppable(MemoryStore):
         pass
 
 
-def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> None:
+def test_log_closes_during_a_snapshot(seed: int, over: Over) -> None:
     """The process is ended once the sealing thread has noticed the close, and not while the thread uses it."""
     store = Stoppable()
     sealer = over(store)
@@ -460,7 +460,7 @@ def test_a_log_is_closed_while_somebody_snapshots_it(seed: int, over: Over) -> N
 
 
 @pytest.mark.outside
-def test_signals_to_end_are_its_owners(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
+def test_termination_signals_go_to_the_owner(seed: int, store: MemoryStore, apart: ProcessSealer) -> None:
     """Ctrl-C, or the end of a service, sends the signals to both processes."""
     table = Table(random.Random(seed), 50)
     apart.seal(changed(table, 100))

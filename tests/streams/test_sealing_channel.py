@@ -36,63 +36,63 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 def echoing(channel: Channel) -> threading.Thread:
     def run() -> None:
-        while (heard := channel.hear()) is not None:
-            channel.tell(heard)
+        while (heard := channel.receive()) is not None:
+            channel.send(heard)
 
     thread = threading.Thread(target=run)
     thread.start()
     return thread
 
 
-def test_all_that_is_said_comes_back(seed: int, pair: Pair) -> None:
+def test_messages_round_trip(seed: int, pair: Pair) -> None:
     rng = random.Random(seed)
     own, their = pair
     echo = echoing(their)
     near = [0, 1, SHORT_BYTES - 40, SHORT_BYTES, SHORT_BYTES + 1, 300_000, MEMORY_BYTES - 100, MEMORY_BYTES + 1]
     for length in rng.sample(near, len(near)) + [rng.randrange(2 * SHORT_BYTES) for _ in range(40)]:
         said: list[Any] = ["rows", (length,), rng.randbytes(length), [rng.randbytes(length // 7)] * 3]
-        own.tell(said)
-        assert own.hear() == said
-    own.tell(None)
+        own.send(said)
+        assert own.receive() == said
+    own.send(None)
     echo.join(30)
 
 
-def test_what_is_heard_stays_as_it_was(seed: int, pair: Pair) -> None:
+def test_received_message_stays_unchanged(seed: int, pair: Pair) -> None:
     """Any later content of the memory."""
     own, their = pair
     first, second = random.Random(seed).randbytes(1 << 20), b"x" * (1 << 20)
-    own.tell([first])
-    heard = their.hear()
-    their.tell([second])
-    assert own.hear() == [second]
+    own.send([first])
+    heard = their.receive()
+    their.send([second])
+    assert own.receive() == [second]
     assert heard == [first]
 
 
-def test_two_short_ones_after_each_other_are_two(pair: Pair) -> None:
+def test_two_short_messages_stay_separate(pair: Pair) -> None:
     own, their = pair
-    own.tell("first")
-    own.tell(("second", 2))
-    assert their.hear() == "first"
-    assert their.hear() == ("second", 2)
+    own.send("first")
+    own.send(("second", 2))
+    assert their.receive() == "first"
+    assert their.receive() == ("second", 2)
 
 
-def test_one_that_is_gone_is_heard_of(pair: Pair) -> None:
+def test_dead_peer_is_detected(pair: Pair) -> None:
     own, their = pair
     own.close()
     with pytest.raises(EOFError):
-        their.hear()
+        their.receive()
     with pytest.raises(ConnectionError):
-        their.tell("anything")
+        their.send("anything")
 
 
-def test_hearing_nothing_for_too_long_is_said() -> None:
+def test_silent_peer_times_out() -> None:
     one, other = socket.socketpair()
     with shared_memory() as held, closing(Channel(one, held.fileno(), silent_s=1)) as own, other, \
             pytest.raises(TimeoutError):  # fmt: skip
-        own.hear()
+        own.receive()
 
 
-def test_systems_without_memory_of_a_name_take_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_named_memory_use_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with shared_memory() as found:
         assert found.seek(0, 2) == MEMORY_BYTES

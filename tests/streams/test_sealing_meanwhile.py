@@ -115,7 +115,7 @@ def once(call: Callable[[], object]) -> Callable[[], None]:
     return made
 
 
-def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
+def test_concurrent_sealing_equals_sealing_alone(
     seed: int, store: Stores, tables: Tables, apart: ProcessSealer
 ) -> None:
     """Bases and deltas of any partition, between any two parts of another one's."""
@@ -149,7 +149,7 @@ def test_what_is_sealed_meanwhile_is_what_would_be_sealed_alone(
     assert apart._child is not None
 
 
-def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
+def test_failure_leaves_the_concurrent_epoch_intact(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
     """Its error is raised in its caller, and the process continues."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     store.failing = {1}
@@ -170,7 +170,7 @@ def test_what_fails_meanwhile_leaves_the_other_epoch(store: Stores, tables: Tabl
 
 @pytest.mark.faults
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_kill_meanwhile_is_done_without(
+def test_kill_during_concurrent_sealing_is_survived(
     store: Stores, tables: Tables, apart: ProcessSealer, caplog: pytest.LogCaptureFixture, is_before: bool
 ) -> None:
     """Both epochs are sealed in this process; the failure is logged once."""
@@ -189,7 +189,7 @@ def test_a_kill_meanwhile_is_done_without(
     assert ["ended by signal 9" in record.message for record in caplog.records] == [True]
 
 
-def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
+def test_interrupt_abandons_both_concurrent_epochs(store: Stores, tables: Tables, apart: ProcessSealer) -> None:
     """Ctrl-C arrives during the second one; the next one is sealed in the separate process again."""
     first, second = tables.view(0, 3 * NAMES), tables.view(1, 3 * NAMES)
     pids = []
@@ -208,7 +208,7 @@ def test_an_interrupt_meanwhile_abandons_both(store: Stores, tables: Tables, apa
     assert pid_of(apart) != pids[0]
 
 
-def test_partitions_that_grow_alike_have_their_bases_due_one_after_another(tables: Tables) -> None:
+def test_equally_growing_partitions_have_staggered_bases(tables: Tables) -> None:
     """No two at the same size, and none far from the size of its base."""
     store = Stores()
     due = [base_due(Sealer(store, LOG_ID, PARTITIONS).seal(tables.view(each, 5 * NAMES))) for each in range(PARTITIONS)]

@@ -31,7 +31,7 @@ while True:
 
 @pytest.mark.faults
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_it_ends_with_its_owner(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealing_process_ends_with_its_owner(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at a random moment; the process leaves nothing behind."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     rng = random.Random(seed)

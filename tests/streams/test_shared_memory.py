@@ -38,7 +38,7 @@ def test_write_buffers_stay_within_one_budget(databases: int, tmp_path: Path, se
             database.close()
 
 
-def test_a_shared_memory_changes_nothing_of_what_is_stored(tmp_path: Path) -> None:
+def test_shared_memory_does_not_change_stored_data(tmp_path: Path) -> None:
     memory = Memory(2)
     with Database.create(tmp_path / "table", kind="table", memory=memory) as database:
         batch = database.batch()
@@ -48,7 +48,7 @@ def test_a_shared_memory_changes_nothing_of_what_is_stored(tmp_path: Path) -> No
         assert database.get("state", b"key") == b"value"
 
 
-def test_a_table_is_no_log_and_a_log_no_table(tmp_path: Path) -> None:
+def test_table_is_no_log_and_log_is_no_table(tmp_path: Path) -> None:
     Database.create(tmp_path / "table", kind="table").close()
     Database.create(tmp_path / "log").close()
     with pytest.raises(InputError, match="not a"):

@@ -118,7 +118,7 @@ def assert_rebuilds(log: Log, rng: random.Random, cuts: int) -> None:
     assert {name: stored_hash(packed) for name, packed in end.rows()} == hashes
 
 
-def test_a_writer_killed_while_it_seals_leaves_whole_epochs_and_goes_on(
+def test_writer_killed_while_sealing_leaves_whole_epochs_and_continues(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print(f"seed {seed}")
@@ -175,9 +175,7 @@ while True:
 """
 
 
-def test_a_reader_rebuilds_exactly_while_the_owner_seals(
-    tmp_path: Path, child: Callable[..., Child], seed: int
-) -> None:
+def test_reader_rebuilds_exactly_while_the_owner_seals(tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
     print(f"seed {seed}")
     writer = child(WRITER, tmp_path, seed, LENGTH, 0.01, CHANGED_MIN, BY_THREAD)
     while not (text := writer.line()).startswith("sealed"):
@@ -199,7 +197,7 @@ def test_a_reader_rebuilds_exactly_while_the_owner_seals(
 
 
 @pytest.mark.parametrize("entities_min", [BY_THREAD, BY_PROCESS])
-def test_a_log_that_is_closed_while_it_seals_closes(
+def test_log_closed_while_sealing_closes(
     tmp_path: Path, seed: int, entities_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment of the background thread; its leftovers disturb nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.streams.snapshots.chunk import newest, over, split
+from refold.streams.snapshots.chunk import merged_preimages, newest, split
 
 BUCKETS = st.dictionaries(
     st.sampled_from([b"a", b"b", b"ab"]), st.sampled_from([bytes([each]) * 32 for each in range(3)]), min_size=1
@@ -17,7 +17,7 @@ def preimage(bucket: dict[bytes, bytes]) -> bytes:
 
 
 @given(BUCKETS, BUCKETS)
-def test_a_later_preimage_goes_over_an_earlier_one(before: dict[bytes, bytes], own: dict[bytes, bytes]) -> None:
-    found = over(preimage(before), preimage(own))
+def test_later_preimage_replaces_an_earlier_one(before: dict[bytes, bytes], own: dict[bytes, bytes]) -> None:
+    found = merged_preimages(preimage(before), preimage(own))
     assert found == preimage(before | own) == newest(preimage(before) + preimage(own))
     assert dict(split(found)) == before | own

@@ -14,7 +14,7 @@ from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.layout import synced_number
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.store import Pin, SnapshotStore, Tomb
+from refold.streams.snapshots.store import Pin, SnapshotStore, Tombstone
 from refold_tests.child import children
 from refold_tests.histories import random_history
 from refold_tests.opening import open_log, take
@@ -30,7 +30,7 @@ from pathlib import Path
 from refold.streams.rocks.database import Database
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.store import Pin, Tomb
+from refold.streams.snapshots.store import Pin, Tombstone
 
 store = FileSnapshotStore(Database.open(Path(sys.argv[1])), int(sys.argv[2]))
 exec(sys.argv[3])
@@ -67,7 +67,7 @@ def sealed_for_certain(store: SnapshotStore, epoch: Epoch) -> None:
     store.sync()
 
 
-def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
+def test_acknowledged_epoch_is_on_the_device(tmp_path: Path) -> None:
     """A kill alone does not lose unsynced writes; the record of synced writes detects the loss."""
     path, epoch = tmp_path / "log", Epoch(1, 9, 2)
     with Database.create(path) as database:
@@ -76,7 +76,7 @@ def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
             lambda: sealed_for_certain(store, epoch),
             lambda: store.pin(Pin(epoch, 5)),
             lambda: store.unpin(epoch),
-            lambda: store.bury(Tomb(epoch, 6, b"m")),
+            lambda: store.add_tombstone(Tombstone(epoch, 6, b"m")),
             lambda: store.clear(1, [], [epoch]),
         ]
         for step in steps:
@@ -85,7 +85,7 @@ def test_what_is_told_to_be_durable_is_on_the_device(tmp_path: Path) -> None:
             assert synced_number(path) == database.sequence
 
 
-def test_a_snapshot_that_was_asked_for_is_on_the_device(tmp_path: Path, seed: int) -> None:
+def test_requested_snapshot_is_on_the_device(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         take(log, random_history(seed, 50))
         log.snapshot()

@@ -20,7 +20,7 @@ from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.layers import Layers
-from refold.streams.snapshots.snapshotter import rest_s
+from refold.streams.snapshots.snapshotter import pause_s
 from refold.streams.snapshots.spill import ChunkStore
 from refold_tests.clock import FileClock
 from refold_tests.damaged import Damaged
@@ -63,7 +63,7 @@ def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("number", range(10))
-def test_a_rebuild_is_the_full_replay_at_any_cut(tmp_path: Path, seed: int, number: int) -> None:
+def test_rebuild_equals_the_full_replay_at_any_cut(tmp_path: Path, seed: int, number: int) -> None:
     """Histories of several types, sealed and redefined at random moments."""
     rng = random.Random(seed + number)
     with open_log(tmp_path, partitions=rng.choice((1, 2, 4))) as log:
@@ -90,7 +90,7 @@ def test_a_rebuild_is_the_full_replay_at_any_cut(tmp_path: Path, seed: int, numb
             assert found.source()["replayed"] == 0
 
 
-def test_deltas_bases_and_cold_spans_are_rebuilt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_uses_deltas_bases_and_cold_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that such a history reaches these paths at all: with one seed, and constant definitions."""
     monkeypatch.setattr(seal, "CHANGED_MIN", 4)
     rng = random.Random(1)
@@ -135,7 +135,7 @@ def test_epochs_sealed_in_the_background(
         assert_is_table(log)
 
 
-def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_pauses_and_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that rests for ever after its first round: a request gets its snapshot, and closing ends it."""
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.EPOCH_RECORDS", 5)
     monkeypatch.setattr("refold.streams.snapshots.snapshotter.SHARE_MAX", 1e-9)
@@ -149,13 +149,13 @@ def test_the_thread_rests_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytes
         assert_same(log, log.point().cut)
 
 
-def test_a_rest_makes_rounds_take_their_share() -> None:
-    assert rest_s(used_s=0.2, took_s=1.0, share=0.2) == 0.0
-    assert rest_s(used_s=0.4, took_s=0.5, share=0.2) == pytest.approx(1.5)
-    assert rest_s(used_s=0.0, took_s=3.0, share=0.2) == 0.0
+def test_pause_limits_the_share_of_sealing() -> None:
+    assert pause_s(used_s=0.2, took_s=1.0, share=0.2) == 0.0
+    assert pause_s(used_s=0.4, took_s=0.5, share=0.2) == pytest.approx(1.5)
+    assert pause_s(used_s=0.0, took_s=3.0, share=0.2) == 0.0
 
 
-def test_what_comes_late_and_was_observed_before_the_snapshot(tmp_path: Path, seed: int) -> None:
+def test_late_observation_from_before_the_snapshot(tmp_path: Path, seed: int) -> None:
     """Each entity's second half of observations was made before its first."""
     rng = random.Random(seed)
     history = [each for each in random_history(seed, 200) if each.kind == "assert"]
@@ -177,7 +177,7 @@ def test_what_comes_late_and_was_observed_before_the_snapshot(tmp_path: Path, se
 
 
 @pytest.mark.usefixtures("small")
-def test_true_at_a_time_does_not_care_for_snapshots(tmp_path: Path, seed: int) -> None:
+def test_true_at_a_time_does_not_depend_on_snapshots(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
@@ -198,7 +198,7 @@ def _true_at(time: int, definition: Any, name: str, log: Any) -> Any:
     return reference_true_at(definition, name, log, time)
 
 
-def test_a_damaged_table_row_is_named_and_keeps_nothing_from_being_sealed_later(tmp_path: Path, seed: int) -> None:
+def test_damaged_table_row_is_named_and_does_not_prevent_later_sealing(tmp_path: Path, seed: int) -> None:
     """Bytes that do not begin like an entity; then the row is restored."""
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=1) as log:
@@ -220,7 +220,7 @@ def test_a_damaged_table_row_is_named_and_keeps_nothing_from_being_sealed_later(
 # Two owners
 
 
-def test_the_same_log_in_other_batches_has_the_same_snapshots(
+def test_same_log_in_other_batches_has_the_same_snapshots(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sealed at the same points, records and manifests are equal byte for byte; one of the owners changes each time."""
@@ -262,7 +262,7 @@ def test_the_same_log_in_other_batches_has_the_same_snapshots(
 
 
 @pytest.mark.usefixtures("small")
-def test_a_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: int) -> None:
+def test_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)
@@ -289,7 +289,7 @@ def test_a_view_over_snapshots_answers_for_every_entity(tmp_path: Path, seed: in
 
 
 @pytest.mark.usefixtures("small")
-def test_what_differs_between_views_is_found(tmp_path: Path, seed: int) -> None:
+def test_differences_between_views_are_found(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=4) as log:
         past = Past(log, FileClock(tmp_path / "clock"), rng)

@@ -58,7 +58,7 @@ class Sealing:
         self.ended.append(partition)
         return Sealed(partition, is_base=partition in self.bases, is_cold=partition not in self.wholes)
 
-    def is_pressing(self, partition: int) -> bool:
+    def is_urgent(self, partition: int) -> bool:
         """As what the fold keeps."""
         return partition in self.pressing
 
@@ -122,7 +122,7 @@ def sealed_by(sealing: Sealing, clock: Clock, every_ms: int = 0, pace: Pace | No
         found.stop()
 
 
-def test_the_partition_that_is_behind_most_is_next(sealing: Sealing) -> None:
+def test_most_lagging_partition_is_next(sealing: Sealing) -> None:
     """Whichever was due first: the others are sealed between two long ones."""
     with sealed_by(sealing, Clock()) as snapshotter:
         snapshotter.folded(8, 0)
@@ -140,7 +140,7 @@ def test_the_partition_that_is_behind_most_is_next(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 2, 3, 1, 2, 0], "what came meanwhile counts, in two parts too"
 
 
-def test_a_partition_is_due_by_its_share_of_the_records(sealing: Sealing) -> None:
+def test_partition_is_due_by_its_share_of_the_records(sealing: Sealing) -> None:
     with sealed_by(sealing, Clock()) as snapshotter:
         snapshotter.folded(7, 0)
         assert not sealing.begun.acquire(timeout=0.3), "of the only partition all are needed"
@@ -150,7 +150,7 @@ def test_a_partition_is_due_by_its_share_of_the_records(sealing: Sealing) -> Non
         assert sealing.next_begun() == [0, 1]
 
 
-def test_one_that_fails_waits_for_its_next_records_and_holds_up_no_other(
+def test_failed_partition_waits_for_its_next_records_and_blocks_no_other(
     sealing: Sealing, caplog: pytest.LogCaptureFixture
 ) -> None:
     sealing.failing = {0}
@@ -167,7 +167,7 @@ def test_one_that_fails_waits_for_its_next_records_and_holds_up_no_other(
         assert sealing.next_begun() == [0, 1, 0]
 
 
-def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Sealing) -> None:
+def test_partition_pauses_between_its_epochs_and_others_continue(sealing: Sealing) -> None:
     clock = Clock()
     with sealed_by(sealing, clock, every_ms=300) as snapshotter:
         snapshotter.folded(8, 0)
@@ -181,7 +181,7 @@ def test_a_partition_rests_between_its_epochs_and_the_others_go_on(sealing: Seal
         assert sealing.next_begun() == [0, 1, 0]
 
 
-def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
+def test_urgent_partition_does_not_pause(sealing: Sealing) -> None:
     sealing.pressing.update((0, 1))
     with sealed_by(sealing, Clock(), every_ms=300) as snapshotter:
         for number in range(1, 4):
@@ -193,9 +193,7 @@ def test_one_that_presses_does_not_rest(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 0, 0, 1], "nothing is sealed for a single record, pressing or not"
 
 
-def test_one_that_presses_waits_if_it_will_be_sealed_as_a_whole(
-    sealing: Sealing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_urgent_partition_waits_if_it_will_be_sealed_whole(sealing: Sealing, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets some 32 records in its time, so what presses is not needed; another gets fewer."""
     monkeypatch.setattr("refold.streams.snapshots.seal.OBSERVATIONS_MIN", 1)
     clock = Clock()
@@ -217,7 +215,7 @@ def test_one_that_presses_waits_if_it_will_be_sealed_as_a_whole(
         assert sealing.next_begun() == [0, 8, 8, 0]
 
 
-def test_one_with_too_many_records_does_not_wait(sealing: Sealing) -> None:
+def test_partition_with_too_many_records_does_not_wait(sealing: Sealing) -> None:
     with sealed_by(sealing, Clock(), every_ms=300, pace=HOLDS_BACK) as snapshotter:
         snapshotter.folded(8, 0)
         sealing.next_begun()
@@ -228,7 +226,7 @@ def test_one_with_too_many_records_does_not_wait(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 0]
 
 
-def test_one_that_presses_goes_before_one_that_rests(sealing: Sealing) -> None:
+def test_urgent_partition_precedes_a_pausing_one(sealing: Sealing) -> None:
     clock = Clock()
     with sealed_by(sealing, clock, every_ms=300) as snapshotter:
         for partition in (0, 1):
@@ -241,7 +239,7 @@ def test_one_that_presses_goes_before_one_that_rests(sealing: Sealing) -> None:
         assert sealing.next_begun() == [0, 1, 1]
 
 
-def test_what_is_kept_for_an_epoch_is_let_go_when_it_is_sealed(sealing: Sealing) -> None:
+def test_preimages_are_released_when_their_epoch_is_sealed(sealing: Sealing) -> None:
     sealing.failing = {1}
     with sealed_by(sealing, Clock()) as snapshotter:
         for partition, begun in ((1, [1]), (2, [1, 2]), (3, [1, 2, 3])):
@@ -251,7 +249,7 @@ def test_what_is_kept_for_an_epoch_is_let_go_when_it_is_sealed(sealing: Sealing)
     assert sealing.let_go == [(2, 10), (3, 10)]
 
 
-def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:
+def test_others_are_sealed_while_a_base_is_written(sealing: Sealing) -> None:
     """One after another, those that lag most first, without the running one; a base among them is not interrupted.
 
     Records that are not sealed yet would be garbage, so collection runs after all are sealed.
@@ -268,9 +266,7 @@ def test_while_a_base_is_written_others_are_sealed(sealing: Sealing) -> None:
         assert sealing.ended == [2, 3, 0, "collecting"]
 
 
-def test_one_that_fails_while_a_base_is_written_leaves_the_base(
-    sealing: Sealing, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_while_a_base_is_written_leaves_the_base(sealing: Sealing, caplog: pytest.LogCaptureFixture) -> None:
     sealing.bases, sealing.failing = {0}, {1}
     with sealed_by(sealing, Clock()) as snapshotter:
         snapshotter.folded(8, 0)
@@ -288,7 +284,7 @@ def test_one_that_fails_while_a_base_is_written_leaves_the_base(
         assert sealing.ended[:2] == [2, 0]
 
 
-def test_what_the_sealing_process_uses_counts_while_records_are_folded(
+def test_cpu_of_the_sealing_process_counts_while_records_are_folded(
     sealing: Sealing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour of work, of which a tenth is allowed: the next epoch waits until a partition has too many records."""
@@ -310,7 +306,7 @@ def test_what_the_sealing_process_uses_counts_while_records_are_folded(
         assert sealing.next_begun() == [0, 0, 1]
 
 
-def test_it_does_not_hold_back_when_nothing_is_folded(sealing: Sealing) -> None:
+def test_sealing_is_not_limited_when_nothing_is_folded(sealing: Sealing) -> None:
     sealing.costs_s = 3600.0
     with sealed_by(sealing, Clock(), pace=HOLDS_BACK) as snapshotter:
         for partition in range(3):
@@ -320,7 +316,7 @@ def test_it_does_not_hold_back_when_nothing_is_folded(sealing: Sealing) -> None:
             sealing.go_on.release()
 
 
-def test_while_a_base_is_written_no_other_is_sealed_if_that_took_its_share(
+def test_no_other_is_sealed_during_a_base_that_used_the_share(
     sealing: Sealing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_S", float("inf"))

@@ -10,7 +10,7 @@ import pytest
 from refold.avro.errors import UndecodableError
 from refold.avro.observation import Link, Observation
 from refold.avro.registry import Registry
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold_tests.sample_types import THING, A, said
 
@@ -31,13 +31,13 @@ def message(registry: Registry, observation: Observation) -> bytes:
 
 def detail(registry: Registry, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]] | None = None) -> str:
     """Return the text of the verdict on a record in the only partition."""
-    raw = Raw(0, 0, key, value, list(headers or []))
+    raw = RawRecord(0, 0, key, value, list(headers or []))
     with pytest.raises(NoObservation) as refused:
         observed(registry, 0, 1, raw)
     return str(refused.value)
 
 
-def test_each_reason_is_said_in_words(registry: Registry) -> None:
+def test_each_reason_has_its_message(registry: Registry) -> None:
     good = message(registry, said(A, 1))
     wire_id = int.from_bytes(good[1:5], "big")
     linked = message(registry, Observation(A, 1, "assert", patch={"last": 1}, link=Link("about", B)))
@@ -54,7 +54,7 @@ def test_each_reason_is_said_in_words(registry: Registry) -> None:
     assert detail(registry, A.encode(), good, [("refold-id", b"")]).startswith("its header refold-id is not its id")
 
 
-def test_no_words_of_pythons_are_in_what_is_said_of_damaged_bytes(registry: Registry, seed: int) -> None:
+def test_messages_about_damaged_bytes_contain_no_python_text(registry: Registry, seed: int) -> None:
     rng = random.Random(seed)
     whole = message(registry, said(A, 1))
     refused = set()

@@ -71,12 +71,12 @@ def state(damage: Damaged, name: str, change: Callable[[Entity], object]) -> Non
 # States
 
 
-def test_a_wrong_value_names_its_field(damaged: Damaged) -> None:
+def test_wrong_value_names_its_field(damaged: Damaged) -> None:
     state(damaged, A, lambda entity: entity.cells["last"].__setitem__(0, 8))
     assert damaged.found() == {("state", A, "last")}
 
 
-def test_a_value_of_another_type_is_another(damaged: Damaged) -> None:
+def test_value_of_another_type_is_a_mismatch(damaged: Damaged) -> None:
     state(damaged, A, lambda entity: entity.cells["last"].__setitem__(0, 7.0))
     assert damaged.found() == {("state", A, "last")}
 
@@ -97,13 +97,13 @@ def test_a_value_of_another_type_is_another(damaged: Damaged) -> None:
         ("residue", lambda entity: setattr(entity.residue, "highest_offset", 0)),
     ],
 )
-def test_a_wrong_part_of_a_state_is_named(damaged: Damaged, part: str, change: Callable[[Entity], object]) -> None:
+def test_wrong_part_of_a_state_is_named(damaged: Damaged, part: str, change: Callable[[Entity], object]) -> None:
     state(damaged, A, change)
     assert damaged.found() == {("state", A, "")}
     assert f"another {part} than" in damaged.problems()
 
 
-def test_states_missing_too_many_and_unreadable_are_named(damaged: Damaged) -> None:
+def test_missing_extra_and_unreadable_states_are_named(damaged: Damaged) -> None:
     packed = damaged.database.get("state", placed(A))
     damaged.put("state", placed(f"{A}c"), packed)
     damaged.put("state", placed(B), None)
@@ -125,24 +125,24 @@ def record(damage: Damaged, partition: int, offset: int, **parts: Any) -> None:
     damage.change("observations", key, lambda value: keys.record_value(keys.record_of(key, value)._replace(**parts)))
 
 
-def test_a_missing_record_is_named(damaged: Damaged) -> None:
+def test_missing_record_is_named(damaged: Damaged) -> None:
     damaged.put("observations", keys.position_key(PB, 1), None)
     assert {place for place, _, _ in damaged.found()} >= {f"observations {PB}=1"}
 
 
-def test_a_missing_last_record_is_named(damaged: Damaged) -> None:
+def test_missing_last_record_is_named(damaged: Damaged) -> None:
     damaged.put("observations", keys.position_key(PA, 2), None)
     assert damaged.found() == {(f"observations {PA}=2", "", "")}
 
 
-def test_a_record_too_many_is_named(damaged: Damaged) -> None:
+def test_extra_record_is_named(damaged: Damaged) -> None:
     damaged.put(
         "observations", keys.position_key(PA, 3), damaged.database.get("observations", keys.position_key(PA, 2))
     )
     assert damaged.found() == {(f"observations {PA}=3", "", "")}
 
 
-def test_time_running_back_is_named(damaged: Damaged) -> None:
+def test_time_that_falls_is_named(damaged: Damaged) -> None:
     record(damaged, PA, 2, recorded_at=BEGIN_MS - 1)
     assert damaged.found() == {(f"observations {PA}=2", A, "")}
 
@@ -152,12 +152,12 @@ def test_another_time_is_found_by_the_indexes(damaged: Damaged) -> None:
     assert damaged.found() >= {("timeline", B, "")}
 
 
-def test_an_id_of_other_content_is_named(damaged: Damaged) -> None:
+def test_id_of_other_content_is_named(damaged: Damaged) -> None:
     record(damaged, PB, 1, id=bytes(32))
     assert (f"observations {PB}=1", B, "") in damaged.found()
 
 
-def test_a_record_under_another_entitys_name_is_named(damaged: Damaged) -> None:
+def test_record_under_another_entitys_name_is_named(damaged: Damaged) -> None:
     record(damaged, PB, 1, entity=A)
     assert (f"observations {PB}=1", A, "") in damaged.found()
     assert f"misplaced: it is an observation of {B}" in damaged.problems()
@@ -169,7 +169,7 @@ def test_bytes_that_are_no_observation_are_named(damaged: Damaged) -> None:
     assert "no observation: no schema with id 1" in damaged.problems()
 
 
-def test_a_record_cut_short_is_named(damaged: Damaged) -> None:
+def test_truncated_record_is_named(damaged: Damaged) -> None:
     damaged.put("observations", keys.position_key(PB, 1), b"short")
     assert f"the observation {PB}=1 cannot be read" in damaged.problems()
 
@@ -183,7 +183,7 @@ def first_key(damage: Damaged, family: Family, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("family", ["timeline", "arrivals"])
-def test_an_entry_that_is_missing_or_too_many_names_the_entity(damaged: Damaged, family: Family) -> None:
+def test_missing_or_extra_entry_names_the_entity(damaged: Damaged, family: Family) -> None:
     key = first_key(damaged, family, B)
     value = damaged.database.get(family, key)
     damaged.put(family, key, None)
@@ -208,12 +208,12 @@ def test_an_entry_that_is_missing_or_too_many_names_the_entity(damaged: Damaged,
         ("arrivals", lambda value: b"x"),
     ],
 )
-def test_another_entry_names_the_entity(damaged: Damaged, family: Family, change: Callable[[bytes], bytes]) -> None:
+def test_wrong_entry_names_the_entity(damaged: Damaged, family: Family, change: Callable[[bytes], bytes]) -> None:
     damaged.change(family, first_key(damaged, family, B), change)
     assert (family, B, "") in damaged.found()
 
 
-def test_an_id_that_is_missing_too_many_or_not_empty_is_named(damaged: Damaged) -> None:
+def test_missing_extra_or_nonempty_id_is_named(damaged: Damaged) -> None:
     entry = keys.id_key(identify(said(B, 1, total=2)), PB, 1)
     damaged.put("ids", entry, None)
     assert ("ids", B, "") in damaged.found()
@@ -252,7 +252,7 @@ def mutated(**parts: Any) -> Callable[[Change], Change]:
 
 @pytest.mark.parametrize("change", [mutated(new=4), mutated(old=4), mutated(observation=bytes(32)), mutated(op="clear"),
                                     stepped(mutations=[])])  # fmt: skip
-def test_a_wrong_mutation_names_its_field(damaged: Damaged, change: Callable[[Change], Change]) -> None:
+def test_wrong_mutation_names_its_field(damaged: Damaged, change: Callable[[Change], Change]) -> None:
     changed(damaged, PB, 1, change)  # v2 to v3 of B: total, then last
     assert damaged.found() == {(f"changes {PB}=1", B, "last")}
 
@@ -284,12 +284,12 @@ def test_a_wrong_mutation_names_its_field(damaged: Damaged, change: Callable[[Ch
         lambda change: change._replace(entity=f"{B}none"),
     ],
 )
-def test_a_wrong_part_of_a_change_is_named(damaged: Damaged, change: Callable[[Change], Change]) -> None:
+def test_wrong_part_of_a_change_is_named(damaged: Damaged, change: Callable[[Change], Change]) -> None:
     changed(damaged, PB, 1, change)
     assert f"changes {PB}=1" in {place for place, _, _ in damaged.found()}
 
 
-def test_changes_missing_repeated_or_unreadable_are_named(damaged: Damaged) -> None:
+def test_missing_repeated_or_unreadable_changes_are_named(damaged: Damaged) -> None:
     key = keys.position_key(PB, 1)
     value = damaged.database.get("changes", key)
     damaged.put("changes", keys.position_key(PB, 2), value)
@@ -304,7 +304,9 @@ def test_changes_missing_repeated_or_unreadable_are_named(damaged: Damaged) -> N
     assert damaged.found() >= {(f"changes {PB}=0", "", ""), (f"changes {PB}=1", B, "")}
 
 
-def test_a_change_by_code_that_is_gone_is_held_to_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_by_code_that_is_gone_is_checked_against_the_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Old definitions' custom code may be missing; its results stay."""
     greater = defined(document(folded={"type": "long", "refold.reducer": "max"}))
     with open_log(tmp_path) as log:
@@ -323,7 +325,7 @@ def test_a_change_by_code_that_is_gone_is_held_to_the_chain(tmp_path: Path, monk
 # The rest
 
 
-def test_a_repeat_in_the_bytes_of_another_version_is_no_mismatch(tmp_path: Path) -> None:
+def test_repeat_encoded_by_another_version_is_no_mismatch(tmp_path: Path) -> None:
     newer = defined(document(more={"type": "long", "refold.reducer": "latest"}))
     with open_log(tmp_path) as log:
         take(log, [said(A, 0), said(A, 1)])
@@ -333,14 +335,14 @@ def test_a_repeat_in_the_bytes_of_another_version_is_no_mismatch(tmp_path: Path)
         assert log.state(A).version == 3
 
 
-def test_a_marker_at_no_point_is_named(damaged: Damaged) -> None:
+def test_marker_at_no_point_is_named(damaged: Damaged) -> None:
     here = damaged.log.point().cut
     for cut in ("cut:1.x", str(replace(here, log_id=bytes(16))), str(replace(here, offsets={0: 9, 1: 9}))):
         damaged.put("manifests", marker_key("m"), cbor2.dumps([cut, 1]))
         assert damaged.found() == {("markers @m", "", "")}
 
 
-def test_contents_missing_or_damaged_are_named(tmp_path: Path) -> None:
+def test_missing_or_damaged_contents_are_named(tmp_path: Path) -> None:
     body = {"type": ["null", "string", "refold.Blob"], "refold.reducer": "latest", "refold.inline": 8}
     large = defined(document("large", body=body))
     with open_log(tmp_path, types=[large]) as log:
@@ -354,7 +356,7 @@ def test_contents_missing_or_damaged_are_named(tmp_path: Path) -> None:
         assert [each.problem for each in log.verify().mismatches] == ["missing"]
 
 
-def test_a_wrong_progress_is_found(damaged: Damaged) -> None:
+def test_wrong_progress_is_found(damaged: Damaged) -> None:
     true = damaged.database.get("meta", records.PROGRESS)
     assert true is not None
     observations, changes, *rest = cbor2.loads(true)
@@ -380,9 +382,7 @@ def test_a_wrong_progress_is_found(damaged: Damaged) -> None:
         ("schemas", records.schema_key(0), bytes(8) + b"\xff"),
     ],
 )
-def test_what_a_log_cannot_be_opened_without_is_named(
-    damaged: Damaged, family: Family, key: bytes, value: bytes
-) -> None:
+def test_log_that_cannot_be_opened_names_the_damage(damaged: Damaged, family: Family, key: bytes, value: bytes) -> None:
     damaged.put(family, key, value)
     damaged.log.close()
     with pytest.raises(CorruptionError, match="cannot be read"), contextlib.closing(open_log(damaged.port.path.parent)):
@@ -401,7 +401,7 @@ def test_mismatches_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", TABLES)
-def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family) -> None:
+def test_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family) -> None:
     """Yield any row of any table with a flipped bit in its key or value, truncated, lengthened, removed or moved."""
     rng = random.Random(f"{seed}{family}")
     print(f"seed {seed}")
@@ -455,7 +455,7 @@ def test_a_changed_row_is_always_found(tmp_path: Path, seed: int, family: Family
         assert log.verify().mismatches == []
 
 
-def test_a_verdict_is_its_mismatches() -> None:
+def test_report_is_ok_exactly_without_mismatches() -> None:
     verdict = VerifyReport(cut=None)  # type: ignore[arg-type]
     assert verdict.ok
     verdict.add(iter([Mismatch("p", "x")]))

@@ -13,7 +13,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.rocks.families import Family
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan
-from refold.streams.snapshots.store import Tomb
+from refold.streams.snapshots.store import Tombstone
 from refold.streams.table import keys
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.damaged import Damaged
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
             damage = Damaged(log)
             store = FileSnapshotStore(damage.database, log.port.partitions)
             removed = manifests(log)[2]
-            store.bury(Tomb(removed.epoch, 1, removed.encoded))
+            store.add_tombstone(Tombstone(removed.epoch, 1, removed.encoded))
             assert damage.found() == set()
             yield damage
 
@@ -83,7 +83,7 @@ def changed(rng: random.Random, family: Family, key: bytes, value: bytes) -> tup
 
 
 @pytest.mark.parametrize("family", ["snapshots", "manifests", "checkpoints"])
-def test_a_changed_row_is_found_and_no_answer_is_another_for_it(whole: Damaged, seed: int, family: Family) -> None:
+def test_changed_row_is_found_and_no_answer_is_silently_wrong(whole: Damaged, seed: int, family: Family) -> None:
     rng = random.Random(f"{seed}{family}")
     print(f"seed {seed}")
     log = whole.log
@@ -120,7 +120,7 @@ def kinds(log: Log) -> dict[str, tuple[Manifest, OffsetSpan]]:
 
 @pytest.mark.parametrize("kind", ["base", "delta", "cold", "late", "index", "buckets"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_an_answer_begun_from_a_damaged_span_says_so(whole: Damaged, kind: str, lost: bool) -> None:
+def test_answer_started_from_a_damaged_span_says_so(whole: Damaged, kind: str, lost: bool) -> None:
     """Every record of a span, so that any query reads it; closed entities are looked up late."""
     log = whole.log
     manifest, span = kinds(log)[kind]

@@ -63,7 +63,7 @@ def some(damage: Damaged, wanted: Callable[[Manifest], object]) -> Manifest:
 # Correct snapshots
 
 
-def test_a_log_with_every_kind_of_span_is_as_it_should_be(damaged: Damaged) -> None:
+def test_log_with_every_kind_of_span_verifies(damaged: Damaged) -> None:
     every = manifests(damaged.log)
     assert damaged.found() == set()
     assert {each.is_base for each in every} == {True, False}
@@ -74,9 +74,7 @@ def test_a_log_with_every_kind_of_span_is_as_it_should_be(damaged: Damaged) -> N
 
 
 @pytest.mark.parametrize("round_number", range(4))
-def test_random_logs_are_as_they_should_be(
-    tmp_path: Path, seed: int, round_number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_logs_verify(tmp_path: Path, seed: int, round_number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any sealing times, writers, definitions and collections."""
     rng = random.Random(f"{seed}{round_number}")
     print(f"seed {seed}")
@@ -100,7 +98,9 @@ def test_random_logs_are_as_they_should_be(
             assert verdict.root == log.rebuild(full=True).root == log.rebuild().root
 
 
-def test_epochs_by_code_that_is_gone_are_held_to_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_by_code_that_is_gone_are_checked_for_consistency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_epochs(monkeypatch)
     greater = defined({**document(folded={"type": "long", "refold.reducer": "max"}), "refold.closed_by": "high"})
     with open_log(tmp_path, types=(CLOSING, OTHER)) as log:
@@ -118,7 +118,7 @@ def test_epochs_by_code_that_is_gone_are_held_to_themselves(tmp_path: Path, monk
         assert damage.found()
 
 
-def test_code_that_fails_on_what_is_cleared_since_is_no_mismatch(tmp_path: Path) -> None:
+def test_code_that_fails_on_cleared_assertions_is_no_mismatch(tmp_path: Path) -> None:
     """The new definition cannot fold "bad", and never has to: a clear hides it."""
     with open_log(tmp_path) as log:
         take(log, [said(A, 0, start="bad"), said(A, 1)._replace(patch={}, cleared=("start",)), said(A, 2, start="a")])
@@ -152,14 +152,14 @@ def test_code_that_fails_on_what_is_cleared_since_is_no_mismatch(tmp_path: Path)
         ({"epoch": Epoch(0, 1, 1)}, "claims to be of epoch 0=1"),
     ],
 )
-def test_a_manifest_that_says_something_else_is_named(damaged: Damaged, parts: dict[str, Any], problem: str) -> None:
+def test_manifest_with_other_content_is_named(damaged: Damaged, parts: dict[str, Any], problem: str) -> None:
     wrong = some(damaged, lambda each: not each.is_base and each.cold)
     forged(damaged, wrong, **parts)
     assert (f"manifests {wrong.epoch}", "", "") in damaged.found()
     assert problem in damaged.problems()
 
 
-def test_a_manifest_without_its_last_range_or_with_another_base_is_named(damaged: Damaged) -> None:
+def test_manifest_without_its_last_range_or_with_another_base_is_named(damaged: Damaged) -> None:
     delta = some(damaged, lambda each: len(each.ranges) > 2)
     before = some(damaged, lambda each: each.ranges == delta.ranges[:-1])
     forged(damaged, delta, ranges=delta.ranges[:-1])
@@ -169,13 +169,13 @@ def test_a_manifest_without_its_last_range_or_with_another_base_is_named(damaged
 
 
 @pytest.mark.parametrize("part", ["cold", "index"])
-def test_closed_entities_that_no_span_has_are_named(damaged: Damaged, part: str) -> None:
+def test_closed_entities_in_no_span_are_named(damaged: Damaged, part: str) -> None:
     base = some(damaged, lambda each: each.is_base and len(each.index) > 1)
     forged(damaged, base, **{part: getattr(base, part)[:-1]})
     assert any(place == f"manifests {base.epoch}" and entity for place, entity, _ in damaged.found())
 
 
-def test_a_cold_span_of_another_month_or_type_is_named(damaged: Damaged) -> None:
+def test_cold_span_of_another_month_or_type_is_named(damaged: Damaged) -> None:
     base = some(damaged, lambda each: each.is_base and each.cold)
     last = base.cold[-1]
     for other in (last._replace(month="1999-01"), last._replace(type_name=OTHER.name)):
@@ -187,7 +187,7 @@ def test_a_cold_span_of_another_month_or_type_is_named(damaged: Damaged) -> None
         assert "not closed in" in damaged.problems()
 
 
-def test_a_manifest_before_the_log_or_past_its_end_is_named(damaged: Damaged) -> None:
+def test_manifest_before_the_log_or_past_its_end_is_named(damaged: Damaged) -> None:
     end = damaged.log.port.ends()[0]
     last = some(damaged, lambda each: each.epoch.partition == 0)
     for epoch in (Epoch(0, 0, 1), Epoch(0, end + 1, 1), Epoch(0, end, 99)):
@@ -243,7 +243,7 @@ def spans_of(damage: Damaged) -> dict[str, tuple[Manifest, OffsetSpan]]:
 
 
 @pytest.mark.parametrize("kind", ["base", "delta", "cold"])
-def test_an_entity_that_the_log_does_not_fold_to_is_named_with_its_field(damaged: Damaged, kind: str) -> None:
+def test_entity_that_differs_from_its_fold_is_named_with_its_field(damaged: Damaged, kind: str) -> None:
     manifest, span = spans_of(damaged)[kind]
     name, body = first_named(damaged, manifest, span)
     field = next(each for each, cell in sorted(unpack(name, body).cells.items()) if isinstance(cell, list))
@@ -257,7 +257,7 @@ def test_an_entity_that_the_log_does_not_fold_to_is_named_with_its_field(damaged
 
 
 @pytest.mark.parametrize("kind", ["base", "delta", "cold"])
-def test_an_entity_that_is_missing_is_named(damaged: Damaged, kind: str) -> None:
+def test_missing_entity_is_named(damaged: Damaged, kind: str) -> None:
     manifest, span = spans_of(damaged)[kind]
     name, _ = first_named(damaged, manifest, span)
     rewritten(damaged, manifest, span, lambda each, body: None if each == name else body)
@@ -265,7 +265,7 @@ def test_an_entity_that_is_missing_is_named(damaged: Damaged, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["base", "delta", "cold"])
-def test_records_gone_damaged_or_swapped_are_named(damaged: Damaged, kind: str) -> None:
+def test_missing_damaged_or_swapped_records_are_named(damaged: Damaged, kind: str) -> None:
     manifest, span = spans_of(damaged)[kind]
     key = keys.position_key(manifest.epoch.partition, span.start)
     place = f"snapshots {manifest.epoch.partition}={span.start}"
@@ -280,7 +280,7 @@ def test_records_gone_damaged_or_swapped_are_named(damaged: Damaged, kind: str) 
     assert damaged.found()
 
 
-def test_bucket_digests_that_are_not_the_logs_are_named(damaged: Damaged) -> None:
+def test_bucket_digests_that_differ_from_the_log_are_named(damaged: Damaged) -> None:
     base = some(damaged, lambda each: each.is_base and each.buckets)
     (span,) = base.buckets
     key = keys.position_key(base.epoch.partition, span.start)
@@ -307,7 +307,7 @@ def test_records_of_no_manifest_are_no_mismatch(damaged: Damaged) -> None:
 # Pins, tombs, counters, rows out of place
 
 
-def test_pins_and_tombs_that_cannot_be_read_or_name_nothing_are_named(damaged: Damaged) -> None:
+def test_unreadable_or_dangling_pins_and_tombstones_are_named(damaged: Damaged) -> None:
     epoch = manifests(damaged.log)[-1].epoch
     key = PIN + epoch.key
     good = damaged.database.get("manifests", key)
@@ -326,7 +326,7 @@ def test_pins_and_tombs_that_cannot_be_read_or_name_nothing_are_named(damaged: D
     assert damaged.found() == set()
 
 
-def test_rows_that_stand_where_nothing_stands_are_named(damaged: Damaged) -> None:
+def test_unexpected_rows_are_named(damaged: Damaged) -> None:
     for key in (b"dpoch/x", b"epoch/short", PIN + b"x", Epoch(7, 1, 1).key):
         damaged.put("manifests", key, b"x")
         assert ("manifests", "", "") in damaged.found()
@@ -340,7 +340,7 @@ def test_rows_that_stand_where_nothing_stands_are_named(damaged: Damaged) -> Non
     assert damaged.found() == {("state", keys.entity_of(state_key), "")}
 
 
-def test_the_next_offsets_are_checked(damaged: Damaged) -> None:
+def test_next_offsets_are_checked(damaged: Damaged) -> None:
     damaged.put("meta", NEXT, sealed(cbor2.dumps({0: 1, 1: 1})))
     assert "at or past the partition's next offset, 1" in damaged.problems()
     damaged.put("meta", NEXT, b"x")

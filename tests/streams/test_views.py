@@ -73,7 +73,7 @@ def order(one: Observation) -> tuple[int, bytes, bytes, int, bytes]:
     return one.observed_at, one.source.agent.encode(), one.source.run.encode(), one.source.seq, identify(one)
 
 
-def test_why_ends_where_causes_go_round_or_stand_outside_the_log(tmp_path: Path) -> None:
+def test_why_ends_at_cycles_and_at_causes_outside_the_log(tmp_path: Path) -> None:
     outside = identify(said("everything/elsewhere", 0))
     first = Observation(A, 1, source=Source("x"), patch={"last": 1}, causes=(outside,))
     second = Observation(f"{A}b", 2, source=Source("x"), patch={"last": 2}, causes=(identify(first),))
@@ -91,7 +91,7 @@ def test_why_ends_where_causes_go_round_or_stand_outside_the_log(tmp_path: Path)
             assert [link.position is None for link in alone.why("last")] == [False, True]
 
 
-def test_a_view_answers_for_each_field(tmp_path: Path) -> None:
+def test_view_answers_for_each_field(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         observations = [
             Observation(
@@ -132,7 +132,7 @@ def test_a_view_answers_for_each_field(tmp_path: Path) -> None:
                     entity.why(field, key)
 
 
-def test_conflicts_are_those_of_the_reference(tmp_path: Path, seed: int) -> None:
+def test_conflicts_match_the_reference(tmp_path: Path, seed: int) -> None:
     with open_log(tmp_path) as log:
         logged(log, random_history(seed, 120), seed)
         for cut, expected in some_cuts(log, seed, 4):
@@ -146,7 +146,7 @@ def test_conflicts_are_those_of_the_reference(tmp_path: Path, seed: int) -> None
                 )
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_entity_or_field_is_named(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         take(log, [said(A, 0), said(f"{OTHER.name}/b", 1)])
         view = log.rebuild()

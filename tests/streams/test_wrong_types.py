@@ -16,7 +16,7 @@ from refold.streams.change_codec import ChangeCodec
 from refold.streams.checksum import sealed
 from refold.streams.deadletters import Verdict, read_verdict, verdict_value
 from refold.streams.log.file.framing import result_of
-from refold.streams.log.kafka.lookups import arrived_of, held_of, pairs_of, places_of, totals_of
+from refold.streams.log.kafka.lookups import parse_arrivals, parse_pairs, parse_places, parse_records, parse_totals
 from refold.streams.snapshots.manifest import Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 
 ODD: list[Any] = [-1, 2**70, 1.5, True, None, "x", b"x", [], [[]], {}, {"a": 1}, cbor2.CBORSimpleValue(99)]
@@ -39,7 +39,7 @@ def with_one_changed(tree: Any) -> Iterator[Any]:
             yield copy
 
 
-def test_a_verdict_of_other_types_is_damage() -> None:
+def test_verdict_with_wrong_types_is_damage() -> None:
     tree = cbor2.loads(verdict_value(VERDICT))
     assert read_verdict(0, cbor2.dumps(tree)) == VERDICT
     fitting = 0
@@ -58,7 +58,7 @@ def test_a_verdict_of_other_types_is_damage() -> None:
     assert fitting < 40
 
 
-def test_a_manifest_of_other_types_is_damage() -> None:
+def test_manifest_with_wrong_types_is_damage() -> None:
     data = encode_manifest(MANIFEST)
     tree = cbor2.loads(data[:-4])
     assert read_manifest(data, EPOCH) == MANIFEST
@@ -77,7 +77,7 @@ def test_a_manifest_of_other_types_is_damage() -> None:
             assert isinstance(span.digest, bytes), each
 
 
-def test_a_change_in_other_bytes_is_read_or_undecodable(tmp_path: Path) -> None:
+def test_change_in_other_bytes_is_read_or_undecodable(tmp_path: Path) -> None:
     """Some readers accept a zero of thirteen bytes as Avro. Next to a sealed value this was a defect."""
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         log.run("desk", id="r-1", input={"order": "7"}).drive(lambda run: "done")
@@ -99,16 +99,16 @@ def test_a_change_in_other_bytes_is_read_or_undecodable(tmp_path: Path) -> None:
 
 
 ANSWERS: list[tuple[Any, Any]] = [
-    (arrived_of, [7, [[1, 5, b"q", False]]]),
-    (held_of, [7, [[0, 1, 5, "document/a", bytes(32), b"data"], None]]),
-    (places_of, [[[0, 1]], {0: 7}]),
-    (pairs_of, [[b"key", b"value"]]),
-    (totals_of, [3, 9]),
+    (parse_arrivals, [7, [[1, 5, b"q", False]]]),
+    (parse_records, [7, [[0, 1, 5, "document/a", bytes(32), b"data"], None]]),
+    (parse_places, [[[0, 1]], {0: 7}]),
+    (parse_pairs, [[b"key", b"value"]]),
+    (parse_totals, [3, 9]),
 ]
 
 
 @pytest.mark.parametrize(("read", "tree"), ANSWERS, ids=lambda each: getattr(each, "__name__", ""))
-def test_an_answer_to_a_look_up_of_other_types_is_an_error(read: Any, tree: Any) -> None:
+def test_lookup_response_with_wrong_types_is_an_error(read: Any, tree: Any) -> None:
     read(tree)
     refused = 0
     for each in [*ODD, *with_one_changed(tree)]:
@@ -119,7 +119,7 @@ def test_an_answer_to_a_look_up_of_other_types_is_an_error(read: Any, tree: Any)
     assert refused > len(ODD)
 
 
-def test_an_owners_error_of_other_types_is_an_error() -> None:
+def test_owners_error_with_wrong_types_is_an_error() -> None:
     for name, arguments in (("ValidationError", ["field", "rule", 1]), ("UnknownWireId", [7]), ("InputError", ["x"])):
         for each in [arguments, *with_one_changed(arguments), [], [1, 2, 3, 4]]:
             with pytest.raises(RefoldError) as caught:

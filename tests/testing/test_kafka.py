@@ -82,7 +82,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_what_a_transaction_commits_is_read_and_what_it_aborts_is_not(kafka: SharedKafka, prefix: str) -> None:
+def test_committed_transaction_is_read_and_an_aborted_one_is_not(kafka: SharedKafka, prefix: str) -> None:
     topic = f"{prefix}.{TOPIC}"
     make_topic(kafka, topic)
     producer = Producer({**kafka.client_config(), "transactional.id": prefix})
@@ -94,7 +94,7 @@ def test_what_a_transaction_commits_is_read_and_what_it_aborts_is_not(kafka: Sha
     assert read(kafka.client_config(), 1, topic) == ["committed"]
 
 
-def test_three_nodes_go_on_when_the_leader_is_killed_and_when_the_next_is_paused(
+def test_three_nodes_survive_a_killed_and_then_a_paused_leader(
     kafka_cluster: Callable[..., Kafka],
 ) -> None:
     kafka = kafka_cluster(nodes=3)
@@ -121,7 +121,7 @@ def test_three_nodes_go_on_when_the_leader_is_killed_and_when_the_next_is_paused
     assert read(kafka.client_config(), 4) == ["before", "one is dead", "one is paused", "one is stopped"]
 
 
-def test_a_secured_kafka_lets_users_do_what_they_were_allowed_and_no_more_also_after_a_kill(
+def test_secured_kafka_allows_users_only_their_rights_even_after_a_kill(
     kafka_cluster: Callable[..., Kafka],
 ) -> None:
     kafka = kafka_cluster(secure=True)
@@ -171,7 +171,7 @@ def test_no_broker_outlives_a_killed_starter(child: Callable[..., Child]) -> Non
 
 
 @pytest.mark.kafka
-def test_run_from_the_command_line_it_ends_on_sigterm_and_keeps_its_data(tmp_path: Path) -> None:
+def test_command_line_server_ends_on_sigterm_and_keeps_its_data(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "refold.testing.kafka", "--port", "0", "--data", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -192,7 +192,7 @@ def test_run_from_the_command_line_it_ends_on_sigterm_and_keeps_its_data(tmp_pat
 
 
 @pytest.mark.kafka
-def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_broker_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     folder = tmp_path / "node1" / "data"
     folder.mkdir(parents=True)
     (folder / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
@@ -200,7 +200,7 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
         start_kafka(data=tmp_path)
 
 
-def test_a_port_that_is_taken_is_named(kafka: SharedKafka) -> None:
+def test_port_in_use_is_named(kafka: SharedKafka) -> None:
     port = int(kafka.bootstrap.rpartition(":")[2])
     with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 is taken"):
         start_kafka(port=port)

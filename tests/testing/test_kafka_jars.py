@@ -41,31 +41,27 @@ def says(version: str) -> str:
     return f"echo '{version}' >&2"
 
 
-def test_without_java_it_says_what_to_install(machine: Callable[[str, str], None]) -> None:
+def test_missing_java_names_what_to_install(machine: Callable[[str, str], None]) -> None:
     told = missing()
     assert told is not None
     assert "Java 17 or newer, and there is no java on PATH" in told
     assert "apt install" in told
 
 
-def test_an_old_java_is_named_with_what_it_says(machine: Callable[[str, str], None]) -> None:
+def test_old_java_is_named_with_its_version(machine: Callable[[str, str], None]) -> None:
     machine("java", says('openjdk version "11.0.2" 2019-01-15'))
     with pytest.raises(ServerMissing, match=r'Java 17 or newer.*says: openjdk version "11\.0\.2"'):
         find_java()
 
 
-def test_a_java_home_without_java_is_named(
-    machine: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_without_java_is_named(machine: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     machine("java", says('openjdk version "21.0.1"'))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ServerMissing, match=r"no java in JAVA_HOME \(/nowhere\)"):
         find_java()
 
 
-def test_without_maven_it_is_missed_only_while_nothing_is_fetched(
-    machine: Callable[[str, str], None], tmp_path: Path
-) -> None:
+def test_missing_maven_is_reported_only_when_fetching(machine: Callable[[str, str], None], tmp_path: Path) -> None:
     machine("java", says('openjdk version "17.0.15"'))
     told = missing()
     assert told is not None
@@ -74,7 +70,7 @@ def test_without_maven_it_is_missed_only_while_nothing_is_fetched(
     assert missing() is None
 
 
-def test_maven_that_fails_is_quoted(machine: Callable[[str, str], None], tmp_path: Path) -> None:
+def test_failing_maven_is_quoted(machine: Callable[[str, str], None], tmp_path: Path) -> None:
     machine("mvn", "echo 'no route to the repository'; exit 1")
     with pytest.raises(ServerMissing, match="no route to the repository"):
         fetch_jars()
@@ -82,7 +78,7 @@ def test_maven_that_fails_is_quoted(machine: Callable[[str, str], None], tmp_pat
 
 
 @pytest.mark.kafka
-def test_two_processes_that_fetch_at_once_fetch_once(
+def test_concurrent_fetches_fetch_once(
     child: Callable[..., Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Maven is the real one, behind a script that notes that it was called."""
@@ -104,7 +100,7 @@ def test_two_processes_that_fetch_at_once_fetch_once(
     ("", 0, "1 test was skipped: needs a Kafka broker: Kafka needs Java 17"),
     ("true", 1, "needs a Kafka broker: Kafka needs Java 17"),
 ])  # fmt: skip
-def test_a_run_without_java_says_what_it_left_out_and_in_ci_fails(ci: str, status: int, line: str) -> None:
+def test_run_without_java_lists_its_omissions_and_fails_in_ci(ci: str, status: int, line: str) -> None:
     environment = {**os.environ, "JAVA_HOME": "/nowhere", "CI": ci}
     environment.pop("KAFKA_BOOTSTRAP", None)
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/testing/test_kafka.py"]

@@ -44,7 +44,7 @@ def gives_infinity(value: float | None, assertion: Assertion) -> float:
 
 
 @pytest.mark.parametrize(("function", "type_"), [(loudest, "long"), (last_two, LONGS)])
-def test_a_pure_reducer_passes(function: Callable[..., Any], type_: object) -> None:
+def test_pure_reducer_passes(function: Callable[..., Any], type_: object) -> None:
     check_reducer(function, values=st.integers(0, 9), type=type_, examples=50)
 
 
@@ -57,7 +57,7 @@ def test_a_pure_reducer_passes(function: Callable[..., Any], type_: object) -> N
         (gives_infinity, "double", "gave what its type forbids"),
     ],
 )
-def test_a_broken_reducer_is_found(function: Callable[..., Any], type_: object, says: str) -> None:
+def test_broken_reducer_is_found(function: Callable[..., Any], type_: object, says: str) -> None:
     with pytest.raises(BrokenLaw, match=says):
         check_reducer(function, values=st.integers(0, 9), type=type_, examples=50)
 

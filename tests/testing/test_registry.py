@@ -39,7 +39,7 @@ def listening(pid: int) -> set[str]:
     return found
 
 
-def test_it_keeps_schemas_until_it_is_started_anew(own_registry: SchemaRegistry) -> None:
+def test_registry_keeps_schemas_until_restarted(own_registry: SchemaRegistry) -> None:
     with SchemaRegistryClient({"url": own_registry.url, "max.retries": 0}) as client:
         given = client.register_schema("s", Schema('"string"', "AVRO"))
         assert client.get_subjects() == ["s"]
@@ -51,14 +51,14 @@ def test_it_keeps_schemas_until_it_is_started_anew(own_registry: SchemaRegistry)
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
-def test_it_listens_on_loopback_alone(own_registry: SchemaRegistry) -> None:
+def test_registry_listens_on_loopback_only(own_registry: SchemaRegistry) -> None:
     assert own_registry.pid is not None
     assert listening(own_registry.pid) <= {"0100007F", "0000000000000000FFFF00000100007F"}
     assert listening(own_registry.pid)
 
 
 @pytest.mark.registry
-def test_it_ends_with_a_starter_that_is_killed(child: Callable[..., Child]) -> None:
+def test_registry_ends_with_its_killed_starter(child: Callable[..., Child]) -> None:
     starter = child(STARTS_ONE)
     pid = int(starter.line().split()[0])
     assert is_there(pid)

@@ -36,7 +36,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import RefoldError
 from refold.avro.observation import Observation
 from refold.avro.shipped import shipped_types
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
 from refold.streams.temporary import TemporaryFolder
 
@@ -104,7 +104,7 @@ class SessionRuns:
         if not transcripts.get(""):
             return
         with self._log.turn:
-            vocabulary = Vocabulary(self._log.port.registry, {}, shipped_types())
+            vocabulary = TypeCatalog(self._log.port.registry, {}, shipped_types())
 
         def definition(type_name: str) -> TypeDefinition:
             return vocabulary.writer(type_name).definition
@@ -127,7 +127,7 @@ class SessionRuns:
         if observation_id in known:
             return
         with self._log.turn:
-            if not self._log.port.finds_at_once or self._log.port.find(observation_id) is None:
+            if not self._log.port.has_id_index or self._log.port.find(observation_id) is None:
                 self._log.take(observation, observation_id, definition, blobs, data)
         known.add(observation_id)
 

@@ -156,7 +156,7 @@ class RefoldSessionStore(LogContext, SessionStore):
                 self._observe(project_entity(session.project), added, time.time_ns() // 1000)
                 settle(self._log)
             self._append_to(fold, subpath, trees, entries)
-            end = self._log.port.flush_begun()
+            end = self._log.port.begin_flush()
         end()
         if self._runs is not None:
             self._runs.changed(session)
@@ -176,7 +176,7 @@ class RefoldSessionStore(LogContext, SessionStore):
                 return
             cleared = ("entries",) if subpath is not None else ("entries", "summary")
             self._change(fold, subpath, {"deleted_at": fold.next_at()}, cleared)
-            end = self._log.port.flush_begun()
+            end = self._log.port.begin_flush()
         end()
 
     def _change(
@@ -232,7 +232,7 @@ class RefoldSessionStore(LogContext, SessionStore):
         return found
 
     def _refresh(self) -> None:
-        self._log.port.hand_over()
+        self._log.port.publish()
         self._log.port.refresh()
 
 

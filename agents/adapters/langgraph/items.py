@@ -23,7 +23,7 @@ from refold.avro.errors import DamagedRecord, InputError
 from refold.avro.observation import Observation
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Seen
-from refold.reducers.order import order_key, place_of
+from refold.reducers.order import order_key, split_order_key
 from refold.reducers.state import state_tree
 from refold.streams.client import Log
 from refold.streams.log.port import LogPort, Record, firsts, observation_in
@@ -107,7 +107,7 @@ class ItemReader:
     def refresh(self) -> None:
         """Make everything visible that is in the log now, from this process and others."""
         port = self._log.port
-        port.hand_over()
+        port.publish()
         port.refresh()
         if len(port.registry) != self._definitions:  # items may have to be folded by a newer definition
             self._definitions = len(port.registry)
@@ -202,4 +202,4 @@ def _seen(port: LogPort, record: Record) -> Seen:
 
 def last_observed_at(entity: Entity) -> int:
     """Return the greatest observed_at of an item's observations, in microseconds; -1 if it has none."""
-    return place_of(entity.residue.greatest).observed_at if entity.version else -1
+    return split_order_key(entity.residue.greatest).observed_at if entity.version else -1

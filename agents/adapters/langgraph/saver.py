@@ -232,7 +232,7 @@ class RefoldSaver(LogContext, BaseCheckpointSaver[int]):
         with self._log.turn:
             self._reader.refresh()
             yield
-            end = self._log.port.flush_begun()
+            end = self._log.port.begin_flush()
         end()
 
     # Reading

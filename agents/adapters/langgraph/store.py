@@ -110,7 +110,7 @@ class RefoldStore(LogContext, BaseStore):
             if not puts:
                 return results
             self._write(puts)
-            end = self._log.port.flush_begun()
+            end = self._log.port.begin_flush()
         end()
         return results
 

@@ -10,7 +10,7 @@ from refold.agents.adapters.langgraph.contents import StoredValue
 from refold.agents.adapters.langgraph.threads import (
     DIRECTORY,
     CheckpointKey,
-    Listed,
+    ListedCheckpoint,
     StoredCheckpoint,
     StoredWrite,
     ThreadIndex,
@@ -114,7 +114,7 @@ class ThreadWriter:
         """
         index = self._reader.thread(target)
         heads = [key for key in keys if not key.namespace and key not in hidden]
-        puts: list[Listed] = []
+        puts: list[ListedCheckpoint] = []
         fields: dict[str, Any] = {}
         for key in keys:
             found, to = self._reader.checkpoint(key), key._replace(thread=target)
@@ -130,7 +130,9 @@ class ThreadWriter:
                 }
             self._observe(to.entity, patch, [*found.ids][:CAUSES_MAX], _cleared_again(index, to))
             puts.append(
-                Listed(key.namespace, key.checkpoint, found.fields.get("parent", ""), found.fields.get("run", ""))
+                ListedCheckpoint(
+                    key.namespace, key.checkpoint, found.fields.get("parent", ""), found.fields.get("run", "")
+                )
             )
             if heads and key == heads[-1]:
                 fields = {name: found.fields[name] for name in ("step", "source", "run") if name in found.fields}
@@ -208,8 +210,8 @@ def _version(versions: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"version": versions[name]} if name in versions else {}
 
 
-def _listed(key: CheckpointKey, new: NewCheckpoint) -> Listed:
-    return Listed(key.namespace, key.checkpoint, new.parent, new.fields.get("run", ""))
+def _listed(key: CheckpointKey, new: NewCheckpoint) -> ListedCheckpoint:
+    return ListedCheckpoint(key.namespace, key.checkpoint, new.parent, new.fields.get("run", ""))
 
 
 def _cleared_again(index: ThreadIndex, key: CheckpointKey) -> list[str]:

@@ -47,7 +47,7 @@ class CheckpointKey(NamedTuple):
         return f"langgraph_checkpoint/{'#'.join(map(quoted, parts))}"
 
 
-class Listed(NamedTuple):
+class ListedCheckpoint(NamedTuple):
     """A checkpoint's entry in its thread's index; parent and run are empty if there is none."""
 
     namespace: str
@@ -67,7 +67,7 @@ class ThreadIndex:
 
     offset: int = 0
     ids: dict[bytes, None] = field(default_factory=dict)
-    listed: dict[tuple[str, str], Listed] = field(default_factory=dict)
+    listed: dict[tuple[str, str], ListedCheckpoint] = field(default_factory=dict)
     removed: set[tuple[str, str]] = field(default_factory=set)
     head: str = ""
     is_deleted: bool = False
@@ -84,7 +84,7 @@ class ThreadIndex:
             self.listed.clear()
             self.head, self.is_deleted, self.waits_at = "", True, ""
         for each in entry.get("put", ()):
-            listed = Listed(*each)
+            listed = ListedCheckpoint(*each)
             key = (listed.namespace, listed.checkpoint)
             self.listed[key] = listed
             self.removed.discard(key)
@@ -212,7 +212,7 @@ class ThreadReader:
 
     def refresh(self) -> None:
         """Make everything visible that is in the log now, from this process and others."""
-        self._log.port.hand_over()
+        self._log.port.publish()
         self._log.port.refresh()
 
     def threads(self) -> list[str]:

@@ -33,7 +33,7 @@ from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
 
 from refold.agents.adapters.log_holder import LogHolder
-from refold.agents.adapters.openai_agents.spans import holdable, json_of
+from refold.agents.adapters.openai_agents.spans import json_of, log_safe
 from refold.agents.adapters.quoting import quoted
 from refold.agents.journal.json_fidelity import written
 from refold.agents.journal.record import Plain
@@ -82,7 +82,7 @@ class RefoldSession(LogHolder):
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add items at the end; durable on return."""
         if items:
-            trees = [decoded(holdable(json_of(each))) for each in items]
+            trees = [decoded(log_safe(json_of(each))) for each in items]
             await self._apart(lambda: self._add(trees))
 
     async def pop_item(self) -> TResponseInputItem | None:
@@ -139,7 +139,7 @@ class RefoldSession(LogHolder):
         """Return the id of the first observation in the log that popped an item."""
         with self._log.turn:
             port = self._log.port
-            port.hand_over()
+            port.publish()
             port.refresh()
             for record in port.entity_records(self.entity, port.ends()[port.partition_of(self.entity)]):
                 if observation_in(port.registry, record).patch.get("popped") == key:

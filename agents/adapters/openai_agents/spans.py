@@ -99,7 +99,7 @@ def json_of(value: Any) -> bytes:
         return text.encode("utf-8", "replace")
 
 
-def holdable(data: bytes) -> bytes:
+def log_safe(data: bytes) -> bytes:
     """Return JSON that a log can hold. What it cannot, such as an integer of 90 bits, becomes text."""
     try:
         tree = decoded(data)
@@ -109,7 +109,7 @@ def holdable(data: bytes) -> bytes:
     return data
 
 
-def asked_of(members: dict[str, Any]) -> Plain:
+def request_of_span(members: dict[str, Any]) -> Plain:
     """Return the request of a model span, under the names that models' clients use."""
     settings = {
         name: value for name, value in (members.get("model_config") or {}).items()
@@ -160,7 +160,7 @@ def _failure(error: Any, at: int) -> Failure | None:
     said = error if isinstance(error, dict) else {"message": str(error)}
     message, data = str(said.get("message") or ""), said.get("data")
     detail = data.get("error") if isinstance(data, dict) else None
-    shown = decoded(holdable(json_of(data))) if data else None
+    shown = decoded(log_safe(json_of(data))) if data else None
     return Failure(
         exception=SPAN_ERROR, message=f"{message}: {detail}" if detail else message, at=at,
         tool=str(data.get("tool_name") or "") if isinstance(data, dict) else "", details=shown,

@@ -18,10 +18,10 @@ from typing import Any
 from refold.agents.adapters.openai_agents.trace_steps import TracedCall, TracedStep, TraceEnd
 from refold.agents.adapters.quoting import quoted
 from refold.agents.journal.record import Failure, Plain, Recording
-from refold.agents.live import CapturedRun, Capturing
+from refold.agents.live import CapturedRun, CaptureRecorder
 from refold.agents.log import AgentLog
 from refold.agents.recorder.plain import encoded
-from refold.agents.recorder.step_assembler import Made, MadeAttempt, MadeStep
+from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
 from refold.agents.redaction.redactor import Redact, is_redacting
 
 KIND = "openai-agents"
@@ -64,7 +64,7 @@ class TraceRuns:
 
     def __init__(self, log: AgentLog, redact: Redact | None) -> None:
         self._log = log
-        self._capturing: Capturing = log.capturing(redact)
+        self._capturing: CaptureRecorder = log.capturing(redact)
         self._is_redacting = is_redacting(redact)
         self._open: dict[int, _OpenRun] = {}  # by the id of the head
 
@@ -75,14 +75,14 @@ class TraceRuns:
             return
         number = found.steps + 1
         made = [_made(each) for each in step.calls]
-        attempt = MadeAttempt(
+        attempt = PendingAttempt(
             1, step.started_at, made, failure=step.failure, ended_at=max(step.ended_at, step.started_at)
         )
         sink = found.captured.sink
         sink.step_begun(number, step.name, 1, step.started_at)
         self._act(found.captured, head, number, step)
         sink.step_ended(
-            MadeStep(
+            PendingStep(
                 number, step.name, [attempt], encoded({}, "the state"), encoded(step.result, "a result"),
                 "succeeded" if step.failure is None else "failed",
             )
@@ -130,7 +130,7 @@ class TraceRuns:
     def _taken_up(self, recording: Recording) -> _OpenRun:
         attempts = self._log.state(f"run/{recording.run}").fields.get("attempts", 1)
         found = _OpenRun(self._capturing.resume(recording, attempts + 1))
-        found.resumed_at = self._capturing.around.now_micros()
+        found.resumed_at = self._capturing.runtime.now_micros()
         for step in recording.steps:
             if step.is_committed:
                 found.captured.sink.taken(step, {})
@@ -167,9 +167,9 @@ class TraceRuns:
             captured.observe(f"step/{name}", {"calls": listed}, number, step.ended_at)
 
 
-def _made(call: TracedCall) -> Made:
+def _made(call: TracedCall) -> PendingCall:
     kind: Any = call.kind
-    return Made(
+    return PendingCall(
         kind, call.name, encoded(call.request, "a request"), answer=encoded(call.answer, "an answer"),
         failure=call.failure, started_at=call.started_at, duration_ms=_duration_ms(call), is_open=False,
     )  # fmt: skip

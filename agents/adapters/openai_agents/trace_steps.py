@@ -27,7 +27,7 @@ from refold.agents.adapters.openai_agents.spans import (
     EndedSpan,
     SpanKey,
     answer_of,
-    asked_of,
+    request_of_span,
     text_of_answer,
 )
 from refold.agents.journal.record import Failure, Outcome, Plain
@@ -191,7 +191,7 @@ class TraceSteps:
         asked: Plain
         answer: Plain = None
         if kind in MODEL_KINDS:
-            asked, answer = asked_of(members), answer_of(members)
+            asked, answer = request_of_span(members), answer_of(members)
             model = asked["kwargs"].get("model")
             return self._recorded("model", str(model or kind), asked, answer, span)
         if kind == "function":

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from typing import NamedTuple
 
-from refold.agents.adapters.openai_agents.spans import EndedSpan, SpanKey, holdable
+from refold.agents.adapters.openai_agents.spans import EndedSpan, SpanKey, log_safe
 from refold.agents.adapters.openai_agents.trace_runs import TraceHead, TraceRuns
 from refold.agents.adapters.openai_agents.trace_steps import TracedStep, TraceEnd, TraceSteps
 from refold.agents.adapters.quoting import quoted
@@ -221,7 +221,7 @@ class TraceWriter:
         elif isinstance(event, EndedSpan):
             self._taken_bytes += len(event.data)
             trace = self._trace(event.key.trace)
-            for step in trace.steps.take(event._replace(data=holdable(event.data))):
+            for step in trace.steps.take(event._replace(data=log_safe(event.data))):
                 self._add_step(trace, step)
             self._finish_if_done(trace)
         elif event.trace in self._traces:

@@ -24,7 +24,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.observation import Observation
 from refold.avro.shipped import shipped_types
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
 
 QUEUED_BYTES = 64 << 20
@@ -141,7 +141,7 @@ class SpanIntake:
         try:
             if self._log is None:
                 self._log = self._open_log()
-            vocabulary = Vocabulary(self._log.port.registry, self._own_types, shipped_types())
+            vocabulary = TypeCatalog(self._log.port.registry, self._own_types, shipped_types())
             done = [self._record(self._log, vocabulary, each.spans) for each in together]
             self._log.flush()
         except (RefoldError, OSError) as error:
@@ -159,7 +159,7 @@ class SpanIntake:
         for each, recorded in zip(together, done, strict=True):
             each.done.set_result(recorded)
 
-    def _record(self, log: AgentLog, vocabulary: Vocabulary, spans: list[SentSpan]) -> SpansRecorded:
+    def _record(self, log: AgentLog, vocabulary: TypeCatalog, spans: list[SentSpan]) -> SpansRecorded:
         rejected, why = 0, ""
         for span in spans:
             made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None]] = []

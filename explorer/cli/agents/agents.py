@@ -205,11 +205,11 @@ def logs(place: LogTarget, name: str, is_followed: bool, lines: int) -> int:
     """
     from refold.agents.state_home import state_folder, whole_url
     from refold.agents.supervise.output_files import output
-    from refold.streams.open import given_url
+    from refold.streams.open import resolved_url
 
     with place.read() as log:
         row = known_agent(log, name, _now())
-    folder = state_folder("agents", whole_url(given_url(place.url)), os.environ) / row.name
+    folder = state_folder("agents", whole_url(resolved_url(place.url)), os.environ) / row.name
     if not folder.exists():
         host = f"; it ran on {row.host}" if row.host else ""
         click.echo(f"refold: no output of {name} is kept on this machine{host}", err=True)

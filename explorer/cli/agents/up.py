@@ -48,11 +48,11 @@ def up(place: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_u
     from refold.agents.supervise.keeper import boottime_s
     from refold.agents.supervise.owner import SupervisorSettings, supervisor_folder
     from refold.agents.supervise.supervisor import Supervisor
-    from refold.streams.open import given_url, process_surroundings
+    from refold.streams.open import process_context, resolved_url
 
     agents = chosen(load_agents(Path(file)), names, file)
-    url = whole_url(given_url(place.url))
-    around = process_surroundings()
+    url = whole_url(resolved_url(place.url))
+    around = process_context()
     stop = _stopped_by_signals()
     with place.write() as log:
         by = SupervisorSettings(

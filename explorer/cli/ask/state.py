@@ -17,7 +17,7 @@ from refold.explorer.queries.entity import told_state
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.sealed import Opener
 from refold.reducers.conflicts import Conflicts
-from refold.streams.changes import Shown
+from refold.streams.changes import MutationFormatter
 from refold.streams.view import EntityView, Holder
 
 COLLECTIONS = ("union", "append", "map")
@@ -79,7 +79,7 @@ def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Valu
     screen.say(f"{view.entity} matches v{view.version}, state hash {screen.id(view.state_hash)}", "bold")
     screen.say()
     rows: list[list[str]] = []
-    shown = Shown(view.definition.definition, python=False)
+    shown = MutationFormatter(view.definition.definition, python=False)
     for name, value in view.shown().items():
         field = view.definition.definition.by_first_name[name]
         if field.reducer in COLLECTIONS:
@@ -95,7 +95,7 @@ def _show(screen: Screen, view: EntityView, observed: ObservedText, humane: Valu
     _show_conflicts(screen, view, shown, humane, view.conflicts)
 
 
-def _elements(view: EntityView, shown: Shown, field: FieldDefinition) -> list[tuple[str, Any, Holder]]:
+def _elements(view: EntityView, shown: MutationFormatter, field: FieldDefinition) -> list[tuple[str, Any, Holder]]:
     """Return each element of a collection as field.key, field[position] or field[]."""
     name = field.first_name
     found = []
@@ -124,7 +124,7 @@ def _validity(link: dict[str, Any]) -> str:
 
 
 def _show_conflicts(
-    screen: Screen, view: EntityView, shown: Shown, humane: ValueFormatter, conflicts: Conflicts
+    screen: Screen, view: EntityView, shown: MutationFormatter, humane: ValueFormatter, conflicts: Conflicts
 ) -> None:
     if not conflicts.total:
         return

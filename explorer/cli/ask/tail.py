@@ -11,7 +11,7 @@ from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import change_json, change_rows
 from refold.explorer.queries.tail import ShownChanges
-from refold.streams.changes import Change, Shown
+from refold.streams.changes import Change, MutationFormatter
 
 
 @click.command(epilog=WHEN)
@@ -50,7 +50,7 @@ def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> in
     return 0
 
 
-def _show(screen: Screen, change: Change, shown: Shown, partition: int, humane: ValueFormatter) -> None:
+def _show(screen: Screen, change: Change, shown: MutationFormatter, partition: int, humane: ValueFormatter) -> None:
     if change.redefined:
         screen.say(f"{change.entity} v{change.to_version} has another state by a new definition of its type")
         return

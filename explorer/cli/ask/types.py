@@ -20,7 +20,7 @@ from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
 from refold.explorer.queries.log_target import LogTarget
 from refold.reducers.custom import code_of
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.held_types import held_types
 
 SCHEMAS = {"observation": observation_node, "state": state_node, "change": change_node}
@@ -82,7 +82,7 @@ def types(place: LogTarget, name: str | None, schema: str | None, register: Path
 def _register(screen: Screen, place: LogTarget, file: Path) -> int:
     definition = load_type(file, code_of)
     if not place.exists():
-        Vocabulary(Registry(), {}, {}).use(definition)  # do not create a log for a definition that it would refuse
+        TypeCatalog(Registry(), {}, {}).use(definition)  # do not create a log for a definition that it would refuse
     with place.write() as log:
         log.register(definition)
         versions = len(log.port.registry.versions(definition.name))

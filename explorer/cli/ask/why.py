@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from refold.agents.journal.matching import asked_in, matchings
+from refold.agents.journal.matching import compared_requests_in, matchings
 from refold.agents.log import AgentLog
 from refold.avro.observation import type_of
 from refold.explorer.cli.options import WHEN_OF_ENTITY, as_json, at, clock, on_log
@@ -113,7 +113,7 @@ def chain_lines(
         yield f"  {name} = {screen.cell(humane.field(statement.entity, name, given))}"
         if (type_of(statement.entity), name) == ("step", "journal"):
             opened = Opener(log).value(statement.entity, name, given)
-            yield from (f"    {each}" for each in matchings(asked_in(opened)))
+            yield from (f"    {each}" for each in matchings(compared_requests_in(opened)))
     if statement.link is not None:
         yield f"  {statement.kind} {statement.link.relation} {statement.link.target}"
     yield from (f"  cleared {name}" for name in statement.cleared)

@@ -14,7 +14,7 @@ from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.kafka.access import ROLES
-from refold.streams.open import given_url, is_kafka
+from refold.streams.open import is_kafka, resolved_url
 
 if TYPE_CHECKING:
     from refold.streams.log.kafka.access import AccessScope, Grant
@@ -39,13 +39,13 @@ def acl() -> None:
     """
 
 
-def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
+def role_options(command: Callable[..., int]) -> Callable[..., Any]:
     """Make a command over the rights of a principal: adds --log, --role, --principal, --keys, --group and --json."""
 
     @functools.wraps(command)
     def run(place: LogTarget, role: tuple[str, ...], principal: str, keys: bool, group: tuple[str, ...],
             **given: Any) -> int:  # fmt: skip
-        url = given_url(place.url)
+        url = resolved_url(place.url)
         if not is_kafka(url):
             raise InputError(f"{url}: only a log on Kafka has access lists; give kafka://HOST:PORT/NAME")
         from refold.streams.log.kafka.access import AccessScope, check_principal
@@ -71,7 +71,7 @@ def of_roles(command: Callable[..., int]) -> Callable[..., Any]:
 
 
 @acl.command(name="print")
-@of_roles
+@role_options
 def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
     """Print the commands of Kafka's own tool that grant what the roles need. No broker is contacted.
 
@@ -94,7 +94,7 @@ def print_(clients: Clients, asked: AccessScope, principal: str, screen: Screen,
 
 @acl.command()
 @click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be added, and add nothing.")
-@of_roles
+@role_options
 def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, is_dry: bool, as_json: bool) -> int:
     """Grant a principal the rights that its roles need and that it does not have.
 
@@ -128,7 +128,7 @@ def apply(clients: Clients, asked: AccessScope, principal: str, screen: Screen, 
 
 
 @acl.command()
-@of_roles
+@role_options
 def check(clients: Clients, asked: AccessScope, principal: str, screen: Screen, *, as_json: bool) -> int:
     """Compare the rights of a principal with those that its roles need.
 

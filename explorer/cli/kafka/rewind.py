@@ -10,7 +10,7 @@ from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import point_json
-from refold.streams.open import given_url, is_kafka
+from refold.streams.open import is_kafka, resolved_url
 
 COLUMNS = (
     TableColumn("partition", is_fixed=True),
@@ -42,7 +42,7 @@ def rewind(place: LogTarget, group: str, to: str, topic: str, is_dry: bool, as_j
     """
     if not is_kafka(place.url):
         raise InputError(
-            f"{given_url(place.url)}: only a log on Kafka has consumer groups; give kafka://HOST:PORT/NAME"
+            f"{resolved_url(place.url)}: only a log on Kafka has consumer groups; give kafka://HOST:PORT/NAME"
         )
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.rewind import rewind as rewind_group

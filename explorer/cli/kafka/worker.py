@@ -20,8 +20,8 @@ from refold.avro.errors import InputError, RefoldError
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import row_json, state_json
-from refold.streams.events import tell
-from refold.streams.open import given_url, is_kafka, log_on, process_surroundings
+from refold.streams.events import log_event
+from refold.streams.open import is_kafka, log_from_port, process_context, resolved_url
 
 if TYPE_CHECKING:
     from refold.streams.web.server import WebServer
@@ -95,7 +95,7 @@ def worker(
       refold worker --log kafka://127.0.0.1:9092/agents --processes 4 --instance "$(hostname)"
       refold worker --agents refold.agents.examples.loops
     """
-    url = given_url(place.url)
+    url = resolved_url(place.url)
     if not is_kafka(url):
         raise InputError(
             f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
@@ -123,7 +123,7 @@ def worker(
         except RefoldError as error:
             if not is_json:
                 raise
-            tell(_log, "ended", logging.ERROR, why=" ".join(str(error).split()))
+            log_event(_log, "ended", logging.ERROR, why=" ".join(str(error).split()))
             return ENDED
     return 0
 
@@ -200,14 +200,14 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
     # If a C library aborts the process, its own message does not show which Python call led to it.
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
-    runtime.keep_little()
+    runtime.limit_freed_memory()
     registered.require()
     found = load_agents(agents) if agents else []
     with ExitStack() as ending:
         server = serving.bind()
         ending.callback(server.close)
         config = FoldConfig(
-            url=url, folder=data, instance=instance or process_surroundings().new_id(), is_static=instance is not None,
+            url=url, folder=data, instance=instance or process_context().new_id(), is_static=instance is not None,
             is_standby=standby, commit_ms=commit_ms, client_id=client_id(server.url),
             registry=registry_settings(os.environ),
         )  # fmt: skip
@@ -215,7 +215,7 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
         # After the service, which creates the log if it does not exist.
         server.serve(pages_of(service, config, place, server.url, ending))
         if is_json:
-            tell(_log, "serving", url=url, pages=server.url)
+            log_event(_log, "serving", url=url, pages=server.url)
         else:
             click.echo(f"{url}: folding; pages on {server.url}", err=True)
         if not found:
@@ -259,7 +259,7 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.lookups import workers_of
     from refold.streams.log.kafka.url import parse_url
-    from refold.streams.web.client import asker_of
+    from refold.streams.web.client import pages_client_of
     from refold.streams.worker.host.metrics import About, metrics_of
     from refold.streams.worker.host.pages import Pages
     from refold.streams.worker.operations import Operations
@@ -267,7 +267,7 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
 
     tables = OwnTables(service.table, service.log.partitions)
     port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)
-    log = ending.enter_context(log_on(port, place.own_types(), process_surroundings()))
+    log = ending.enter_context(log_from_port(port, place.own_types(), process_context()))
     admin = port.clients.admin()
     about = About(parse_url(config.url).prefix, port.partitions, config.folder, refold.__version__)
     one_at_a_time = Lock()
@@ -285,9 +285,14 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
 
     return Pages(
         status=service.status,
-        around=service.around,
+        condition=service.condition,
         metrics=metrics_of(
-            service.status, service.around, about, service.log.foreign, service.log.set_aside, service.log.passed_over
+            service.status,
+            service.condition,
+            about,
+            service.log.foreign,
+            service.log.set_aside,
+            service.log.passed_over,
         ),
         partition_of=port.partition_of,
         owns=lambda partition: service.table(partition) is not None,
@@ -297,5 +302,5 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
         lookup=lambda content: answer_lookup(tables, content),
         log_id=port.log_id,
         own_url=own_url,
-        asker=asker_of(),
+        asker=pages_client_of(),
     )

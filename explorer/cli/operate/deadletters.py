@@ -21,14 +21,14 @@ from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
 from refold.explorer.queries.deadletters import DeadLetterFilter, letter_json, letters_json, newest_of
 from refold.explorer.queries.log_target import LogTarget
-from refold.streams.deadletters import Letter, letters_at
+from refold.streams.deadletters import DeadLetterView, dead_letters_at
 from refold.streams.open import is_kafka
 
 SHOWN_BYTES = 512
 ROW_BYTES = 16
 
 
-def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
+def whole_json(letter: DeadLetterView, registry: Registry) -> dict[str, Any]:
     """Return the whole dead letter in JSON: bytes in hex, and the decoded observation if a schema can decode it."""
     verdict = letter.verdict
     return {
@@ -41,7 +41,7 @@ def whole_json(letter: Letter, registry: Registry) -> dict[str, Any]:
     }
 
 
-def show_letter(screen: Screen, letter: Letter, registry: Registry) -> None:
+def show_letter(screen: Screen, letter: DeadLetterView, registry: Registry) -> None:
     """Print the whole dead letter as text."""
     verdict = letter.verdict
     screen.say(f"{letter.position}: {verdict.reason}", "bold")
@@ -69,14 +69,14 @@ def show_letter(screen: Screen, letter: Letter, registry: Registry) -> None:
         screen.say(f"  and {counted(len(value or b'') - shown, 'byte')} more; --json has all of them")
 
 
-def _line(letter: Letter, registry: Registry) -> dict[str, Any] | None:
+def _line(letter: DeadLetterView, registry: Registry) -> dict[str, Any] | None:
     version = None if letter.observation is None else registry.writer(letter.verdict.value or b"")
     if letter.observation is None or version is None:
         return None
     return to_line(letter.observation, identify(letter.observation), version.definition)
 
 
-def _schema(letter: Letter, registry: Registry) -> str:
+def _schema(letter: DeadLetterView, registry: Registry) -> str:
     if letter.wire_id is None:
         return "its bytes name none"
     version = registry.writer(letter.verdict.value or b"")
@@ -174,7 +174,7 @@ def list_(
     screen = Screen()
     chosen = DeadLetterFilter(reasons, type_name, since, until)
     with place.read() as log:
-        found: Iterable[Letter] = chosen.among(log)
+        found: Iterable[DeadLetterView] = chosen.among(log)
         if waiting:
             found = never_retried(log, found)
         counts, shown = newest_of(found, limit)
@@ -210,7 +210,7 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
     """
     screen = Screen()
     with place.read() as log:
-        (letter,) = letters_at(log.port, positions_of([position]))
+        (letter,) = dead_letters_at(log.port, positions_of([position]))
         told = told_of(log, letter) if is_kafka(place.url) else None
         if as_json:
             screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else report_json(told)})

@@ -9,7 +9,7 @@ import click
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen
 from refold.explorer.queries.log_target import LogTarget
-from refold.streams.open import given_url, is_kafka
+from refold.streams.open import is_kafka, resolved_url
 
 if TYPE_CHECKING:
     from refold.streams.log.port import LogPort
@@ -37,7 +37,7 @@ def init(place: LogTarget, as_json: bool) -> int:
       refold init --json
     """
     screen = Screen()
-    url = given_url(place.url)
+    url = resolved_url(place.url)
     was_there = place.exists()
     activations: bool | None = None
     with place.write() as log:

@@ -17,7 +17,7 @@ from refold.explorer.cli.options import InOrder, as_json, merged, on_log, place_
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, moment
 from refold.explorer.queries.log_target import LogTarget
-from refold.streams.open import given_url, is_kafka
+from refold.streams.open import is_kafka, resolved_url
 
 if TYPE_CHECKING:
     from refold.streams.log.kafka.log import KafkaLog
@@ -183,9 +183,9 @@ def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, a
             what = f"the record at {at}" if record.records == 1 else f"the batch of {record.records} records at {at}"
             what += f" ({record.why})" if record.why else ""
         else:
-            from refold.streams.log.kafka.quarantine import set_aside, take_back
+            from refold.streams.log.kafka.quarantine import restore_definition, set_aside
 
-            done = (take_back if is_lifted else set_aside)(log, offset, now_ms, apply=not is_dry)
+            done = (restore_definition if is_lifted else set_aside)(log, offset, now_ms, apply=not is_dry)
             shown, what = _json(done), f"the definition of {done.type_name} at 0={offset}"
     if as_json:
         screen.json({"dry_run": is_dry, **shown})
@@ -227,9 +227,9 @@ def _is_readable(place: LogTarget, offset: int) -> bool:
 def _decide_record(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, is_lifted: bool, apply: bool
 ) -> RecordEntry:
-    from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+    from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 
-    decide = take_record_back if is_lifted else set_record_aside
+    decide = restore_record if is_lifted else set_record_aside
     return decide(log, topic, partition, offset, now_ms, apply=apply)
 
 
@@ -238,10 +238,10 @@ def _address(place: LogTarget) -> Address:
 
     if not is_kafka(place.url):
         raise InputError(
-            f"{given_url(place.url)}: only a log on Kafka has definitions of other users, and damaged records that "
+            f"{resolved_url(place.url)}: only a log on Kafka has definitions of other users, and damaged records that "
             "can be set aside; give kafka://HOST:PORT/NAME"
         )
-    return parse_url(given_url(place.url))
+    return parse_url(resolved_url(place.url))
 
 
 @contextmanager

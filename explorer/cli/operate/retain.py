@@ -11,7 +11,7 @@ import click
 
 from refold.agents.keys.ring import KeyRing
 from refold.agents.retention.classes import DAYS, days_of
-from refold.agents.retention.plan import Plan, Planned, plan
+from refold.agents.retention.plan import Plan, PlannedRun, plan
 from refold.agents.retention.sweep import GRACE_S, SweepResult, sweep
 from refold.avro.errors import InputError
 from refold.avro.times import time_text
@@ -178,13 +178,13 @@ def _table(screen: Screen, found: Plan, *, is_all: bool) -> None:
     screen.table(COLUMNS, rows)
 
 
-def _row(each: Planned) -> Sequence[str]:
+def _row(each: PlannedRun) -> Sequence[str]:
     kept = ", ".join(each.kept) or "-"
     return [each.run, each.agent or "-", each.retention_class, moment(each.ended_at), moment(each.due_at),
             f"{each.contents:,}", f"{each.bytes:,}", kept]  # fmt: skip
 
 
-def _keys(runs: Sequence[Planned]) -> str:
+def _keys(runs: Sequence[PlannedRun]) -> str:
     return counted(sum(each.has_key for each in runs), "key")
 
 

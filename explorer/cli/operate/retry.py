@@ -20,12 +20,12 @@ from refold.explorer.queries.deadletters import DeadLetterFilter
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
-from refold.streams.deadletters import REASONS, Letter, letters_at
+from refold.streams.deadletters import REASONS, DeadLetterView, dead_letters_at
 from refold.streams.log.port import Position
 from refold.streams.open import is_kafka
 
 if TYPE_CHECKING:
-    from refold.streams.log.kafka.deadletter_retry import Ready, RetryReport
+    from refold.streams.log.kafka.deadletter_retry import RetryReady, RetryReport
     from refold.streams.log.kafka.log import KafkaLog
 
 
@@ -110,11 +110,11 @@ def retry(
     screen = Screen()
     if is_dry or not is_kafka(place.url):
         with place.read() as log:
-            found = letters_at(log.port, named) if named else list(chosen.among(log))
+            found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
             told, _ = _plan(log, found, again=again)
     else:
         with place.write(make=False) as log:
-            found = letters_at(log.port, named) if named else list(chosen.among(log))
+            found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
             told, ready = _plan(log, found, again=again)
             told = _carried_out(log, told, ready, wait_s)
     if as_json:
@@ -141,19 +141,21 @@ def kafka_port(log: Log) -> KafkaLog:
     return log.port
 
 
-def never_retried(log: Log, found: Iterable[Letter]) -> list[Letter]:
+def never_retried(log: Log, found: Iterable[DeadLetterView]) -> list[DeadLetterView]:
     """Return the dead letters that were not retried yet."""
     told, _ = _plan(log, list(found), again=False)
     return [each.letter for each in told if each.outcome != "retried"]
 
 
-def told_of(log: Log, letter: Letter) -> RetryReport:
+def told_of(log: Log, letter: DeadLetterView) -> RetryReport:
     """Report whether a dead letter was retried and with which result, or else what a retry would do."""
     (told,), _ = _plan(log, [letter], again=False)
     return told
 
 
-def _plan(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[RetryReport], dict[Position, Ready]]:
+def _plan(
+    log: Log, found: Sequence[DeadLetterView], *, again: bool
+) -> tuple[list[RetryReport], dict[Position, RetryReady]]:
     port = kafka_port(log)
     from refold.streams.log.kafka.deadletter_retry import retry_plan  # Kafka's client takes long to import
 
@@ -161,7 +163,7 @@ def _plan(log: Log, found: Sequence[Letter], *, again: bool) -> tuple[list[Retry
 
 
 def _carried_out(
-    log: Log, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
+    log: Log, told: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
     from refold.streams.log.kafka.deadletter_retry import carry_out
 

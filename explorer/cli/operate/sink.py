@@ -27,8 +27,8 @@ from refold.sinks.feed import Lag
 from refold.sinks.port import Batch, Load, Sink
 from refold.sinks.registry import open_sink
 from refold.sinks.run import Report, SinkCommit, SinkWatch, keep_snapshots, keep_up
-from refold.streams.open import given_url
-from refold.streams.runtime import calm_collector
+from refold.streams.open import resolved_url
+from refold.streams.runtime import tune_garbage_collector
 
 if TYPE_CHECKING:
     from refold.sinks.metrics import SinkMetrics
@@ -179,7 +179,7 @@ def sink(
             metrics = _metrics(place, name, page, ending)
         screen = ending.enter_context(SinkScreen(name, is_long=not once))
         ending.enter_context(_ended_by_signals(stop))
-        ending.enter_context(calm_collector())
+        ending.enter_context(tune_garbage_collector())
         watch = _watch(screen, metrics, is_of_changes=isinstance(store, Sink))
         if isinstance(store, Sink):
             report = keep_up(log, store, follow=not once, stop=stop, watch=watch)
@@ -249,7 +249,7 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
         if error.name not in ("prometheus_client", "aiohttp"):
             raise
         raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
-    url = given_url(place.url)
+    url = resolved_url(place.url)
     found = SinkMetrics(url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:"), name, time.time)
     access = Access(token_in(os.environ), given.allowed_hosts, None, given.certificate, given.key)
     server = WebServer(given.host, given.port, access, what="the sink's pages")

@@ -18,7 +18,7 @@ from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.atomic_file import whole_file
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.log.file.restore import fork
-from refold.streams.open import asked_blobs, asked_partitions, file_path
+from refold.streams.open import content_store_in_url, file_path, partitions_in_url
 from refold.streams.point import Point, Points
 
 ARCHIVE = "archive"
@@ -30,7 +30,7 @@ def export_archive(place: LogTarget, file: str, *, force: bool, as_json: bool) -
     if Path(file).suffix in (".gz", ".jsonl"):
         raise InputError(f"{file}: an archive is an Avro container; give a name that ends in .avro")
     now_ms = time.time_ns() // 1_000_000
-    with place.read() as log, log.port.still() as port:
+    with place.read() as log, log.port.frozen() as port:
         point = Point(Points(port, now_ms).end())
         with counting("Archiving", point.cut.records, "records") as progress:
             if file == STDOUT:
@@ -66,14 +66,14 @@ def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool
     paths = [files[0].path]
     with files_read("Checking", paths) as progress:
         archive = Archive(files[0], progress[0])
-    partitions = asked_partitions(place.url)
+    partitions = partitions_in_url(place.url)
     if partitions not in {None, len(archive.cut.offsets)}:
         raise InputError(
             f"{files[0].shown}: the archived log has {len(archive.cut.offsets)} partitions; leave out "
             f"?partitions={partitions}"
         )
     with files_read("Importing", paths) as progress:
-        identity = archive.restore(path, fork_id, progress[0], asked_blobs(place.url))
+        identity = archive.restore(path, fork_id, progress[0], content_store_in_url(place.url))
     if as_json:
         forked_from = None if identity.forked_from is None else identity.forked_from.hex()
         counts = {"observations": archive.cut.records, "definitions": archive.cut.schemas}

@@ -26,8 +26,8 @@ from refold.explorer.cli.record.import_formats import OBSERVATIONS, FoundFormat,
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.client import Log
 from refold.streams.exchange.files import ExchangeFile
-from refold.streams.exchange.import_files import Incoming, IsHeld
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_files import IncomingFiles, IsHeld
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake, Recorder, Take
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.limits import FileLimits
@@ -54,7 +54,7 @@ class ImportFiles(Protocol):
         ...
 
 
-class Arrivals:
+class MixedFiles:
     """Files of several formats, each read by its own importer. importers: one for each file; None: it holds
     observations.
     """
@@ -63,11 +63,11 @@ class Arrivals:
         self,
         files: Sequence[ExchangeFile],
         importers: Sequence[Importer | None],
-        vocabulary: Vocabulary,
+        vocabulary: TypeCatalog,
         keys: Mapping[str, str],
     ) -> None:
         self._observed = [number for number, each in enumerate(importers) if each is None]
-        self._incoming = Incoming([files[number] for number in self._observed], vocabulary)
+        self._incoming = IncomingFiles([files[number] for number in self._observed], vocabulary)
         self._files = [
             (number, each, ImportFile(files[number].path, files[number].shown, files[number].limits, keys=keys))
             for number, each in enumerate(importers)
@@ -265,14 +265,14 @@ def _spool(given: str, copy: Path) -> None:
 
 def _checked(
     place: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
-) -> tuple[Arrivals, int]:
+) -> tuple[MixedFiles, int]:
     """Check every line of the files; return the checked files, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
         log = stack.enter_context(place.read()) if place.exists() else None
         held = () if log is None else log.port.registry
         now = None if allow_future else time.time_ns() // 1000
-        vocabulary = Vocabulary(held, place.own_types(), shipped_types(), now)
-        arrival = Arrivals(files, [each.importer for each in formats], vocabulary, keys)
+        vocabulary = TypeCatalog(held, place.own_types(), shipped_types(), now)
+        arrival = MixedFiles(files, [each.importer for each in formats], vocabulary, keys)
         return arrival, arrival.check(
             lambda digest: log is not None and log.port.blobs.get(digest) is not None, progress
         )
@@ -296,7 +296,7 @@ def _accounted(intake: Intake, total: int) -> Iterator[None]:
 
 
 def _report(
-    screen: Screen, intake: Intake, arrival: Arrivals, files: list[tuple[str, FoundFormat]], as_json: bool
+    screen: Screen, intake: Intake, arrival: MixedFiles, files: list[tuple[str, FoundFormat]], as_json: bool
 ) -> None:
     if as_json:
         told = {"read": intake.read, "new": intake.new, "known": intake.known, "entities": len(intake.entities)}
@@ -318,7 +318,7 @@ def _report(
             screen.say(f"not understood and {doing}: {listed_kinds}{more}")
 
 
-def _conversations_json(arrival: Arrivals) -> dict[str, object]:
+def _conversations_json(arrival: MixedFiles) -> dict[str, object]:
     return {
         "conversations": arrival.conversations,
         "without_time": arrival.without_time,

@@ -15,9 +15,9 @@ from refold.explorer.cli.record.proxy import (
     CLOSING_S,
     capture_modules,
     capture_settings,
+    print_stored,
     spool_max_option,
     spool_option,
-    tell_stored,
 )
 from refold.explorer.cli.record.record import exit_as
 from refold.explorer.cli.runs.code import redact_option, redactor_for
@@ -67,7 +67,7 @@ def mcp_record(
     try:
         ended = tee.run(command, os.environ)
     finally:
-        tell_stored(tee.close(CLOSING_S), given.log_url)
+        print_stored(tee.close(CLOSING_S), given.log_url)
     return exit_as(ended)
 
 

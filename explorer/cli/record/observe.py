@@ -30,9 +30,9 @@ from refold.explorer.cli.output.screen import Screen
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import position_json
 from refold.streams.client import Log
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.log.port import Position
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 
 CONTENT_BYTES_MAX = 64 << 20
 """The maximum size of a file that is given as a value (@FILE), in bytes."""
@@ -167,7 +167,7 @@ def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json
     if not place.exists():
         _check(place, entity, assignments, given)  # do not create a log for an observation that it would refuse
     with place.write() as log:
-        patch = _patch(Vocabulary(log.port.registry, place.own_types(), shipped_types()), entity, assignments)
+        patch = _patch(TypeCatalog(log.port.registry, place.own_types(), shipped_types()), entity, assignments)
         found = log.observe(entity, patch, **given)
         log.flush()
         log.port.refresh()
@@ -209,17 +209,17 @@ def _link(option: str, text: str, valid_from: int | None, valid_to: int | None) 
     return Link(relation, target, valid_from, valid_to)
 
 
-def _patch(vocabulary: Vocabulary, entity: str, assignments: tuple[str, ...]) -> dict[str, Any]:
+def _patch(vocabulary: TypeCatalog, entity: str, assignments: tuple[str, ...]) -> dict[str, Any]:
     return patch_of(_door(vocabulary, entity).definition, assignments)
 
 
-def _door(vocabulary: Vocabulary, entity: str) -> ObservationValidator:
-    return vocabulary.writer(type_of(entity)).door
+def _door(vocabulary: TypeCatalog, entity: str) -> ObservationValidator:
+    return vocabulary.writer(type_of(entity)).validator
 
 
 def _check(place: LogTarget, entity: str, assignments: tuple[str, ...], given: dict[str, Any]) -> None:
-    door = _door(Vocabulary((), place.own_types(), shipped_types()), entity)
-    now = process_surroundings().now_micros()
+    door = _door(TypeCatalog((), place.own_types(), shipped_types()), entity)
+    now = process_context().now_micros()
     source = given["source"]
     observed_at = given["observed_at"]
     door.build(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from refold.agents.capture.capture import CaptureSettings
     from refold.agents.capture.playback import RecordedUpstream
     from refold.agents.capture.server import LoopbackServer
-    from refold.agents.capture.spool_drain import Stored
+    from refold.agents.capture.spool_drain import StoredExchanges
     from refold.agents.journal.record import Recording
 
 CLOSING_S = 10.0
@@ -120,7 +120,7 @@ def proxy(
     answering = "" if run_id is None else f"answers from run {run_id}, then "
     click.echo(f"refold proxy: {capture.url} {answering}passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
     wait_for(stop)
-    tell_stored(capture.close(CLOSING_S), given.log_url)
+    print_stored(capture.close(CLOSING_S), given.log_url)
     return 0
 
 
@@ -216,11 +216,11 @@ def capture_settings(
     """Return the settings for capturing into a command's log. Also set this process's switch interval for it."""
     from refold.agents.log import open_log
     from refold.agents.state_home import whole_url
-    from refold.streams.open import given_url
+    from refold.streams.open import resolved_url
 
     module = capture_modules()
     sys.setswitchinterval(SWITCH_S)
-    url = whole_url(given_url(place.url))
+    url = whole_url(resolved_url(place.url))
     given: CaptureSettings = module.CaptureSettings(
         url,
         lambda: open_log(
@@ -232,7 +232,7 @@ def capture_settings(
     return given
 
 
-def tell_stored(stored: Stored, log_url: str) -> None:
+def print_stored(stored: StoredExchanges, log_url: str) -> None:
     """Print what was captured, and the command that shows it."""
     runs = counted(len(stored.runs), "run")
     if stored.exchanges:

@@ -16,9 +16,9 @@ from refold.explorer.cli.record.proxy import (
     capture_modules,
     capture_settings,
     policy_option,
+    print_stored,
     spool_max_option,
     spool_option,
-    tell_stored,
 )
 from refold.explorer.cli.runs.code import redact_option
 from refold.explorer.queries.log_target import LogTarget
@@ -77,7 +77,7 @@ def record(
         ended = run_program(pointed.arguments, {**os.environ, **pointed.variables})
     finally:
         stored = capture.close(CLOSING_S)
-        tell_stored(stored, given.log_url)
+        print_stored(stored, given.log_url)
     if not (stored.exchanges or stored.missed or stored.waiting):
         names = ", ".join(pointed.variables)
         click.echo(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from refold.agents.bisect.bisect import TIMEOUT_S, Bisected, bisect
+from refold.agents.bisect.bisect import TIMEOUT_S, BisectionReport, bisect
 from refold.agents.bisect.probe import BisectResult
 from refold.agents.bisect.repository import Commit, Repository
 from refold.agents.golden.file import SUFFIX, read
@@ -132,7 +132,7 @@ def _status(finding: BisectResult) -> str:
     return f"differs at step {finding.step}" if finding.step else "differs"
 
 
-def _show(screen: Screen, found: Bisected) -> None:
+def _show(screen: Screen, found: BisectionReport) -> None:
     screen.say()
     first = found.first_bad
     if first is not None:
@@ -149,7 +149,7 @@ def _show(screen: Screen, found: Bisected) -> None:
         screen.say(line)
 
 
-def _json(found: Bisected) -> dict[str, Any]:
+def _json(found: BisectionReport) -> dict[str, Any]:
     first = found.first_bad
     return {
         "first_bad": None if first is None else _commit_json(first),

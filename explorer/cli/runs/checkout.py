@@ -54,7 +54,7 @@ def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool
     if only_state:
         screen.json(state)
     elif only_messages:
-        screen.json(_going_on(stood, run, state))
+        screen.json(_continuing_request(stood, run, state))
     elif as_json:
         screen.json(_json(stood, run, state))
     else:
@@ -76,7 +76,7 @@ def _json(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]
     }
 
 
-def _going_on(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]:
+def _continuing_request(stood: StateAfterStep, run: Recording, state: Plain) -> dict[str, Any]:
     """Return the last request before this point, with the conversation as it was after its reply.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from refold.agents.confined.files import not_held
+from refold.agents.confined.files import unrestricted_files
 from refold.agents.entry import Agent, agent_of, require_known
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
@@ -55,7 +55,7 @@ def entry_of(log: AgentLog, run: str) -> str:
 
 
 def _say_what_is_not_held(context: click.Context, option: click.Parameter, confined: bool) -> bool:
-    if confined and (what := not_held()):
+    if confined and (what := unrestricted_files()):
         click.echo(f"warning: --confined holds sockets and processes here, but {what}", err=True)
     return confined
 
@@ -124,7 +124,7 @@ def driven(run: Run, agent: Agent) -> Exception | None:
     return None
 
 
-def tell_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
+def print_end(screen: Screen, run: Recording, begun_at: int, error: Exception | None, *, as_json: bool) -> int:
     """Print how a run ended; return the exit status. begun_at: the number of the last step that was recorded before."""
     if as_json:
         departure = str(error) if isinstance(error, Departure) else None

@@ -14,7 +14,7 @@ from refold.agents.effects.errors import NotDone
 from refold.agents.effects.ledger import Ledger
 from refold.agents.effects.listing import FATES, Effect
 from refold.agents.effects.order import Done, Undo
-from refold.agents.effects.undo import Undone, to_undo
+from refold.agents.effects.undo import UndoResult, to_undo
 from refold.agents.entry import agent_of, recorded_agent_of
 from refold.agents.journal.objects import bare
 from refold.avro.errors import InputError
@@ -271,7 +271,7 @@ def _undos(own: Iterable[Effect], named: dict[str, str]) -> tuple[dict[str, Undo
     return undos, missing
 
 
-def _with_why(undone: Undone, missing: dict[str, str]) -> Undone:
+def _with_why(undone: UndoResult, missing: dict[str, str]) -> UndoResult:
     if undone.is_unregistered and undone.tool in missing:
-        return Undone(undone.key, undone.tool, undone.ended, missing[undone.tool])
+        return UndoResult(undone.key, undone.tool, undone.ended, missing[undone.tool])
     return undone

@@ -28,9 +28,9 @@ from refold.explorer.cli.runs.code import (
     name_for,
     pairs,
     plain_value,
+    print_end,
     redact_option,
     redactor_for,
-    tell_end,
 )
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run_names import known_run
@@ -118,7 +118,7 @@ def fork(
             child = run.id
             error = driven(run, agent)
         recording = log.recording(child)
-        status = tell_end(screen, recording, at, error, as_json=as_json)
+        status = print_end(screen, recording, at, error, as_json=as_json)
         for key in unused_results(answers, recording.steps):
             note = f"--tool-result {key} changed nothing: that step made no such call"
             if as_json:

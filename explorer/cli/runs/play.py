@@ -17,8 +17,8 @@ from refold.explorer.cli.record.proxy import (
     capture_settings,
     fork_option,
     forking_settings,
+    print_stored,
     serve_recording,
-    tell_stored,
 )
 from refold.explorer.cli.record.record import exit_as
 from refold.explorer.cli.runs.code import redact_option
@@ -100,5 +100,5 @@ def _fork(
     finally:
         stored = capture.close(CLOSING_S)
         click.echo(f"refold: {counted(replaying.served, 'request')} answered from run {run_id}", err=True)
-        tell_stored(stored, given.log_url)
+        print_stored(stored, given.log_url)
     return exit_as(ended)

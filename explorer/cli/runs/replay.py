@@ -7,7 +7,7 @@ import click
 from refold.agents.journal.record import Recording
 from refold.agents.replay.edges import counted as counted_edges
 from refold.agents.replay.edges import edges
-from refold.agents.replay.run import Stepped, stepped
+from refold.agents.replay.run import SteppedState, stepped
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.screen import Screen, counted
@@ -134,7 +134,7 @@ def _tell_stepped(screen: Screen, outcome: ReplayOutcome) -> None:
     screen.say(f"  hash      {recording.hash or '-'}  {verdict}", "green" if is_same else "red")
 
 
-def _tell_step(screen: Screen, each: Stepped) -> None:
+def _tell_step(screen: Screen, each: SteppedState) -> None:
     lines = Lines()
     screen.say()
     screen.say(head_of(each.step), "cyan")

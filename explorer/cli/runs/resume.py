@@ -11,9 +11,9 @@ from refold.explorer.cli.runs.code import (
     agent_option,
     driven,
     guard_option,
+    print_end,
     redact_option,
     redactor_for,
-    tell_end,
 )
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run_names import known_run
@@ -48,4 +48,4 @@ def resume(
         _, agent = agent_for(log, run_id, entry)
         stood = sum(step.outcome == "succeeded" for step in log.recording(run_id).steps)
         error = driven(log.run("", resume=run_id, redact=redactor_for(redact), guard=guard), agent)
-        return tell_end(screen, log.recording(run_id), stood, error, as_json=as_json)
+        return print_end(screen, log.recording(run_id), stood, error, as_json=as_json)

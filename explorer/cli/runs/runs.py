@@ -111,7 +111,7 @@ def runs(
             screen.say("no run matches" if asked else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
             screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error or model)))
-    _say_unread(found)
+    _warn_unread(found)
     return 1 if found.damaged else 0
 
 
@@ -180,7 +180,7 @@ def _older(shown: int, older: int, *, is_searched: bool) -> str:
     return f"the newest {shown}; {counted(older, 'older run')} not shown: {how}"
 
 
-def _say_unread(found: RunList) -> None:
+def _warn_unread(found: RunList) -> None:
     for run, why in found.damaged.items():
         print(f"refold: {printable(f'run {run}: {why}')}", file=sys.stderr)
     if found.unread:

@@ -67,10 +67,10 @@ def search_turns(
       refold run search --sealed timeout --model opus --min-cost 0.5
       refold run search --error Timeout --since 2026-11-21T00:00:00Z --json
     """
-    from refold.explorer.queries.search import search_index, searched, wanted_of
+    from refold.explorer.queries.search import search_conditions, search_index, searched
 
     screen = Screen()
-    wanted = wanted_of(
+    wanted = search_conditions(
         since, until, text=" ".join(text), tool=tool, model=model, error=error, agent=agent, min_cost_usd=min_cost,
         max_cost_usd=max_cost,
     )  # fmt: skip

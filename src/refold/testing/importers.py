@@ -19,7 +19,7 @@ from refold.agents.importers.registry import every, recognised
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source
 from refold.avro.shipped import shipped_types
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
 
 
@@ -72,7 +72,7 @@ def imports_of(importer: Importer, path: str | Path, keys: Mapping[str, str] | N
         found.by_id[observation_id.hex()] = observation
         found.blobs.update(blobs)
 
-    recorder = Recorder(Vocabulary((), {}, shipped_types(), None), take)
+    recorder = Recorder(TypeCatalog((), {}, shipped_types(), None), take)
     file = ImportFile(Path(path), keys=keys or {})
 
     def observe(

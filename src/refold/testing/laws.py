@@ -23,7 +23,7 @@ from refold.avro.errors import RefoldError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation, Source
 from refold.avro.shipped import load_type
-from refold.reducers.cells import Assertion, Said
+from refold.reducers.cells import Assertion, AssertionEnvelope
 from refold.reducers.custom import Custom, Function, code_of
 from refold.reducers.entity import Entity, pack, unpack
 from refold.reducers.failed import refusing
@@ -62,7 +62,7 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
     cell: Any = None
     for number, value in enumerate(asserted):
         q = number.to_bytes(40, "big")
-        said = Said(0, q, q[-32:], number, Source())
+        said = AssertionEnvelope(0, q, q[-32:], number, Source())
         assertion = Assertion(value, *said)
         before = None if cell is None else cell[0]
         kept, kept_value = copy.deepcopy(before), copy.deepcopy(value)

@@ -41,7 +41,7 @@ from refold.sinks.run import Report, SinkWatch, keep_up
 from refold.streams import child_process
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.open import log_on, process_surroundings
+from refold.streams.open import log_from_port, process_context
 from refold.streams.rebuild.workers import rebuild
 from refold.streams.view import StateView
 from refold.testing.sink_samples import FollowedLog, SinkSamples
@@ -133,7 +133,7 @@ def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
         assert held.cut.schemas == len(log.registry)
     assert held.cut.types_digest == log.registry.digest(held.cut.schemas)
     view = StateView(log, held.cut, rebuild(log, held.cut, parallel=False))
-    whole = log_on(log, {}, process_surroundings())
+    whole = log_from_port(log, {}, process_context())
     expected, history = {}, []
     for name in view:
         entity = view[name]
@@ -163,13 +163,13 @@ def lives(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 class SinkConformance(SinkSamples):
     """Subclass it as a test class, with a fixture `store` that returns a `Store`."""
 
-    def test_an_empty_log_is_held_as_empty(self, followed: FollowedLog, store: Store) -> None:
+    def test_empty_log_gives_an_empty_store(self, followed: FollowedLog, store: Store) -> None:
         bring_up(followed, store)
         with followed.reader() as log:
             assert_equal(log, store)
         assert store.held().states == {}
 
-    def test_it_is_the_log_after_every_turn(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_store_equals_the_log_after_every_write(self, followed: FollowedLog, store: Store, seed: int) -> None:
         """With late observations, repeats, retractions, clears and links, and with cached and new processes."""
         rng = random.Random(seed)
         observations = self.history(seed, 260)
@@ -187,7 +187,7 @@ class SinkConformance(SinkSamples):
                     keep_up(log, sink, follow=False, stop=threading.Event(), changes_max=feed_size)
                 assert_equal(log, store)
 
-    def test_a_batch_is_at_an_exact_cut(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_batch_is_at_an_exact_cut(self, followed: FollowedLog, store: Store, seed: int) -> None:
         followed.write(self.history(seed, 40))
         bring_up(followed, store)
         for number in range(0, 60, 12):
@@ -199,7 +199,7 @@ class SinkConformance(SinkSamples):
             )  # fmt: skip
             assert_equal(log, store)
 
-    def test_a_new_definition_is_taken_up(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_new_definition_takes_effect(self, followed: FollowedLog, store: Store, seed: int) -> None:
         changed = self.definition(last={"type": "long", "refold.reducer": "max"})
         more = self.definition(
             last={"type": "long", "refold.reducer": "max"}, more={"type": "string", "refold.reducer": "latest"}
@@ -222,7 +222,7 @@ class SinkConformance(SinkSamples):
             bring_up(followed, store, changes_max=1)
             assert_equal(log, store)
 
-    def test_a_log_with_a_past_of_definitions_is_loaded(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_log_with_earlier_definitions_is_loaded(self, followed: FollowedLog, store: Store, seed: int) -> None:
         changed = self.definition(last={"type": "long", "refold.reducer": "max"})
         followed.write([*self.history(seed, 100), self.said(self.names[-1], 1)])
         followed.register(changed)
@@ -233,7 +233,7 @@ class SinkConformance(SinkSamples):
 
     # Two at once, other logs
 
-    def test_of_two_that_write_one_is_believed(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_one_of_two_concurrent_writers_wins(self, followed: FollowedLog, store: Store, seed: int) -> None:
         followed.write(self.history(seed, 50))
         bring_up(followed, store)
         followed.write(self.history(seed + 1, 50))
@@ -252,7 +252,7 @@ class SinkConformance(SinkSamples):
             keep_up(log, other, follow=False, stop=threading.Event())
             assert_equal(log, store)
 
-    def test_of_two_that_load_one_is_believed(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_one_of_two_concurrent_loads_wins(self, followed: FollowedLog, store: Store, seed: int) -> None:
         followed.write(self.history(seed, 50))
         with followed.reader() as log, opened(store) as one, opened(store) as other:
             loads = [Feed(log, sink.held).first() for sink in (one, other)]
@@ -270,7 +270,9 @@ class SinkConformance(SinkSamples):
 
     # Faults
 
-    def test_killed_at_any_moment(self, followed: FollowedLog, store: Store, seed: int, fault_rounds: int) -> None:
+    def test_kill_at_any_moment_loses_nothing(
+        self, followed: FollowedLog, store: Store, seed: int, fault_rounds: int
+    ) -> None:
         rng = random.Random(seed)
         with lives(followed.url, store.name, store.url) as process:
             assert process.stdin is not None
@@ -287,7 +289,7 @@ class SinkConformance(SinkSamples):
         with followed.reader() as log:
             assert_equal(log, store)
 
-    def test_a_store_that_refuses_is_waited_for(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_store_that_refuses_is_awaited(self, followed: FollowedLog, store: Store, seed: int) -> None:
         followed.write(self.history(seed, 60))
         bring_up(followed, store)
         followed.write(self.history(seed + 1, 60))
@@ -299,7 +301,7 @@ class SinkConformance(SinkSamples):
         with followed.reader() as log:
             assert_equal(log, store)
 
-    def test_two_that_follow_at_once(self, followed: FollowedLog, store: Store, seed: int) -> None:
+    def test_two_concurrent_followers(self, followed: FollowedLog, store: Store, seed: int) -> None:
         with following(followed, store) as one, following(followed, store) as other:
             for number in range(4):
                 followed.write(self.history(seed + number, 60))
@@ -312,7 +314,7 @@ class SinkConformance(SinkSamples):
 class ServedConformance(SinkSamples):
     """For a store with a server, which `Store.restart` kills: subclass it too, with the same fixture."""
 
-    def test_the_store_is_killed_at_any_moment(
+    def test_store_killed_at_any_moment_loses_nothing(
         self, followed: FollowedLog, store: Store, seed: int, fault_rounds: int
     ) -> None:
         rng = random.Random(seed)

@@ -23,7 +23,7 @@ from refold.streams.log.stored_markers import MARKER, marked_of
 from refold.streams.partition import PLACE_BYTES, placed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import PREFIX, epoch_of
-from refold.streams.snapshots.store import PIN, TOMB, pin_of, tomb_of
+from refold.streams.snapshots.store import PIN, TOMB, pin_of, tombstone_of
 from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
 
@@ -67,7 +67,7 @@ def _check_manifest_row(key: bytes, value: bytes, partitions: int) -> Iterator[M
         if before == PIN:
             pin_of(epoch, value)
         elif before == TOMB:
-            tomb_of(epoch, value)
+            tombstone_of(epoch, value)
     except CorruptionError as error:
         yield Mismatch(f"{'pins' if before == PIN else 'tombs'} {epoch}", str(error))
 

@@ -173,7 +173,7 @@ class Client:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(max(0.001, deadline.left_s))
-            self._knock(connection, deadline)
+            self._connect_when_ready(connection, deadline)
             if not is_same_user(connection):
                 raise StorageError(f"{self._path}: another user's process listens at this log; end it")
         except BaseException:
@@ -182,7 +182,7 @@ class Client:
         self.session += 1
         return connection
 
-    def _knock(self, connection: socket.socket, deadline: Deadline) -> None:
+    def _connect_when_ready(self, connection: socket.socket, deadline: Deadline) -> None:
         """Connect. If the owner's queue of connections is full, try again until the deadline."""
         while True:
             try:

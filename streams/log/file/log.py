@@ -28,14 +28,14 @@ from refold.avro.observation import Observation
 from refold.avro.registry import Registry
 from refold.streams.blobs.folder import BlobFolder
 from refold.streams.blobs.store import ContentStore, GuardedStore
-from refold.streams.blobs.url import BESIDE, open_store, store_beside
+from refold.streams.blobs.url import BESIDE, open_store, store_of_log
 from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
 from refold.streams.log.file.check import check_indexes, check_snapshots
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.opening import TAKEOVER_WAIT_S, open_to_read, open_to_write
-from refold.streams.log.file.outbox import Appended, Outbox
+from refold.streams.log.file.outbox import AppendedObservation, Outbox
 from refold.streams.log.file.owner import Clock, Owner
 from refold.streams.log.file.server import Server, serve
 from refold.streams.log.file.snapshots import FileSnapshotReader, FileSnapshotStore
@@ -49,7 +49,7 @@ from refold.streams.log.port import (
     Mismatch,
     Record,
     is_hole,
-    lacking,
+    missing_observation,
 )
 from refold.streams.partition import PARTITIONS_DEFAULT, partition_of
 from refold.streams.rocks.database import Database
@@ -105,7 +105,7 @@ class FileLog(LogPort):
         )
         try:
             self._load(partitions)
-            self.blobs = GuardedStore(store_beside(path, blobs, make=not read_only), self._require_own)
+            self.blobs = GuardedStore(store_of_log(path, blobs, make=not read_only), self._require_own)
             if not read_only:
                 self._take_role()
         except BaseException:
@@ -157,14 +157,14 @@ class FileLog(LogPort):
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
         self._require_own()
-        self.outbox.add(Appended(observation, observation_id, data))
+        self.outbox.add(AppendedObservation(observation, observation_id, data))
         if self.outbox.batch_due:
             self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:
-        self.flush_begun()()
+        self.begin_flush()()
 
-    def flush_begun(self) -> Callable[[], None]:
+    def begin_flush(self) -> Callable[[], None]:
         """Write as the owner, or flush through the owner. The returned function syncs; other threads may append
         meanwhile.
         """
@@ -176,7 +176,7 @@ class FileLog(LogPort):
         if self._owner is not None and written:
             self._owner.sync(written)
 
-    def hand_over(self) -> None:
+    def publish(self) -> None:
         if not self.outbox.is_clean:
             self._push(sync=False)
 
@@ -191,14 +191,14 @@ class FileLog(LogPort):
 
     def snapshot(self, pinned_at: int | None = None) -> list[Epoch]:
         self.flush()
-        answered = self._answered_at_leisure("snapshot", pinned_at)
+        answered = self._request_slow("snapshot", pinned_at)
         if answered is None:
             return self._as_owner.snapshot(pinned_at)
         return [Epoch(*epoch) for epoch in answered]
 
     def recover(self, *, wait: bool) -> Mapping[str, object]:
         self.flush()
-        answered: Mapping[str, object] | None = self._answered_at_leisure("recover", wait)
+        answered: Mapping[str, object] | None = self._request_slow("recover", wait)
         return self._as_owner.recover(self, wait=wait) if answered is None else answered
 
     def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
@@ -211,12 +211,12 @@ class FileLog(LogPort):
         if dry_run and self._is_reader:
             store = FileSnapshotStore(self._view, self.partitions)
             return Collector(store).collect(range(self.partitions), self._clock_ms(), **asked)
-        answered = self._answered_at_leisure("collect", asked)
+        answered = self._request_slow("collect", asked)
         if answered is None:
             return self._as_owner.collect(**asked)
         return [collected_of(each) for each in answered]
 
-    def _answered_at_leisure(self, op: str, payload: object) -> Any:
+    def _request_slow(self, op: str, payload: object) -> Any:
         """The owner's answer to a slow request, over a separate connection; None if this process is the owner."""
         answers: list[object] = []
 
@@ -333,7 +333,7 @@ class FileLog(LogPort):
             records.read_schemas(self.database, self.registry)
 
     @contextmanager
-    def still(self, *, is_verified: bool = False) -> Iterator[LogPort]:
+    def frozen(self, *, is_verified: bool = False) -> Iterator[LogPort]:
         self.flush()
         if self._owner is None:
             self._refresh_to_rest()
@@ -428,7 +428,7 @@ class FileLog(LogPort):
     def _indexed_records(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
         for q, record in indexes.records_of(self._view, self.partition_of(entity), entity, qs):
             if record is None:
-                raise lacking(entity, q)
+                raise missing_observation(entity, q)
             yield record
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
@@ -447,11 +447,11 @@ class FileLog(LogPort):
                 yield record
 
     @property
-    def finds_at_once(self) -> bool:
+    def has_id_index(self) -> bool:
         return self._is_indexed(*range(self.partitions))
 
     def find(self, observation_id: bytes) -> Record | None:
-        if not self.finds_at_once:
+        if not self.has_id_index:
             return super().find(observation_id)
         found = (self.record_at(*place) for place in indexes.positions(self._view, observation_id))
         return next((record for record in found if record is not None and record.id == observation_id), None)

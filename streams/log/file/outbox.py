@@ -24,7 +24,7 @@ KEPT_RECORDS = 50_000
 KEPT_BYTES = 64 << 20
 
 
-class Appended(NamedTuple):
+class AppendedObservation(NamedTuple):
     """An observation, its id and its framed bytes."""
 
     observation: Observation
@@ -39,7 +39,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._kept: list[Appended] = []
+        self._kept: list[AppendedObservation] = []
         self.kept_bytes = 0
         self._sent = 0
         self._sent_bytes = 0
@@ -50,7 +50,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, appended: Appended) -> None:
+    def add(self, appended: AppendedObservation) -> None:
         """Keep one more."""
         self._kept.append(appended)
         self.kept_bytes += len(appended.data)
@@ -98,7 +98,7 @@ class Outbox:
         """Returns False if earlier observations were sent on another connection."""
         sessions = {self._session} if self._sent else set()
 
-        def take(some: Sequence[Appended]) -> None:
+        def take(some: Sequence[AppendedObservation]) -> None:
             client.call("append", [[each.id, each.data] for each in some])
             sessions.add(client.session)
 
@@ -133,9 +133,9 @@ class Outbox:
         if refusals:
             raise refusals[0]
 
-    def _batch(self) -> list[Appended]:
+    def _batch(self) -> list[AppendedObservation]:
         """The next batch, of a bounded size."""
-        batch: list[Appended] = []
+        batch: list[AppendedObservation] = []
         size = 0
         for each in self._kept[self._sent : self._sent + BATCH_RECORDS]:
             batch.append(each)
@@ -146,8 +146,10 @@ class Outbox:
 
 
 def _take(
-    batch: Sequence[Appended], take: Callable[[Sequence[Appended]], object], refusals: list[RefoldError]
-) -> list[Appended]:
+    batch: Sequence[AppendedObservation],
+    take: Callable[[Sequence[AppendedObservation]], object],
+    refusals: list[RefoldError],
+) -> list[AppendedObservation]:
     """Pass a batch to `take`, in halves if it is refused; returns the accepted observations."""
     try:
         take(batch)

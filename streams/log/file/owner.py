@@ -36,7 +36,7 @@ from refold.streams.log.file import records, requests
 from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import LogPort, Marked, Record
-from refold.streams.log.stored_markers import marker_key, marker_value, taken
+from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
 from refold.streams.partition import partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
@@ -247,7 +247,7 @@ class Owner:
             self._commit(write, progress, sync=False)
             for partition, start in begun.items():
                 end = progress.observations[partition]
-                self._touched.tell(partition, start, end, outcome.states[partition])
+                self._touched.add(partition, start, end, outcome.states[partition])
                 if self._snapshotter is not None:
                     self._snapshotter.folded(end - start, partition)
 
@@ -291,7 +291,7 @@ class Owner:
         with self._lock:
             key, value = marker_key(marked.name), marker_value(marked)
             if not replace and self._database.get("manifests", key) not in {None, value}:
-                raise taken(marked)
+                raise marker_exists(marked)
             write = self._database.batch()
             write.put("manifests", key, value)
             self._database.write(write, sync=True)

@@ -49,7 +49,7 @@ class Restorer(Owner):
         self._tables.fold(arrived, write, records.BatchOutcome(progress, write))
         self._commit(write, progress, sync=False)
 
-    def take_up(self, places: Sequence[TypeVersion | Hole]) -> None:
+    def register_definitions(self, places: Sequence[TypeVersion | Hole]) -> None:
         """Register definitions at the next offsets, and fold by the last of each type."""
         progress = self._next_progress()
         write = self._database.batch()

@@ -117,7 +117,7 @@ class Server:
             return
         with self._lock:
             if len(self._connections) >= CONNECTIONS_MAX:
-                self._let_go_oldest()
+                self._close_oldest()
             if len(self._connections) < CONNECTIONS_MAX:
                 thread = Thread(target=self._converse, args=(connection,), name="refold-owner-answers", daemon=True)
                 self._connections[connection] = thread
@@ -130,10 +130,10 @@ class Server:
         _shut(connection, socket.SHUT_WR)
         # Closing with an unread request would reset the connection and lose the answer.
         with suppress(OSError, InputError):
-            receive(connection, _Patience(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S))
+            receive(connection, _MessageTimeouts(connection, REFUSED_QUESTION_S, REFUSED_QUESTION_S))
         connection.close()
 
-    def _let_go_oldest(self) -> None:
+    def _close_oldest(self) -> None:
         """Close the connection that has been idle for longest. Called with the lock held."""
         oldest = next(iter(self._waiting), None)
         if oldest is not None:
@@ -144,7 +144,7 @@ class Server:
         try:
             first_s: float | None = FIRST_S
             while (
-                question := receive(connection, _Patience(connection, first_s, MESSAGE_S), is_question=True)
+                question := receive(connection, _MessageTimeouts(connection, first_s, MESSAGE_S), is_question=True)
             ) is not None:
                 if not self._begin_answer(connection):
                     return
@@ -187,7 +187,7 @@ class Server:
             return encode(answer_error(failure))
 
 
-class _Patience:
+class _MessageTimeouts:
     """The timeouts of a message: first_s until its first byte (None: no limit), then message_s until it is complete."""
 
     def __init__(self, connection: socket.socket, first_s: float | None, message_s: float) -> None:

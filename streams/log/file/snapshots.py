@@ -22,15 +22,15 @@ from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
 from refold.streams.snapshots.store import (
     PIN,
     TOMB,
-    Cleared,
+    ClearedRecords,
     Pin,
     SnapshotReader,
     SnapshotStore,
-    Tomb,
+    Tombstone,
     pin_of,
     pin_value,
-    tomb_of,
-    tomb_value,
+    tombstone_of,
+    tombstone_value,
 )
 from refold.streams.table import keys
 
@@ -70,8 +70,8 @@ class FileSnapshotReader(SnapshotReader):
     def pins(self) -> Sequence[Pin]:
         return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
 
-    def tombs(self) -> Iterator[Tomb]:
-        return (tomb_of(epoch, value) for epoch, value in self._named(TOMB))
+    def tombstones(self) -> Iterator[Tombstone]:
+        return (tombstone_of(epoch, value) for epoch, value in self._named(TOMB))
 
     def _named(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
         for key, value in self._view().scan("manifests", prefix, prefix[:-1] + b"0"):
@@ -123,17 +123,17 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
         write.delete("manifests", PIN + epoch.key)
         self._database.write(write, sync=True)
 
-    def bury(self, *tombs: Tomb) -> None:
+    def add_tombstone(self, *tombstones: Tombstone) -> None:
         write = self._database.batch()
-        for tomb in tombs:
-            write.put("manifests", TOMB + tomb.epoch.key, tomb_value(tomb))
+        for tomb in tombstones:
+            write.put("manifests", TOMB + tomb.epoch.key, tombstone_value(tomb))
             write.delete("manifests", tomb.epoch.key)
         self._database.write(write, sync=True)
 
     def clear(
         self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
-    ) -> Cleared:
-        found = Cleared()
+    ) -> ClearedRecords:
+        found = ClearedRecords()
         at, end = 0, self._next[partition]
         for start, stop in [*sorted(kept), (end, end)]:
             found = found.plus(self._remove(partition, at, start, dry_run=dry_run))
@@ -146,11 +146,11 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
         self._database.write(write, sync=True)
         return found
 
-    def _remove(self, partition: int, start: int, stop: int, *, dry_run: bool) -> Cleared:
+    def _remove(self, partition: int, start: int, stop: int, *, dry_run: bool) -> ClearedRecords:
         records = removed_bytes = 0
         if dry_run:  # a reader may do this too
             sizes = [len(data) for _, data in self.records(partition, start, stop)]
-            return Cleared(len(sizes), sum(sizes))
+            return ClearedRecords(len(sizes), sum(sizes))
         write = self._database.batch()
         for offset, data in self.records(partition, start, stop):
             records += 1
@@ -164,7 +164,7 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
             if removed_bytes >= COMPACTED_BYTES:
                 first, after = keys.position_key(partition, start), keys.position_key(partition, stop)
                 self._database.compact("snapshots", first, after)
-        return Cleared(records, removed_bytes)
+        return ClearedRecords(records, removed_bytes)
 
     def _put(self, key: bytes, value: bytes, *, sync: bool) -> None:
         write = self._database.batch()

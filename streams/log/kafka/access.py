@@ -120,7 +120,7 @@ def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]
     ]  # fmt: skip
 
 
-def lacking(grant: Grant, principal: str, servers: str) -> str:
+def denial_message(grant: Grant, principal: str, servers: str) -> str:
     """The message for a denied operation."""
     (command,) = commands([grant], principal, servers)
     return (

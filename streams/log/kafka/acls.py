@@ -167,7 +167,7 @@ def _require_visible(admin: AdminClient, clients: Clients) -> None:
     except KafkaException as failed:
         raise storage_error("access lists cannot be read", failed) from failed
     if AclOperation.DESCRIBE not in (cluster.authorized_operations or ()):
-        raise Denied(f"access lists cannot be read: {clients.lacks(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
+        raise Denied(f"access lists cannot be read: {clients.denial_message(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
     asked = [ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))]
     for done in admin.describe_configs(asked, request_timeout=TIMEOUT_S).values():
         with suppress(KafkaException):  # who may not see brokers' settings is told of no entries
@@ -180,4 +180,4 @@ def _refusal(doing: str, clients: Clients, operation: str, failed: KafkaExceptio
     error = error_of(failed)
     if error is not None and error.code() == KafkaError.SECURITY_DISABLED:
         return StorageError(f"{doing}: {_NONE_KEPT}")
-    return storage_error(doing, failed, needs=clients.lacks(Grant(CLUSTER, CLUSTER_NAME, operation)))
+    return storage_error(doing, failed, needs=clients.denial_message(Grant(CLUSTER, CLUSTER_NAME, operation)))

@@ -41,7 +41,7 @@ from refold.streams.checksum import sealed, unsealed
 from refold.streams.held_types import problem_of
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import TOKEN_BYTES
 from refold.streams.log.kafka.topics import Topics
 
@@ -89,7 +89,7 @@ def activation_of(key: bytes, value: bytes) -> Activation:
     return Activation(offset, activated_at)
 
 
-def write_in_order(clients: Clients, offsets: Offsets, *records: Sent) -> None:
+def write_in_order(clients: Clients, offsets: Offsets, *records: OutgoingRecord) -> None:
     """Write the records of a decision, each when the previous one is visible; return when all are. Raises Denied."""
     outgoing = LogProducer(clients)
     try:
@@ -113,7 +113,7 @@ class Activator:
     def begin(self) -> None:
         """Steps 2 and 3 of beginning. Raises Denied if this user may not write."""
         what = "the beginning of activations"
-        self._write(None, what, Sent(self._manifests, FORMAT, b"1", [], what))
+        self._write(None, what, OutgoingRecord(self._manifests, FORMAT, b"1", [], what))
 
     def candidates(self) -> list[TypeVersion]:
         """Step 1 of activating: the pending versions that this process can activate."""
@@ -122,13 +122,13 @@ class Activator:
         for version in self._registry.pending():
             if self._judged.get(version.offset, 0) >= known:
                 continue
-            if self.hindrance(version) is None:
+            if self.activation_blocker(version) is None:
                 found.append(version)
             else:
                 self._judged[version.offset] = known
         return found
 
-    def hindrance(self, version: TypeVersion) -> SchemaError | None:
+    def activation_blocker(self, version: TypeVersion) -> SchemaError | None:
         """Why this process cannot activate a pending version; None if it can."""
         problem = problem_of(version)
         if problem is not None:
@@ -146,13 +146,13 @@ class Activator:
         name = version.definition.name
         self._write(version.offset, f"the activation of the version of {name} at {version.offset}")
 
-    def _write(self, offset: int | None, what: str, *before: Sent) -> None:
+    def _write(self, offset: int | None, what: str, *before: OutgoingRecord) -> None:
         token, now_ms = secrets.token_bytes(TOKEN_BYTES), time.time_ns() // 1_000_000
         value = activation_value(Activation(offset, now_ms))
         write_in_order(
             self._clients,
             self._offsets,
             *before,
-            Sent(self._manifests, activation_key(token), value, [], what),
-            Sent(self._schemas, None, None, [(HEADER, token)], what),
+            OutgoingRecord(self._manifests, activation_key(token), value, [], what),
+            OutgoingRecord(self._schemas, None, None, [(HEADER, token)], what),
         )

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from refold.avro.errors import InputError
-from refold.streams.log.kafka.access import Grant, lacking
+from refold.streams.log.kafka.access import Grant, denial_message
 from refold.streams.log.kafka.faults import settings_error
 from refold.streams.log.kafka.settings import Settings
 
 
-def within(timeout_s: float, call: Callable[[], None]) -> None:
+def call_within(timeout_s: float, call: Callable[[], None]) -> None:
     """Make a call in a separate thread. Raises the call's error, or TimeoutError if it takes longer.
 
     Such a call cannot be ended: it keeps its thread and its client until it returns or the process ends.
@@ -88,9 +88,9 @@ class Clients:
         """The principal of these clients, as far as the settings tell."""
         return self._config.principal
 
-    def lacks(self, grant: Grant) -> str:
+    def denial_message(self, grant: Grant) -> str:
         """The message for an operation that the brokers deny."""
-        return lacking(grant, self.principal, self.servers)
+        return denial_message(grant, self.principal, self.servers)
 
     def admin(self) -> AdminClient:
         """A client for topics and offsets."""
@@ -141,9 +141,9 @@ class Clients:
             return Consumer({**self._common(), **settings, **more}, logger=_log)
 
     def _common(self) -> dict[str, Any]:
-        return {**_COMMON, **self._config, "client.id": "refold", "error_cb": self._hear}
+        return {**_COMMON, **self._config, "client.id": "refold", "error_cb": self._on_error}
 
-    def _hear(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         self.said = error.str() or error.name()
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
             self.refused = error

@@ -42,7 +42,7 @@ from refold.streams.checksum import sealed, unsealed
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 
 PUT, AGAIN, REMOVING, EXPIRED = b"put/", b"again/", b"removing/", b"expired/"
 TOKEN_BYTES = 8
@@ -101,7 +101,7 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
     return (kind, rest) if len(rest) == _LENGTHS.get(kind, -1) else (b"", b"")
 
 
-def is_content_record(raw: Raw, place: TopicPlace, partitions: int) -> bool:
+def is_content_record(raw: RawRecord, place: TopicPlace, partitions: int) -> bool:
     """Whether a record of one of the first P partitions is one of refold's."""
     kind, rest = split_key(raw.key or b"")
     if not kind or partition_of_content(rest, partitions) != place.partition:
@@ -155,7 +155,7 @@ class ContentIndex:
         self._forget()
         self.read_at = -FORGOTTEN_S
 
-    def read_on(self) -> None:
+    def read_new(self) -> None:
         """Read everything that was written by now."""
         now_s = self._clock_s()
         if now_s - self.read_at > FORGOTTEN_S:
@@ -165,7 +165,7 @@ class ContentIndex:
             if is_content_record(raw, self.place, self._partitions):
                 self._take(raw)
             else:
-                self._foreign.saw(self.place, raw.offset)
+                self._foreign.count_skipped(self.place, raw.offset)
         self.next, self.read_at = max(end, self.next), now_s
 
     def chunks_end(self, offset: int | None) -> int:
@@ -222,7 +222,7 @@ class ContentIndex:
         self._removing: dict[bytes, dict[bytes, bytes]] = {}
         self._expired: set[bytes] = set()
 
-    def _take(self, raw: Raw) -> None:
+    def _take(self, raw: RawRecord) -> None:
         self.time_ms = max(self.time_ms, raw.timestamp)
         kind, rest = split_key(raw.key or b"")
         digest, token = rest[:ID_BYTES], rest[ID_BYTES:VERSION_BYTES]

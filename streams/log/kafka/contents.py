@@ -45,7 +45,7 @@ from threading import RLock
 from refold.avro.blob import is_expired
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.avro.observation import ID_BYTES
-from refold.streams.blobs.store import ContentStore, Removed, StoredContent, in_lots, whole
+from refold.streams.blobs.store import ContentStore, RemovalResult, StoredContent, in_batches, whole
 from refold.streams.blobs.url import NO_STORE, open_store
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.deadline import Deadline
@@ -70,8 +70,8 @@ from refold.streams.log.kafka.content_index import (
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin
 from refold.streams.log.kafka.url import Address
 
@@ -117,7 +117,7 @@ class TopicContents(ContentStore):
     def put(self, digest: bytes, content: bytes) -> None:
         with self._lock:
             index = self._index(digest)
-            index.read_on()
+            index.read_new()
             if is_expired(digest, content):
                 if not index.puts(digest) and not index.has_expired(digest):
                     self._write(index.place, EXPIRED + digest, SAID, digest)
@@ -135,7 +135,7 @@ class TopicContents(ContentStore):
                 except CorruptionError as error:
                     failed = error
             with self._lock:
-                index.read_on()
+                index.read_new()
             if index.puts(digest) == puts:
                 raise failed
         return None
@@ -150,28 +150,28 @@ class TopicContents(ContentStore):
     def stored(self) -> Iterator[StoredContent]:
         for index in self._indexes:
             with self._lock:
-                index.read_on()
+                index.read_new()
                 digests = index.digests()
             for digest in digests:
                 if puts := index.puts(digest):
                     yield StoredContent(digest, puts[-1].chunks.size, max(each.put_ms for each in puts))
 
     def expired(self) -> Iterator[bytes]:
-        self.read_on()
+        self.read_new()
         for index in self._indexes:
             yield from index.expired()
 
-    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> Removed:
+    def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         contents = size = left = 0
         with self._lock:
-            for lot in in_lots(digests, _REMOVED_AT_ONCE):
+            for lot in in_batches(digests, _REMOVED_AT_ONCE):
                 by_index: dict[int, list[bytes]] = {}
                 for digest in lot:
                     by_index.setdefault(partition_of_content(digest, self._partitions), []).append(digest)
                 for number, some in by_index.items():
                     removed = self._remove(self._indexes[number], some, before_ms, is_expiry=is_expiry)
                     contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-        return Removed(contents, size, left)
+        return RemovalResult(contents, size, left)
 
     def remaining(self) -> int:
         with self._lock:
@@ -190,7 +190,7 @@ class TopicContents(ContentStore):
         needed.
         """
         found = 0
-        self.read_on()
+        self.read_new()
         damaged = () if self._unreadable is None else self._unreadable.passed_over()
         for each in damaged:
             if each.topic == self._indexes[0].place.topic:
@@ -206,11 +206,11 @@ class TopicContents(ContentStore):
                     self._write_all(index.chunks, dict.fromkeys(unnamed))
         return found
 
-    def read_on(self) -> None:
+    def read_new(self) -> None:
         """Read everything that was written by now, and count foreign records."""
         with self._lock:
             for index in self._indexes:
-                index.read_on()
+                index.read_new()
 
     def close(self) -> None:
         """Close the connections."""
@@ -225,17 +225,17 @@ class TopicContents(ContentStore):
         index = self._index(digest)
         with self._lock:
             if self._clock_s() - index.read_at > SEEN_S or not index.puts(digest):
-                index.read_on()
+                index.read_new()
         return index
 
     def _read_past(self, index: ContentIndex, offset: int) -> None:
         deadline = Deadline(self._timeout_s)
-        index.read_on()
+        index.read_new()
         while index.next <= offset:
             if deadline.is_past:
                 raise StorageError(f"{index.place.topic}: offset {offset} was written and is not visible; repeat")
             time.sleep(SHOWS_POLL_S)
-            index.read_on()
+            index.read_new()
 
     # Putting
 
@@ -285,13 +285,15 @@ class TopicContents(ContentStore):
 
     # Removing
 
-    def _remove(self, index: ContentIndex, digests: Sequence[bytes], before_ms: int, *, is_expiry: bool) -> Removed:
-        index.read_on()  # step 1
+    def _remove(
+        self, index: ContentIndex, digests: Sequence[bytes], before_ms: int, *, is_expiry: bool
+    ) -> RemovalResult:
+        index.read_new()  # step 1
         looked_to = index.next
         there = {digest: puts for digest in digests if (puts := index.puts(digest))}
         going = {digest: puts for digest, puts in there.items() if all(each.put_ms < before_ms for each in puts)}
         if not going:
-            return Removed(0, 0, len(there))
+            return RemovalResult(0, 0, len(there))
         token, here_ms = secrets.token_bytes(TOKEN_BYTES), time.time_ns() // 1_000_000
         said = {digest: {REMOVING + digest + each.token + token: each.value for each in puts}
                 for digest, puts in going.items()}  # fmt: skip
@@ -310,9 +312,9 @@ class TopicContents(ContentStore):
         self._write_all(index.place, {PUT + version: None for version, _ in versions})  # step 4
         self._write_all(index.place, {AGAIN + version: None for version, _ in versions})
         self._remove_chunks(index, versions)
-        index.read_on()
+        index.read_new()
         size = sum(puts[-1].chunks.size for puts in done.values())
-        return Removed(len(done), size, len(there) - len(done))
+        return RemovalResult(len(done), size, len(there) - len(done))
 
     def _remove_chunks(self, index: ContentIndex, versions: Iterable[tuple[bytes, Chunks]]) -> None:
         self._write_all(index.chunks, {
@@ -321,7 +323,7 @@ class TopicContents(ContentStore):
 
     def _removed(self, index: ContentIndex) -> tuple[dict[bytes, Chunks], list[bytes]]:
         """Removed puts whose chunks the brokers still return, and the keys of the removal records of all others."""
-        index.read_on()
+        index.read_new()
         removed = [*index.removed()]
         found = self._chunks(index, sorted(at for _, _, chunks in removed for at in chunks.offsets))
         stored = {raw.key[:VERSION_BYTES] for raw in found if raw.key and raw.value is not None}
@@ -333,7 +335,7 @@ class TopicContents(ContentStore):
     def _unnamed(self, index: ContentIndex, before_ms: int) -> Iterator[bytes]:
         """The keys of chunks that were written before a time and that no put refers to."""
         end = index.chunks_end(None)
-        index.read_on()
+        index.read_new()
         seen: dict[bytes, None] = {}
         for raw in self._reading.records(index.chunks, 0, end):
             key = raw.key or b""
@@ -364,7 +366,7 @@ class TopicContents(ContentStore):
         where = f"{place.topic}/{place.partition}, offset {chunks.offsets[0]}: {digest.hex()}"
         return whole(digest, b"".join(pieces), where)
 
-    def _chunks(self, index: ContentIndex, offsets: Sequence[int]) -> Iterator[Raw]:
+    def _chunks(self, index: ContentIndex, offsets: Sequence[int]) -> Iterator[RawRecord]:
         """The records at some ascending offsets that the brokers still return."""
         end = index.chunks_end(offsets[-1]) if offsets else 0
         for run in _runs([each for each in offsets if each < end]):
@@ -391,8 +393,8 @@ def _digest_in(key: bytes) -> bytes:
     return (split_key(key)[1] or key)[:ID_BYTES]
 
 
-def _sent(place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> Sent:
-    return Sent(place, key, value, [], f"the content {digest.hex()}")
+def _sent(place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> OutgoingRecord:
+    return OutgoingRecord(place, key, value, [], f"the content {digest.hex()}")
 
 
 class LogStores:

@@ -22,12 +22,12 @@ from typing import Literal, NamedTuple
 
 from refold.avro.errors import UndecodableError, UnknownWireId
 from refold.avro.registry import Registry
-from refold.streams.deadletters import RETRY_OF, Letter, Verdict, position_in, retry_header
+from refold.streams.deadletters import RETRY_OF, DeadLetterView, Verdict, position_in, retry_header
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import Sent
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.producer import OutgoingRecord
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Position
 from refold.streams.partition import partition_of
@@ -44,7 +44,7 @@ FATES = {
 Fate = Literal["folded", "refused", "waiting"]
 
 
-class Ready(NamedTuple):
+class RetryReady(NamedTuple):
     """A record that would be an observation now: its partition and key."""
 
     verdict: Verdict
@@ -64,12 +64,12 @@ class Refused(NamedTuple):
     detail: str
 
 
-def judge(registry: Registry, partitions: int, verdict: Verdict) -> Ready | Refused:
+def judge(registry: Registry, partitions: int, verdict: Verdict) -> RetryReady | Refused:
     """Step 1, for one record."""
     try:
         entity = registry.decode(verdict.value or b"").entity
         partition = partition_of(entity, partitions)
-        raw = Raw(verdict.offset, verdict.timestamp, entity.encode(), verdict.value, verdict.headers)
+        raw = RawRecord(verdict.offset, verdict.timestamp, entity.encode(), verdict.value, verdict.headers)
         observed(registry, partition, partitions, raw)
     except UnknownWireId as error:
         return Refused("no_such_id", f"the log has no schema with id {error.wire_id}")
@@ -77,10 +77,10 @@ def judge(registry: Registry, partitions: int, verdict: Verdict) -> Ready | Refu
         return Refused("undecodable", str(error))
     except NoObservation as error:
         return Refused(error.reason, str(error))
-    return Ready(verdict, partition, entity)
+    return RetryReady(verdict, partition, entity)
 
 
-def retried(log: KafkaLog, ready: Iterable[Ready]) -> dict[Position, Position]:
+def retried(log: KafkaLog, ready: Iterable[RetryReady]) -> dict[Position, Position]:
     """Step 2: the position of the last retry of each record that was retried before. Reads everything recorded
     since.
     """
@@ -95,7 +95,7 @@ def retried(log: KafkaLog, ready: Iterable[Ready]) -> dict[Position, Position]:
     return {of: at for of, at in _retries(log, starts).items() if of in wanted}
 
 
-def retry(log: KafkaLog, ready: Sequence[Ready]) -> dict[Position, Position]:
+def retry(log: KafkaLog, ready: Sequence[RetryReady]) -> dict[Position, Position]:
     """Steps 3 and 4: append the records, durable on return. Returns the position of each retry.
 
     A retry that is hidden by another open transaction is missing in the result.
@@ -120,12 +120,12 @@ def _fate(log: KafkaLog, at: Position) -> Fate:
     return "folded" if at.offset < log.decided(at.partition) else "waiting"
 
 
-def _again(log: KafkaLog, ready: Ready) -> Sent:
+def _again(log: KafkaLog, ready: RetryReady) -> OutgoingRecord:
     verdict = ready.verdict
     headers = [(name, value) for name, value in verdict.headers if name != RETRY_OF]
     headers.append(retry_header(ready.of))
     place = TopicPlace(log.topics.observations, ready.partition)
-    return Sent(place, ready.entity.encode(), verdict.value, headers, f"the retry of {ready.of}")
+    return OutgoingRecord(place, ready.entity.encode(), verdict.value, headers, f"the retry of {ready.of}")
 
 
 def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Position]:
@@ -143,7 +143,7 @@ def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Positio
 class RetryReport(NamedTuple):
     """The report on one dead letter. outcome: ready, refused, retried (before) or appended. at: its retry."""
 
-    letter: Letter
+    letter: DeadLetterView
     outcome: str
     text: str
     at: Position | None = None
@@ -151,8 +151,8 @@ class RetryReport(NamedTuple):
 
 
 def retry_plan(
-    port: KafkaLog, found: Sequence[Letter], *, again: bool
-) -> tuple[list[RetryReport], dict[Position, Ready]]:  # fmt: skip
+    port: KafkaLog, found: Sequence[DeadLetterView], *, again: bool
+) -> tuple[list[RetryReport], dict[Position, RetryReady]]:  # fmt: skip
     """Steps 1 and 2, for some dead letters.
 
     Args:
@@ -182,7 +182,7 @@ def retry_plan(
 
 
 def carry_out(
-    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, Ready], wait_s: float
+    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
     """Steps 3 to 5: append the records of a plan, and wait up to `wait_s` for the decision on each."""
     stands = retry(port, list(ready.values()))

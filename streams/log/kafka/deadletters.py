@@ -26,17 +26,17 @@ from refold.streams.deadletters import Verdict, read_verdict
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffset, CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
-from refold.streams.log.kafka.fold_position import emitted_of
+from refold.streams.log.kafka.fold_position import emitted_point_of
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import DeadLetter
 
 _KEY = struct.Struct(">Q")
 
 
-def verdict_on(partition: int, raw: Raw, reason: str, detail: str) -> Verdict:
+def verdict_on(partition: int, raw: RawRecord, reason: str, detail: str) -> Verdict:
     """Return a verdict on a record."""
     return Verdict(partition, raw.offset, reason, detail, raw.key, raw.value, raw.headers, raw.timestamp)
 
@@ -46,21 +46,21 @@ def verdict_key(verdict: Verdict) -> bytes:
     return _KEY.pack(verdict.offset)
 
 
-def record_of(raw: Raw) -> int | None:
+def record_of(raw: RawRecord) -> int | None:
     """Return the offset of the record that a verdict is on; None if `raw` is not a verdict."""
-    key, point = raw.key or b"", emitted_of(raw)
+    key, point = raw.key or b"", emitted_point_of(raw)
     if len(key) != _KEY.size or point is None:
         return None
     offset: int = _KEY.unpack(key)[0]
     return offset if offset < point.offset else None
 
 
-def is_verdict(raw: Raw) -> bool:
+def is_verdict(raw: RawRecord) -> bool:
     """Whether a record of `.deadletters` is a verdict: a key and headers as workers write them."""
     return record_of(raw) is not None
 
 
-class Decided:
+class DecidedOffsets:
     """The offsets with verdicts, and the decided offset of each partition, as of the last `refresh`."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Decided:
                 try:
                     read_verdict(place.partition, raw.value or b"")
                 except CorruptionError:
-                    self._foreign.saw(place, raw.offset)
+                    self._foreign.count_skipped(place, raw.offset)
                 else:
                     yield DeadLetter(place.partition, raw.offset, raw.value or b"")
 
@@ -133,9 +133,9 @@ class Decided:
     def _read_on(self, place: TopicPlace, end: int) -> None:
         partition = place.partition
         for raw in self._reading.records(place, self._next[partition], end):
-            offset, point = record_of(raw), emitted_of(raw)
+            offset, point = record_of(raw), emitted_point_of(raw)
             if offset is None or point is None:
-                self._foreign.saw(place, raw.offset)
+                self._foreign.count_skipped(place, raw.offset)
                 continue
             self._skipped[partition].add(offset)
             self._through[partition] = max(self._through[partition], point.offset)

@@ -13,7 +13,7 @@ from refold.avro.registry import Registry
 from refold.streams.log.kafka.damaged import was_ruled_on
 from refold.streams.log.kafka.lookups import IndexedHistory, TableClient
 from refold.streams.log.kafka.records import Records
-from refold.streams.log.port import Checkpoint, IndexedObservation, Record, arrival_of, firsts, lacking
+from refold.streams.log.port import Checkpoint, IndexedObservation, Record, arrival_of, firsts, missing_observation
 
 
 class EntityReader:
@@ -85,7 +85,7 @@ class EntityReader:
                 records.setdefault(record.id, record)
         for q in wanted:
             if q[-ID_BYTES:] not in records:
-                raise lacking(entity, q)
+                raise missing_observation(entity, q)
             yield records[q[-ID_BYTES:]]
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:

@@ -39,19 +39,19 @@ from typing import NamedTuple
 from refold.avro.errors import StorageError
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import Headers, LogReaders, Raw
+from refold.streams.log.kafka.range_reader import Headers, LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 
 THROUGH = "refold-through"
 _U64 = struct.Struct(">Q")
 
 
-def through_header(offset: int) -> tuple[str, bytes]:
+def folded_offset_header(offset: int) -> tuple[str, bytes]:
     """Return the header."""
     return THROUGH, _U64.pack(offset)
 
 
-def through_of(raw: Raw) -> int | None:
+def folded_offset_of(raw: RawRecord) -> int | None:
     """Return the offset in a record's header; None if no worker wrote the record."""
     given = raw.header(THROUGH) or b""
     if len(given) != _U64.size:
@@ -65,7 +65,7 @@ _TAKEN = struct.Struct(">QI")
 _METADATA = re.compile(r"refold 1 (\d{1,18}) (\d{1,9})\Z")
 
 
-class Reached(NamedTuple):
+class PartitionPoint(NamedTuple):
     """A point of a partition's sequence; points are ordered as they follow one another."""
 
     offset: int
@@ -80,9 +80,9 @@ class Reached(NamedTuple):
     @property
     def headers(self) -> Headers:
         """The headers of every change and dead letter of the step."""
-        return [through_header(self.offset), (TAKEN, _TAKEN.pack(self.schemas, self.place))]
+        return [folded_offset_header(self.offset), (TAKEN, _TAKEN.pack(self.schemas, self.place))]
 
-    def is_before(self, other: Reached) -> bool:
+    def is_before(self, other: PartitionPoint) -> bool:
         """Whether this point is before the other: no definition is applied here that is not applied there."""
         if self.offset == other.offset:
             return self <= other
@@ -91,26 +91,26 @@ class Reached(NamedTuple):
         )
 
 
-BEGIN = Reached(0, 0)
+BEGIN = PartitionPoint(0, 0)
 
 
-def committed_of(offset: int, metadata: str | None) -> Reached | None:
+def committed_point_of(offset: int, metadata: str | None) -> PartitionPoint | None:
     """The point of a committed offset; None if there is none, or another program committed it."""
     found = _METADATA.match(metadata or "")
-    return None if found is None or offset < 0 else Reached(offset, int(found[1]), int(found[2]))
+    return None if found is None or offset < 0 else PartitionPoint(offset, int(found[1]), int(found[2]))
 
 
-def emitted_of(raw: Raw) -> Reached | None:
+def emitted_point_of(raw: RawRecord) -> PartitionPoint | None:
     """The point in the headers of a change or dead letter; None if no worker wrote the record."""
-    taken, through = raw.header(TAKEN) or b"", through_of(raw)
+    taken, through = raw.header(TAKEN) or b"", folded_offset_of(raw)
     if through is None or len(taken) != _TAKEN.size:
         return None
-    return Reached(through, *_TAKEN.unpack(taken))
+    return PartitionPoint(through, *_TAKEN.unpack(taken))
 
 
-def is_emitted(raw: Raw) -> bool:
+def is_emitted(raw: RawRecord) -> bool:
     """Whether a worker wrote a record of `.changes` or `.deadletters`: it has both headers, with the right lengths."""
-    return emitted_of(raw) is not None
+    return emitted_point_of(raw) is not None
 
 
 POLL_S = 0.02
@@ -119,19 +119,19 @@ BUSY_POLL_S = 0.1
 
 def emitted(
     topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: LogReaders, timeout_s: float
-) -> dict[int, Reached]:
+) -> dict[int, PartitionPoint]:
     """The emitted point of each partition. committed: the result of step 1, just read."""
-    found = [committed_of(*each) or BEGIN for each in committed]
+    found = [committed_point_of(*each) or BEGIN for each in committed]
     places = [TopicPlace(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
     for place, end in _decided(places, offsets, timeout_s).items():
         last = reading.last(place, end, is_emitted)
-        point = None if last is None else emitted_of(last)
+        point = None if last is None else emitted_point_of(last)
         if point is not None:
             found[place.partition] = max(found[place.partition], point)
     return dict(enumerate(found))
 
 
-def settled(ask: Callable[[], dict[int, Reached]], topic: str, timeout_s: float) -> dict[int, Reached]:
+def settled(ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s: float) -> dict[int, PartitionPoint]:
     """Return the emitted points at a moment when no worker is applying a definition."""
     deadline = Deadline(timeout_s)
     found = ask()

@@ -13,7 +13,7 @@ from threading import Lock
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.port import Foreign, Position
 
 COUNTED_MAX = 100_000
@@ -27,7 +27,7 @@ class ForeignRecords:
         self._met: dict[str, set[Position]] = {}
         self._first: dict[str, Position] = {}
 
-    def saw(self, place: TopicPlace, offset: int) -> None:
+    def count_skipped(self, place: TopicPlace, offset: int) -> None:
         """Report a skipped record."""
         with self._lock:
             met, at = self._met.setdefault(place.topic, set()), Position(place.partition, offset)
@@ -36,7 +36,7 @@ class ForeignRecords:
                 self._first[place.topic] = min(at, self._first.get(place.topic, at))
 
     def found(
-        self, rules: Mapping[str, Callable[[Raw], bool]], partitions: int, offsets: Offsets, reading: LogReaders,
+        self, rules: Mapping[str, Callable[[RawRecord], bool]], partitions: int, offsets: Offsets, reading: LogReaders,
         last: int | None,
     ) -> list[Foreign]:  # fmt: skip
         """Apply the rules to each partition's last offsets, and return the counts by topic.
@@ -50,6 +50,6 @@ class ForeignRecords:
                 with suppress(CorruptionError):
                     for raw in reading.records(place, 0 if last is None else max(0, end - last), end):
                         if not rules[place.topic](raw):
-                            self.saw(place, raw.offset)
+                            self.count_skipped(place, raw.offset)
         with self._lock:
             return [Foreign(topic, len(met), self._first[topic]) for topic, met in sorted(self._met.items())]

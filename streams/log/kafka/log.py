@@ -27,23 +27,23 @@ from refold.streams.log.kafka.activations import Activator
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.contents import LogStores, TopicContents
 from refold.streams.log.kafka.damaged import UnreadableBatches, set_aside_in
-from refold.streams.log.kafka.deadletters import Decided
+from refold.streams.log.kafka.deadletters import DecidedOffsets
 from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
-from refold.streams.log.kafka.fold_position import Reached, emitted, emitted_of, is_emitted, settled
+from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, settled
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.lookups import Folding, Places, TableClient
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import Records, sent_observation
 from refold.streams.log.kafka.rulings_ahead import rulings_ahead
 from refold.streams.log.kafka.schemas import SchemaFollower
 from refold.streams.log.kafka.settings import Settings
-from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_alone
+from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, is_snapshot, pin_without_worker
 from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.log.kafka.view import View, seen
@@ -101,7 +101,7 @@ class KafkaLog(LogPort):
         self._tables = tables
         self._folding = folding
         self._is_closed = self._is_still = False
-        self._folded: dict[int, Reached] | None = None
+        self._folded: dict[int, PartitionPoint] | None = None
         admin = self.clients.admin()
         found = TopicAdmin(admin, timeout_s, self.clients).open(address, make=not read_only)
         self.topics, self.log_id, self.partitions = found.topics, found.log_id, found.partitions
@@ -130,11 +130,11 @@ class KafkaLog(LogPort):
             Activator(self.clients, self.topics, self.registry, self.offsets),
             give_ids,
         )
-        self._decided = Decided(
+        self._decided = DecidedOffsets(
             self.topics, self.partitions, self.clients, self.offsets, self.reading, timeout_s, self._foreign
         )
         self._records = Records(
-            self.topics.observations, self._times, self.registry, self._decided, self.reading, self.schemas.read_on
+            self.topics.observations, self._times, self.registry, self._decided, self.reading, self.schemas.read_new
         )
         self._entities = EntityReader(tables, self._records, self.registry, self.partition_of)
         self._markers = Markers(self.topics.manifests, self.manifests, self.offsets, self.reading)
@@ -179,7 +179,7 @@ class KafkaLog(LogPort):
         place = TopicPlace(self.topics.observations, self.partition_of(observation.entity))
         self.put(sent_observation(place, observation.entity, observation_id, data))
 
-    def put(self, sent: Sent) -> None:
+    def put(self, sent: OutgoingRecord) -> None:
         """Write a record unchanged; durable after `flush`."""
         self._require_writable()
         self._is_behind = True
@@ -219,7 +219,7 @@ class KafkaLog(LogPort):
         try:
             self._asked("epochs are pinned").pin(epochs, pinned_at)
         except NotAnswerable:
-            pin_alone(
+            pin_without_worker(
                 self.clients, self.topics, self.manifests, self.offsets, self.reading, self._timeout_s, epochs,
                 pinned_at,
             )  # fmt: skip
@@ -310,7 +310,7 @@ class KafkaLog(LogPort):
             self._is_behind = False  # later appends may not be visible
             try:
                 found = seen(self.topics, self.partitions, self.offsets)
-                self.schemas.read_on()
+                self.schemas.read_new()
                 self._decided.refresh()
                 self.snapshots.refresh()
                 self._ends = found
@@ -319,34 +319,34 @@ class KafkaLog(LogPort):
                 raise
 
     @contextlib.contextmanager
-    def still(self, *, is_verified: bool = False) -> Iterator[LogPort]:
+    def frozen(self, *, is_verified: bool = False) -> Iterator[LogPort]:
         self.flush()
         reader = KafkaLog(
             self._address, config=self.config, read_only=True, timeout_s=self._timeout_s, folding=self._folding
         )
         try:
             if is_verified:
-                reader._stand_folded()
+                reader._freeze_folded()
             reader.schemas.stop()
             reader._is_still = True
             yield reader
         finally:
             reader.close()
 
-    def _stand_folded(self) -> None:
+    def _freeze_folded(self) -> None:
         """Keep the present manifests and markers, and of the other topics everything that they may refer to: changes up
         to the emitted offset at this call.
         """
         folded = settled(self._emitted, self.topics.observations, self._timeout_s)
         for partition in folded:  # if the committed offset was lost, the last sealed epoch still shows it
-            sealed = (Reached(each.offset, each.schemas) for each in self.snapshots.readable(partition))
+            sealed = (PartitionPoint(each.offset, each.schemas) for each in self.snapshots.readable(partition))
             folded[partition] = max([folded[partition], *sealed])
         self._decided.refresh()
         self._ends = seen(self.topics, self.partitions, self.offsets)
-        self.schemas.read_on()
+        self.schemas.read_new()
         self._folded = folded
 
-    def _emitted(self) -> dict[int, Reached]:
+    def _emitted(self) -> dict[int, PartitionPoint]:
         committed = self._decided.ask_committed()
         return emitted(self.topics, committed, self.offsets, self.reading, self._timeout_s)
 
@@ -379,9 +379,9 @@ class KafkaLog(LogPort):
         place = TopicPlace(self.topics.changes, partition)
         aside = self.registry.rulings.of(CHANGES, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
-            point = emitted_of(raw)
+            point = emitted_point_of(raw)
             if point is None:
-                self._foreign.saw(place, raw.offset)
+                self._foreign.count_skipped(place, raw.offset)
                 continue
             if raw.offset in aside:
                 continue
@@ -396,7 +396,7 @@ class KafkaLog(LogPort):
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
         rules = {self.topics.changes: is_emitted, self.topics.snapshots: is_snapshot}
         if last is None and isinstance(self._store, TopicContents):
-            self._store.read_on()
+            self._store.read_new()
         return self._foreign.found(rules, self.partitions, self.offsets, self.reading, last)
 
     def set_aside(self) -> Sequence[SetAside]:

@@ -276,7 +276,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[object], bool], ...]] = {
 }
 
 
-def asked(content: bytes) -> tuple[str, list[Any]]:
+def parse_lookup(content: bytes) -> tuple[str, list[Any]]:
     """Return the name and the arguments of a look-up request.
 
     Raises:
@@ -295,7 +295,7 @@ def asked(content: bytes) -> tuple[str, list[Any]]:
 # program that answers.
 
 
-def arrived_of(tree: object) -> IndexedHistory | None:
+def parse_arrivals(tree: object) -> IndexedHistory | None:
     """Parse the answer to `arrivals`.
 
     Raises:
@@ -316,7 +316,7 @@ def _arrival(tree: Any) -> IndexedObservation:
     _refuse("arrivals")
 
 
-def held_of(tree: Any) -> IndexedRecords | None:
+def parse_records(tree: Any) -> IndexedRecords | None:
     """Parse the answer to `records`."""
     if tree is None:
         return None
@@ -334,7 +334,7 @@ def _record(tree: Any) -> Record:
     _refuse("records")
 
 
-def places_of(tree: Any) -> Places:
+def parse_places(tree: Any) -> Places:
     """Parse the answer to `places`."""
     match tree:
         case [[*places], dict(through)]:
@@ -344,7 +344,7 @@ def places_of(tree: Any) -> Places:
     _refuse("places")
 
 
-def pairs_of(tree: Any) -> list[tuple[bytes, bytes]]:
+def parse_pairs(tree: Any) -> list[tuple[bytes, bytes]]:
     """Parse the answer to `rows`, or the answer to `checkpoint` wrapped in a list."""
     if isinstance(tree, list):
         found = [(each[0], each[1]) for each in tree if isinstance(each, list) and len(each) == 2]
@@ -353,7 +353,7 @@ def pairs_of(tree: Any) -> list[tuple[bytes, bytes]]:
     _refuse("rows")
 
 
-def totals_of(tree: Any) -> tuple[int, int]:
+def parse_totals(tree: Any) -> tuple[int, int]:
     """Parse the answer to `totals`."""
     match tree:
         case [entities, observations] if _is_whole(entities) and _is_whole(observations):

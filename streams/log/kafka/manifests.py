@@ -36,7 +36,7 @@ from refold.streams.log.kafka.quarantine_records import FORMAT as ASIDE
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.stored_markers import MARKER, marked_of
 from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
-from refold.streams.snapshots.store import PIN, PINNED_UNREADABLY, TOMB, Pin, pin_of, pin_value, tomb_of
+from refold.streams.snapshots.store import PIN, PINNED_UNREADABLY, TOMB, Pin, pin_of, pin_value, tombstone_of
 
 FORGOTTEN_S = 6 * 3_600.0
 LATER = b"format/"
@@ -91,7 +91,7 @@ class ManifestMap:
         for record in self._reading.records(place, start, end):
             key, value = record.key or b"", record.value
             if not is_entry(place.partition, key, value):
-                self._foreign.saw(place, record.offset)
+                self._foreign.count_skipped(place, record.offset)
                 value = _instead(place.partition, key)
             if value is None:
                 values.pop(key, None)
@@ -139,7 +139,7 @@ def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
         return False
     if key.startswith(PREFIX):
         return True
-    return _is_read(lambda: (pin_of if key.startswith(PIN) else tomb_of)(epoch, value or b""), value)
+    return _is_read(lambda: (pin_of if key.startswith(PIN) else tombstone_of)(epoch, value or b""), value)
 
 
 def _is_read(read: Callable[[], object], value: bytes | None) -> bool:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap, is_entry
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
-from refold.streams.log.kafka.range_reader import Headers, LogReaders, Raw
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
+from refold.streams.log.kafka.range_reader import Headers, LogReaders, RawRecord
 from refold.streams.log.port import Marked
-from refold.streams.log.stored_markers import MARKER, marker_key, marker_value, oldest_first, taken
+from refold.streams.log.stored_markers import MARKER, marker_exists, marker_key, marker_value, oldest_first
 
 REPLACE = "refold-replace"
 
@@ -44,7 +44,7 @@ class Markers:
         self._manifests.refresh([MARKERS])
         standing = self._manifests.get(MARKERS, key)
         if not replace and standing not in {None, value}:
-            raise taken(marked)
+            raise marker_exists(marked)
         offset = outgoing.write(self._sent(key, value, marked, replace=replace))
         for raw in self._between(start, offset):
             is_marker = raw.key == key and is_entry(MARKERS, key, raw.value)
@@ -53,14 +53,14 @@ class Markers:
         if not replace and standing not in {None, value}:
             outgoing.write(self._sent(key, standing, marked, replace=True))
             self._manifests.refresh([MARKERS])
-            raise taken(marked)
+            raise marker_exists(marked)
         self._manifests.refresh([MARKERS])
 
-    def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> Sent:
+    def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> OutgoingRecord:
         headers: Headers = [(REPLACE, b"")] if replace else []
-        return Sent(self._place, key, value, headers, f"the marker {marked.name!r}")
+        return OutgoingRecord(self._place, key, value, headers, f"the marker {marked.name!r}")
 
-    def _between(self, start: int, offset: int) -> list[Raw]:
+    def _between(self, start: int, offset: int) -> list[RawRecord]:
         """The records before an offset, once the record at the offset is visible."""
         self._offsets.wait_past(
             self._place, offset,

@@ -36,7 +36,7 @@ _ASKED_S = 5.0
 _PURGE_TURNS = 25
 
 
-class Sent(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """One record to be written; `what` names it in an error."""
 
     place: TopicPlace
@@ -51,10 +51,10 @@ class LogProducer:
 
     def __init__(self, clients: Clients, **settings: object) -> None:
         self._clients = clients
-        self._settings = {"throttle_cb": self._hear_of_quota, **settings}
+        self._settings = {"throttle_cb": self._on_throttle, **settings}
         self._producer: Producer | None = None
-        self._failed: list[tuple[Sent, str]] = []
-        self._late: list[tuple[Sent, str]] = []
+        self._failed: list[tuple[OutgoingRecord, str]] = []
+        self._late: list[tuple[OutgoingRecord, str]] = []
         self._deaf_until_s = 0.0
         self._sent = 0
         self._acknowledged = 0
@@ -68,7 +68,7 @@ class LogProducer:
         """Whether no record waits for an acknowledgement."""
         return self._sent == self._acknowledged and not self._failed and not self._late
 
-    def send(self, sent: Sent) -> None:
+    def send(self, sent: OutgoingRecord) -> None:
         """Write a record; durable after `flush`. Raises InputError if it is too large for any topic of a log."""
         size = len(sent.value or b"") + len(sent.key or b"")
         if size > MESSAGE_BYTES_MAX - 4096:
@@ -77,7 +77,7 @@ class LogProducer:
         if self._late:
             self._drain()
         if self._failed:
-            self._complain()
+            self._log_problem()
         self._produce(sent)
 
     def flush(self) -> None:
@@ -89,9 +89,9 @@ class LogProducer:
             self._replace()
         self._drain()
         if self._failed:
-            self._complain()
+            self._log_problem()
 
-    def write(self, sent: Sent) -> int:
+    def write(self, sent: OutgoingRecord) -> int:
         """Write one record, durable on return. Returns its offset."""
         self.flush()
         self.send(sent)
@@ -103,7 +103,7 @@ class LogProducer:
         self._close()
         self._failed, self._late = [], []
 
-    def _produce(self, sent: Sent) -> None:
+    def _produce(self, sent: OutgoingRecord) -> None:
         while True:
             if self._producer is None:
                 self._producer = self._clients.producer(**self._settings)
@@ -119,7 +119,7 @@ class LogProducer:
                 continue
             except KafkaException as failed:
                 self._failed.append((sent, self._why(failed, sent)))
-                self._complain()
+                self._log_problem()
             break
         self._sent += 1
         self._topics.add(sent.place.topic)
@@ -128,7 +128,7 @@ class LogProducer:
         except KafkaException as failed:
             self._give_up(failed)
 
-    def _delivered(self, sent: Sent, error: KafkaError | None, message: Message) -> None:
+    def _delivered(self, sent: OutgoingRecord, error: KafkaError | None, message: Message) -> None:
         self._acknowledged += 1
         if error is None:
             self._last = message.offset() or 0
@@ -137,11 +137,11 @@ class LogProducer:
         else:
             self._failed.append((sent, self._why(error, sent)))
 
-    def _hear_of_quota(self, event: ThrottleEvent) -> None:
+    def _on_throttle(self, event: ThrottleEvent) -> None:
         """Handle a throttle event: the time for which a broker throttles; 0 when it ends."""
         self._deaf_until_s = time.monotonic() + event.throttle_time
 
-    def _why(self, failed: KafkaException | KafkaError, sent: Sent) -> str:
+    def _why(self, failed: KafkaException | KafkaError, sent: OutgoingRecord) -> str:
         """Why a record was not written. A user who may write no topic at all gets an error about the cluster
         (KIP-679).
         """
@@ -149,7 +149,7 @@ class LogProducer:
         if error is None or not is_unlisted(error):
             return text_of(failed)
         self._is_denied = True
-        return f"{text_of(failed)}: {self._clients.lacks(Grant(TOPIC, sent.place.topic, WRITE))}"
+        return f"{text_of(failed)}: {self._clients.denial_message(Grant(TOPIC, sent.place.topic, WRITE))}"
 
     def _give_up(self, failed: KafkaException) -> None:
         """The client failed fatally, and so did all of its records."""
@@ -202,7 +202,7 @@ class LogProducer:
                 self._failed += again[number:]
                 raise
 
-    def _complain(self) -> NoReturn:
+    def _log_problem(self) -> NoReturn:
         (_, why), *_ = self._failed
         named = ", ".join(sent.what for sent, _ in self._failed[:_NAMED_MAX])
         more = f" and {len(self._failed) - _NAMED_MAX} more" if len(self._failed) > _NAMED_MAX else ""

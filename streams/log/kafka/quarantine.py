@@ -37,7 +37,7 @@ from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import Sent
+from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import (
     DECISION,
     FORMAT,
@@ -48,7 +48,7 @@ from refold.streams.log.kafka.quarantine_records import (
     decision_of,
     decision_value,
 )
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import HELD, NoObservation, entity_of, observed
 from refold.streams.log.port import Position
 from refold.streams.verify.changes import check_change
@@ -107,7 +107,7 @@ def set_aside(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
     return _entry(log, version, now_ms)
 
 
-def take_back(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
+def restore_definition(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) -> Entry:
     """Restore a definition that was set aside; the arguments are those of `set_aside`.
 
     Raises:
@@ -195,7 +195,7 @@ def _set_batch_aside(
     return RecordEntry(topic, place.partition, batch.first, "", apply, now_ms, batch.why, records)
 
 
-def take_record_back(
+def restore_record(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
     """Restore a record that was set aside.
@@ -239,7 +239,7 @@ def _shown(place: TopicPlace, offset: int) -> str:
     return f"{place.topic} {place.partition}={offset}"
 
 
-def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
+def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: RawRecord) -> str:
     """Return what is wrong with a record that the workers accepted as an observation."""
     if raw.offset in log.with_verdicts(place.partition):
         raise InputError(f"{_shown(place, raw.offset)}: it has a verdict, so every reader skips it already")
@@ -261,7 +261,7 @@ def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
     )
 
 
-def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: Raw) -> str:
+def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: RawRecord) -> str:
     """Return what is wrong with a change that a worker wrote."""
     if not is_emitted(raw):
         raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader skips it already")
@@ -331,12 +331,12 @@ def _decide(log: KafkaLog, decision: Decision | Ruling) -> None:
     token = secrets.token_bytes(TOKEN_BYTES)
     what = f"the decision on the {'record' if isinstance(decision, Ruling) else 'definition'} at {decision.offset}"
     manifests, schemas = TopicPlace(log.topics.manifests, MARKERS), TopicPlace(log.topics.schemas, 0)
-    first = [Sent(manifests, FORMAT, b"1", [], what)] if isinstance(decision, Ruling) else []
+    first = [OutgoingRecord(manifests, FORMAT, b"1", [], what)] if isinstance(decision, Ruling) else []
     write_in_order(
         log.clients,
         log.offsets,
         *first,
-        Sent(manifests, decision_key(token), decision_value(decision), [], what),
-        Sent(schemas, None, None, [(HEADER, token)], what),
+        OutgoingRecord(manifests, decision_key(token), decision_value(decision), [], what),
+        OutgoingRecord(schemas, None, None, [(HEADER, token)], what),
     )
     log.refresh()

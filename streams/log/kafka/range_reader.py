@@ -43,7 +43,7 @@ _FEW = {"fetch.message.max.bytes": 4096, "queued.min.messages": 1}
 Headers = list[tuple[str, "str | bytes | None"]]
 
 
-class Raw(NamedTuple):
+class RawRecord(NamedTuple):
     """A record as the broker stores it; timestamp in milliseconds."""
 
     offset: int
@@ -122,7 +122,7 @@ class LogReaders:
         self._empty: dict[TopicPlace, tuple[int, int]] = {}
         self._closed = False
 
-    def records(self, place: TopicPlace, start: int, end: int, *, few: bool = False) -> Generator[Raw]:
+    def records(self, place: TopicPlace, start: int, end: int, *, few: bool = False) -> Generator[RawRecord]:
         """Yield the records with start <= offset < end, in order.
 
         Args:
@@ -170,12 +170,12 @@ class LogReaders:
         finally:
             self._give_back(reader, few=few, is_sound=is_sound)
 
-    def first(self, place: TopicPlace, start: int, end: int) -> Raw | None:
+    def first(self, place: TopicPlace, start: int, end: int) -> RawRecord | None:
         """Return the first record of a range, or None."""
         with contextlib.closing(self.records(place, start, end, few=True)) as found:
             return next(found, None)
 
-    def last(self, place: TopicPlace, end: int, is_wanted: Callable[[Raw], bool]) -> Raw | None:
+    def last(self, place: TopicPlace, end: int, is_wanted: Callable[[RawRecord], bool]) -> RawRecord | None:
         """Return the last record below an end for which `is_wanted` is true, or None.
 
         Searches backwards from the end, in ranges of doubling length.
@@ -193,7 +193,9 @@ class LogReaders:
             stop, length = start, length * 2
         return None
 
-    def _last_in(self, place: TopicPlace, start: int, end: int, is_wanted: Callable[[Raw], bool]) -> Raw | None:
+    def _last_in(
+        self, place: TopicPlace, start: int, end: int, is_wanted: Callable[[RawRecord], bool]
+    ) -> RawRecord | None:
         """Return the last wanted record of a range; skips batches before it that cannot be decompressed."""
         last, met = None, None
         while start < end:
@@ -321,7 +323,7 @@ class LogReaders:
                     raise_lasting(error, f"{place.topic}/{place.partition}", start, self._needs(place))
 
     def _needs(self, place: TopicPlace) -> str:
-        return self._clients.lacks(Grant(TOPIC, place.topic, READ))
+        return self._clients.denial_message(Grant(TOPIC, place.topic, READ))
 
     def _take(self, few: bool) -> _Reader:
         with self._lock:
@@ -342,8 +344,8 @@ class LogReaders:
         reader.consumer.close()
 
 
-def raw_of(message: Message) -> Raw:
+def raw_of(message: Message) -> RawRecord:
     headers = message.headers()
     found = headers if isinstance(headers, list) else []
     parts = (message.offset() or 0, message.timestamp()[1], message.key(), message.value(), found)
-    return new_tuple(Raw, parts)
+    return new_tuple(RawRecord, parts)

@@ -15,7 +15,7 @@ broker fails to search for a time, for example in a batch that it cannot unpack,
 from __future__ import annotations
 
 from refold.streams.log.kafka.offsets import NotSearchable, Offsets, TimedOffset, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 
 # Maxima kept by where they hold, for who reads on where a read ended.
 KEPT_MAX = 10_000
@@ -78,7 +78,7 @@ class Times:
         rest = self._reading.records(self._place, higher.offset, end)
         return max(last.timestamp, max((each.timestamp for each in rest), default=0))
 
-    def _last_below(self, end: int) -> Raw | None:
+    def _last_below(self, end: int) -> RawRecord | None:
         """The last record below an offset."""
         back = 1
         while end > 0:

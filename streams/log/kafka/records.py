@@ -20,10 +20,10 @@ from refold.avro.observation import ID_BYTES, Observation
 from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.held_types import held
-from refold.streams.log.kafka.deadletters import Decided
+from refold.streams.log.kafka.deadletters import DecidedOffsets
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import Sent
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.producer import OutgoingRecord
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.port import Record, hole
 from refold.streams.partition import partition_of
@@ -41,13 +41,13 @@ class NoObservation(Exception):
         self.reason = reason
 
 
-def sent_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> Sent:
+def sent_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
     """Return an observation as it is written to Kafka."""
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
-    return Sent(place, entity.encode(), data, [(ID, observation_id)], what)
+    return OutgoingRecord(place, entity.encode(), data, [(ID, observation_id)], what)
 
 
-def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> tuple[Observation, bytes]:
+def observed(registry: Registry, partition: int, partitions: int, raw: RawRecord) -> tuple[Observation, bytes]:
     """Return the observation in a record, and its id.
 
     Raises:
@@ -74,7 +74,7 @@ def observed(registry: Registry, partition: int, partitions: int, raw: Raw) -> t
     return observation, observation_id
 
 
-def entity_of(raw: Raw) -> str:
+def entity_of(raw: RawRecord) -> str:
     """Return the entity that a record's key names; empty if it names none."""
     try:
         name = (raw.key or b"").decode()
@@ -100,7 +100,7 @@ class Records:
     """Reads the records of one log, up to given end offsets. learn: reads new records of `.schemas`."""
 
     def __init__(
-        self, topic: str, times: list[Times], registry: Registry, decided: Decided, reading: LogReaders,
+        self, topic: str, times: list[Times], registry: Registry, decided: DecidedOffsets, reading: LogReaders,
         learn: Callable[[], None],
     ) -> None:  # fmt: skip
         self._topic = topic
@@ -167,7 +167,7 @@ class Records:
                     return record
         return None
 
-    def _timed(self, partition: int, start: int, end: int) -> Iterator[tuple[Raw, int]]:
+    def _timed(self, partition: int, start: int, end: int) -> Iterator[tuple[RawRecord, int]]:
         """Yield every record without a verdict, and its recorded_at: the running maximum of all records' timestamps."""
         if start >= end:
             return
@@ -180,7 +180,7 @@ class Records:
                 yield raw, greatest
         times.keep(end, greatest)
 
-    def _record(self, partition: int, raw: Raw, recorded_at: int) -> Record:
+    def _record(self, partition: int, raw: RawRecord, recorded_at: int) -> Record:
         given = raw.header(ID)
         through = max(self._decided.through(partition), self._looked_at[partition])
         if raw.offset < through and given is not None and len(given) == ID_BYTES and raw.key and raw.value:
@@ -191,7 +191,7 @@ class Records:
         observation, observation_id = self._observed(partition, raw)
         return Record(partition, raw.offset, recorded_at, observation.entity, observation_id, raw.value or b"")
 
-    def _observed(self, partition: int, raw: Raw) -> tuple[Observation, bytes]:
+    def _observed(self, partition: int, raw: RawRecord) -> tuple[Observation, bytes]:
         try:
             try:
                 return observed(self._registry, partition, len(self._times), raw)

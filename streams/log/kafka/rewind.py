@@ -21,7 +21,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.committed import CommittedOffsets, describe_group
 from refold.streams.log.kafka.faults import error_of, storage_error
-from refold.streams.log.kafka.fold_position import through_of
+from refold.streams.log.kafka.fold_position import folded_offset_of
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 
@@ -33,7 +33,7 @@ _NOT_EMPTY = frozenset({
 })  # fmt: skip
 
 
-class Moved(NamedTuple):
+class RewoundPartition(NamedTuple):
     """One partition of a group: its next offset before the change (None: it had none) and after."""
 
     partition: int
@@ -41,7 +41,9 @@ class Moved(NamedTuple):
     after: int
 
 
-def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, apply: bool = False) -> list[Moved]:
+def rewind(
+    log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, apply: bool = False
+) -> list[RewoundPartition]:
     """Return the group's current offsets, and those of the cut.
 
     Args:
@@ -74,7 +76,10 @@ def rewind(log: KafkaLog, group: str, cut: Cut, topic: str = OBSERVATIONS, *, ap
         raise storage_error(f"{doing} {'set' if apply else 'read'}", failed, needs=_needs(log, group)) from failed
     finally:
         consumer.close()
-    return [Moved(each, before[each].offset if each in before else None, offset) for each, offset in after.items()]
+    return [
+        RewoundPartition(each, before[each].offset if each in before else None, offset)
+        for each, offset in after.items()
+    ]
 
 
 def _set(answers: list[TopicPartition] | None) -> None:
@@ -107,7 +112,7 @@ def _members(log: KafkaLog, group: str) -> list[str]:
 
 
 def _needs(log: KafkaLog, group: str) -> str:
-    return log.clients.lacks(Grant(GROUP, group, READ))
+    return log.clients.denial_message(Grant(GROUP, group, READ))
 
 
 def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
@@ -130,7 +135,7 @@ def _next_change(log: KafkaLog, place: TopicPlace, start: int, end: int) -> tupl
     """Return the offset of the first change in a range, and its `refold-through`; None if there is none."""
     with closing(log.reading.records(place, start, end, few=True)) as found:
         for raw in found:
-            through = through_of(raw)
+            through = folded_offset_of(raw)
             if through is not None:
                 return raw.offset, through
     return None

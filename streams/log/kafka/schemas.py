@@ -49,10 +49,10 @@ from refold.streams.log.kafka.activations import HEADER as ACTIVATED
 from refold.streams.log.kafka.activations import Activation, Activator
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import HEADER as QUARANTINE
 from refold.streams.log.kafka.quarantine_records import Decision
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 
 ID_SPACE, IDS = "refold-id-space", "refold-ids"
 EMBEDDED, BOUND = b"embedded", b"registry"
@@ -115,10 +115,10 @@ class SchemaFollower:
         return self._has_begun
 
     def stop(self) -> None:
-        """Make every later `read_on` do nothing."""
+        """Make every later `read_new` do nothing."""
         self._stopped = True
 
-    def read_on(self) -> None:
+    def read_new(self) -> None:
         """Register the definitions that were written since the last call.
 
         Raises:
@@ -144,7 +144,7 @@ class SchemaFollower:
             SchemaError: evolution forbids it, it is set aside, or nobody activates it.
             InputError: the log is bound to a Schema Registry, and this process has none.
         """
-        self.read_on()
+        self.read_new()
         if self._registry.find(definition) is not None:
             return
         if self._give_ids is None and self._space == BOUND:
@@ -169,7 +169,7 @@ class SchemaFollower:
         self._offsets.wait_past(
             self._place, offset, "somebody has a transaction open on this topic: end it, then repeat"
         )  # fmt: skip
-        self.read_on()
+        self.read_new()
         if self._registry.is_pending(definition):
             self._have_activated(definition)
             return
@@ -186,10 +186,10 @@ class SchemaFollower:
         Raises:
             Denied: this process may not write `.manifests`.
         """
-        self.read_on()
+        self.read_new()
         if not self._has_begun:
             self._activator.begin()
-            self.read_on()
+            self.read_new()
 
     def activate(self) -> Sequence[TypeVersion]:
         """Activate the pending versions whose code is registered in this process, and return them.
@@ -201,12 +201,12 @@ class SchemaFollower:
         for version in found:
             self._activator.activate(version)
         if found:
-            self.read_on()
+            self.read_new()
         return found
 
-    def hindrance(self, version: TypeVersion) -> SchemaError | None:
+    def activation_blocker(self, version: TypeVersion) -> SchemaError | None:
         """Return why this process cannot activate a pending version; None if only the right to write may be missing."""
-        return self._activator.hindrance(version)
+        return self._activator.activation_blocker(version)
 
     def _have_activated(self, definition: TypeDefinition) -> None:
         """Activate a pending definition, or wait until a worker has activated it.
@@ -217,13 +217,15 @@ class SchemaFollower:
         version = next(
             each for each in self._registry.pending() if each.definition.fingerprint == definition.fingerprint
         )
-        hindrance = self._activator.hindrance(version)
-        if hindrance is not None:
-            raise SchemaError(f"{definition.name}: this version is pending and cannot be activated: {hindrance}")
+        activation_blocker = self._activator.activation_blocker(version)
+        if activation_blocker is not None:
+            raise SchemaError(
+                f"{definition.name}: this version is pending and cannot be activated: {activation_blocker}"
+            )
         with contextlib.suppress(Denied):
             self._activator.activate(version)
         deadline = Deadline(ACTIVATION_WAIT_S)
-        self.read_on()
+        self.read_new()
         while self._registry.is_pending(definition):
             if deadline.is_past:
                 raise SchemaError(
@@ -232,14 +234,16 @@ class SchemaFollower:
                     "it. Start the workers with that code (--reducers, REFOLD_REDUCERS), then repeat"
                 )
             time.sleep(ACTIVATION_POLL_S)
-            self.read_on()
+            self.read_new()
 
     def _check(self, definition: TypeDefinition, ids: WireIds | None = None) -> None:
         """As Registry.check, and the error names the conflicting definition and what an administrator can do."""
         try:
             self._registry.check(definition, ids)
         except SchemaError as error:
-            hindering = next((each for each in self._registry if self._registry.hinders(each, definition, ids)), None)
+            hindering = next(
+                (each for each in self._registry if self._registry.conflicts_with(each, definition, ids)), None
+            )
             if hindering is None:
                 raise
             raise SchemaError(
@@ -251,7 +255,7 @@ class SchemaFollower:
         while len(self._registry) < offset:
             self._registry.skip(self._time)
 
-    def _take(self, raw: Raw) -> None:
+    def _take(self, raw: RawRecord) -> None:
         self._time = max(self._time, raw.timestamp)
         token = raw.header(QUARANTINE)
         if token is not None:
@@ -265,7 +269,7 @@ class SchemaFollower:
             space, definition, ids = readable_definition(raw)
         except SchemaError as error:
             _log.debug("%s %d is no definition, and is passed over: %s", self._place.topic, raw.offset, error)
-            self._foreign.saw(self._place, raw.offset)
+            self._foreign.count_skipped(self._place, raw.offset)
             self._registry.skip(self._time)
             return
         registry = self._registry
@@ -281,7 +285,7 @@ class SchemaFollower:
         else:
             registry.add(definition, self._time, ids)
 
-    def _decide(self, raw: Raw, token: bytes) -> None:
+    def _decide(self, raw: RawRecord, token: bytes) -> None:
         """Apply an administrator's decision at this record; an unknown or repeated token is a hole."""
         decision = None if token in self._tokens else self._decisions.decided(token)
         if isinstance(decision, Ruling):
@@ -291,17 +295,17 @@ class SchemaFollower:
             return
         version = self._registry.at(decision.offset) if decision and decision.offset < len(self._registry) else None
         if decision is None or version is None:
-            self._foreign.saw(self._place, raw.offset)
+            self._foreign.count_skipped(self._place, raw.offset)
             self._registry.skip(self._time)
             return
         self._tokens.add(token)
         (self._registry.restore if decision.is_lifted else self._registry.set_aside)(version, self._time)
 
-    def _activate(self, raw: Raw, token: bytes) -> None:
+    def _activate(self, raw: RawRecord, token: bytes) -> None:
         """Apply an activation at this record; an unknown or repeated token is a hole."""
         activation = None if token in self._tokens else self._decisions.activated(token)
         if activation is None:
-            self._foreign.saw(self._place, raw.offset)
+            self._foreign.count_skipped(self._place, raw.offset)
             self._registry.skip(self._time)
             return
         self._tokens.add(token)
@@ -319,7 +323,7 @@ class SchemaFollower:
         return True
 
 
-def readable_definition(raw: Raw) -> tuple[bytes, TypeDefinition, WireIds | None]:
+def readable_definition(raw: RawRecord) -> tuple[bytes, TypeDefinition, WireIds | None]:
     """Parse a record of `.schemas`: its id space, its definition and the definition's ids.
 
     The result depends on the record alone. Bounds on size and depth limit the stack, memory and time that a record can
@@ -376,10 +380,10 @@ def _refused(constant: str) -> float:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> Sent:
+def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> OutgoingRecord:
     """Return a definition as it is written to `.schemas`."""
     headers: list[tuple[str, str | bytes | None]] = [(ID_SPACE, EMBEDDED if ids is None else BOUND)]
     if ids is not None:
         headers.append((IDS, encode(ids._asdict())))
     value = document_text(definition).encode()
-    return Sent(place, None, value, headers, f"the definition of {definition.name}")
+    return OutgoingRecord(place, None, value, headers, f"the definition of {definition.name}")

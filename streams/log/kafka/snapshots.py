@@ -19,23 +19,23 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import LogReaders, Raw
+from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.transactions import KEY, TRANSACTION_TIMEOUT_MS, PartitionWriter
 from refold.streams.snapshots.manifest import PREFIX, Epoch, epoch_of
 from refold.streams.snapshots.store import (
     PIN,
     TOMB,
-    Cleared,
+    ClearedRecords,
     Pin,
     SnapshotReader,
     SnapshotStore,
-    Tomb,
+    Tombstone,
     no_such_epoch,
     pin_of,
     pin_value,
-    tomb_of,
-    tomb_value,
+    tombstone_of,
+    tombstone_value,
 )
 
 _log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class KafkaSnapshotReader(SnapshotReader):
     def pins(self) -> Sequence[Pin]:
         return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
 
-    def tombs(self) -> Iterator[Tomb]:
-        return (tomb_of(epoch, value) for epoch, value in self._named(TOMB))
+    def tombstones(self) -> Iterator[Tombstone]:
+        return (tombstone_of(epoch, value) for epoch, value in self._named(TOMB))
 
     def _named(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
         for partition in range(self._manifests.partitions):
@@ -196,16 +196,16 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         with self._written(epoch.partition) as writer:
             writer.put(PIN + epoch.key, None)
 
-    def bury(self, *tombs: Tomb) -> None:
-        (partition,) = {tomb.epoch.partition for tomb in tombs}
+    def add_tombstone(self, *tombstones: Tombstone) -> None:
+        (partition,) = {tomb.epoch.partition for tomb in tombstones}
         with self._written(partition) as writer:
-            for tomb in tombs:
-                writer.put(TOMB + tomb.epoch.key, tomb_value(tomb))
+            for tomb in tombstones:
+                writer.put(TOMB + tomb.epoch.key, tombstone_value(tomb))
                 writer.put(tomb.epoch.key, None)
 
     def clear(
         self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
-    ) -> Cleared:
+    ) -> ClearedRecords:
         loose = self.loose(partition, kept)
         if not dry_run and (loose or forgotten):
             with self._written(partition) as writer:
@@ -213,7 +213,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
                     writer.free(offset)
                 for epoch in forgotten:
                     writer.put(TOMB + epoch.key, None)
-        return Cleared(len(loose), sum(loose.values()))
+        return ClearedRecords(len(loose), sum(loose.values()))
 
     def loose(self, partition: int, kept: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Return the sizes in bytes, by offset, of the records outside the kept ranges that are not yet removed."""
@@ -261,7 +261,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
             raise writer.fenced
 
 
-def pin_alone(
+def pin_without_worker(
     clients: Clients, topics: Topics, manifests: ManifestMap, offsets: Offsets, reading: LogReaders, timeout_s: float,
     epochs: Sequence[Epoch], pinned_at: int | None,
 ) -> None:  # fmt: skip
@@ -294,7 +294,7 @@ def pin_alone(
         undecided.close()
 
 
-def is_snapshot(raw: Raw) -> bool:
+def is_snapshot(raw: RawRecord) -> bool:
     """Return whether refold wrote a record of `.snapshots`.
 
     Its key is its own offset. A tombstone's key is the offset of an earlier record.

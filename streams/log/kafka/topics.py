@@ -44,7 +44,7 @@ from refold.streams.log.kafka.access import (
     DESCRIBE_CONFIGS,
     TOPIC,
     Grant,
-    lacking,
+    denial_message,
 )
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
@@ -394,7 +394,7 @@ class TopicAdmin:
 
     def _needs(self, name: str, operation: str, address: Address) -> str:
         principal = "User:NAME" if self._clients is None else self._clients.principal
-        return lacking(Grant(TOPIC, name, operation), principal, address.servers)
+        return denial_message(Grant(TOPIC, name, operation), principal, address.servers)
 
     def _heard(self) -> str:
         self._admin.poll(0)  # delivers the client's messages about brokers

@@ -159,8 +159,8 @@ class PartitionWriter:
 
     def _needs(self, error: KafkaError) -> str:
         if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return self._clients.lacks(Grant(TRANSACTIONAL_ID, self._ids, WRITE, is_prefix=True))
-        return " and ".join(self._clients.lacks(Grant(TOPIC, place.topic, WRITE)) for place in self._places)
+            return self._clients.denial_message(Grant(TRANSACTIONAL_ID, self._ids, WRITE, is_prefix=True))
+        return " and ".join(self._clients.denial_message(Grant(TOPIC, place.topic, WRITE)) for place in self._places)
 
     def _call(self, what: Callable[..., Any], *given: float) -> Any:
         """Call the client, and retry while that may help; translate its errors."""

@@ -27,13 +27,13 @@ from refold.streams.log.kafka.lookups import (
     IndexedRecords,
     Places,
     TableClient,
-    arrived_of,
     ask,
-    held_of,
-    pairs_of,
-    places_of,
+    parse_arrivals,
+    parse_pairs,
+    parse_places,
+    parse_records,
+    parse_totals,
     read_answer,
-    totals_of,
     workers_of,
 )
 from refold.streams.log.kafka.topics import Topics
@@ -43,7 +43,7 @@ from refold.streams.snapshots.garbage import Collected, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import keys
 from refold.streams.table.checkpoints import checkpoint_of
-from refold.streams.web.client import PagesClient, asker_of
+from refold.streams.web.client import PagesClient, pages_client_of
 from refold.streams.web.page import PageResponse
 
 WORKER_ENVIRONMENT = "REFOLD_WORKER"
@@ -78,7 +78,7 @@ class Workers:
     ) -> None:
         if url is not None and not url.startswith(("http://", "https://")):
             raise InputError(f"{url}: a worker's pages are given as http://HOST:PORT or https://HOST:PORT")
-        self.asker = asker or asker_of()
+        self.asker = asker or pages_client_of()
         self.log = address.url
         self.log_id = b""
         self.given = None if url is None else url.rstrip("/")
@@ -127,14 +127,14 @@ class WorkerTables(TableClient):
         self._workers = workers
 
     def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
-        return arrived_of(self._of(partition, "arrivals", entity, start, end))
+        return parse_arrivals(self._of(partition, "arrivals", entity, start, end))
 
     def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
-        return held_of(self._of(partition, "records", entity, list(qs)))
+        return parse_records(self._of(partition, "records", entity, list(qs)))
 
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
         row = self._of(partition, "checkpoint", entity, end, definition)
-        return None if row is None else checkpoint_of(*pairs_of([row])[0])
+        return None if row is None else checkpoint_of(*parse_pairs([row])[0])
 
     def places_of(self, observation_id: bytes) -> Places:
         places: list[tuple[int, int]] = []
@@ -142,20 +142,20 @@ class WorkerTables(TableClient):
         for url in self._workers.all():
             tree = self._looked_up(url, "places", observation_id)
             if tree is not None:
-                found = places_of(tree)
+                found = parse_places(tree)
                 places += found.places
                 through.update(found.through)
         return Places(places, through)
 
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
         after = b""
-        while rows := pairs_of(self._required(partition, "rows", partition, after)):
+        while rows := parse_pairs(self._required(partition, "rows", partition, after)):
             for key, packed in rows:
                 yield keys.entity_of(key), packed
             after = rows[-1][0]
 
     def totals(self, partition: int) -> tuple[int, int]:
-        return totals_of(self._required(partition, "totals", partition))
+        return parse_totals(self._required(partition, "totals", partition))
 
     def _of(self, partition: int, name: str, *arguments: Any) -> Any:
         url = self._workers.owner(partition)
@@ -180,7 +180,7 @@ class WorkerTables(TableClient):
             self._workers.forget()
             raise self._workers.absent(str(error)) from error
         if answer.status == OTHER_LOG:
-            raise self._workers.absent(_said_by(answer))
+            raise self._workers.absent(_refusal_message(answer))
         if answer.status != 200:
             raise _refusal(url, answer)
         return read_answer(answer.content, url)
@@ -204,7 +204,7 @@ class WorkerFolding(Folding):
         deadline = Deadline(self._timeout_s)
         while True:
             try:
-                self._told("flush", offsets=dict(offsets), schemas=schemas)
+                self._command_all("flush", offsets=dict(offsets), schemas=schemas)
                 return
             except StorageError as error:
                 if deadline.is_past:
@@ -215,21 +215,23 @@ class WorkerFolding(Folding):
             time.sleep(RETRY_S)
 
     def snapshot(self, pinned_at: int | None) -> Sequence[Epoch]:
-        found = self._told("snapshot", pinned_at=pinned_at)
+        found = self._command_all("snapshot", pinned_at=pinned_at)
         return [Epoch(*each["epoch"]) for each in found if each["epoch"] is not None]
 
     def pin(self, epochs: Iterable[Epoch], pinned_at: int | None) -> None:
         named = [list(epoch) for epoch in epochs]
         if pinned_at is None:
-            self._told("unpin", epochs=named)
+            self._command_all("unpin", epochs=named)
         else:
-            self._told("pin", epochs=named, pinned_at=pinned_at)
+            self._command_all("pin", epochs=named, pinned_at=pinned_at)
 
     def collect(self, *, dry_run: bool, damaged: bool) -> Sequence[Collected]:
-        return [collected_of(each["collected"]) for each in self._told("collect", dry_run=dry_run, damaged=damaged)]
+        return [
+            collected_of(each["collected"]) for each in self._command_all("collect", dry_run=dry_run, damaged=damaged)
+        ]
 
     def recover(self, *, wait: bool) -> Mapping[str, object]:
-        sources: list[Mapping[str, Any]] = [each["source"] or {} for each in self._told("recover", wait=wait)]
+        sources: list[Mapping[str, Any]] = [each["source"] or {} for each in self._command_all("recover", wait=wait)]
         epochs: dict[str, int] = {}
         for each in sources:
             epochs.update(each.get("snapshot_epochs", {}))
@@ -239,10 +241,10 @@ class WorkerFolding(Folding):
         return {"snapshot_epochs": epochs, **counts, "fallbacks": fallbacks}
 
     def verify(self) -> OtherTables:
-        found = self._told("verify")
+        found = self._command_all("verify")
         return OtherTables([Mismatch(*one) for each in found for one in each["mismatches"]])
 
-    def _told(self, name: str, **given: Any) -> list[dict[str, Any]]:
+    def _command_all(self, name: str, **given: Any) -> list[dict[str, Any]]:
         """Send a command, and return all workers' answers, sorted by partition."""
         why = "nobody has a partition in the group"
         for url in self._workers.all():
@@ -256,7 +258,7 @@ class WorkerFolding(Folding):
                 self._workers.forget()
                 continue
             if answer.status == OTHER_LOG:
-                why = f"{url}: {_said_by(answer)}"
+                why = f"{url}: {_refusal_message(answer)}"
                 continue
             if answer.status != 200:
                 raise _refusal(f"{url}/{name}", answer)
@@ -268,7 +270,7 @@ class WorkerFolding(Folding):
         raise self._workers.absent(why)
 
 
-def _said_by(answer: PageResponse) -> str:
+def _refusal_message(answer: PageResponse) -> str:
     """Return the message of a response that refuses a request."""
     try:
         return str(json.loads(answer.content)["error"])
@@ -278,7 +280,7 @@ def _said_by(answer: PageResponse) -> str:
 
 def _refusal(url: str, answer: PageResponse) -> InputError | StorageError:
     """Return the error for a response that refuses a request."""
-    said = _said_by(answer)
+    said = _refusal_message(answer)
     if answer.status == 400:
         return InputError(said)
     # InputError for what the caller can fix: the token, or the host name in the URL.

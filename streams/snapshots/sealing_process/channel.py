@@ -43,7 +43,7 @@ Answer: TypeAlias = tuple[bool, Any]
 Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 
 
-class Begin(NamedTuple):
+class SealRequest(NamedTuple):
     """An epoch to seal. told: answers sent in advance, by name: the arguments and the result."""
 
     standing: EpochState
@@ -93,7 +93,7 @@ class Channel:
         # Python's own time limit would be a second call.
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(silent_s, 0))
 
-    def tell(self, told: object) -> None:
+    def send(self, told: object) -> None:
         """Send a message. Raises OSError if the other side is gone, or the error of pickling it."""
         data = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
         if SHORT_BYTES < len(data) <= MEMORY_BYTES:
@@ -102,7 +102,7 @@ class Channel:
         else:
             self._socket.sendall(_HEAD.pack(len(data), False) + data)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Receive a message. Raises EOFError or OSError if the other side is gone."""
         self._hear(_HEAD.size)
         length, is_in_memory = _HEAD.unpack_from(self._heard)

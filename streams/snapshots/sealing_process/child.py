@@ -29,9 +29,9 @@ from refold.streams.snapshots.sealing_process.channel import (
     FAILED,
     PART_BYTES,
     Answer,
-    Begin,
     Channel,
     RemoteError,
+    SealRequest,
     Told,
 )
 from refold.streams.snapshots.store import EpochWriter
@@ -57,7 +57,7 @@ class _RaisedDamage(_Raised, CorruptionError):
 class _Asking:
     """Sends requests for one epoch to the parent. seal: seals another epoch that arrives meanwhile."""
 
-    def __init__(self, other: Channel, told: Told, seal: Callable[[Begin], None]) -> None:
+    def __init__(self, other: Channel, told: Told, seal: Callable[[SealRequest], None]) -> None:
         self._other = other
         self._told = told
         self._seal = seal
@@ -70,8 +70,8 @@ class _Asking:
         if asked_for == arguments:
             return found
         left, self._left = self._left, []
-        self._other.tell((name, arguments, left, time.process_time()))
-        while isinstance(heard := self._other.hear(), Begin):
+        self._other.send((name, arguments, left, time.process_time()))
+        while isinstance(heard := self._other.receive(), SealRequest):
             self._seal(heard)
         answer: Answer = heard
         is_given, found = answer
@@ -193,7 +193,7 @@ class _Sealing:
     def next(self) -> None:
         """Receive and seal the next epoch."""
         try:
-            begin = self._other.hear()
+            begin = self._other.receive()
         except (EOFError, ConnectionError):
             raise
         except Exception as error:  # it cannot be unpickled here
@@ -201,7 +201,7 @@ class _Sealing:
         else:
             self._seal(begin)
 
-    def _seal(self, begin: Begin) -> None:
+    def _seal(self, begin: SealRequest) -> None:
         asking = _Asking(self._other, begin.told, self._seal)
         store = _Store(asking)
         sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
@@ -216,10 +216,10 @@ class _Sealing:
         else:
             self._say(DONE, *store.sealed())
             if manifest.is_base:
-                runtime.give_back()
+                runtime.release_freed_memory()
 
     def _say(self, name: str, *arguments: Any) -> None:
-        self._other.tell((name, arguments, [], time.process_time()))
+        self._other.send((name, arguments, [], time.process_time()))
 
 
 def _own(error: Exception) -> RemoteError:
@@ -231,12 +231,12 @@ def _own(error: Exception) -> RemoteError:
 
 def main() -> None:
     """Serve until the socket ends."""
-    runtime.keep_little()
+    runtime.limit_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     other = Channel(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     with suppress(EOFError, ConnectionError):
-        sealing = _Sealing(other, *other.hear())
+        sealing = _Sealing(other, *other.receive())
         while True:
             sealing.next()
 

@@ -39,7 +39,7 @@ class SealingRequests:
             "more": self._more,
         }
 
-    def first_answers(self) -> Told:
+    def predicted_answers(self) -> Told:
         """The answers to requests that every epoch makes, to send in advance. Those that raise now are left out, and
         requested again.
         """

@@ -26,9 +26,9 @@ from refold.streams.snapshots.sealing_process.channel import (
     DONE,
     FAILED,
     Asked,
-    Begin,
     Channel,
     SealingFailed,
+    SealRequest,
     shared_memory,
 )
 from refold.streams.snapshots.sealing_process.request_handler import SealingRequests
@@ -68,7 +68,7 @@ class SealingProcess:
         meanwhile: called from time to time during long work; may seal another partition's epoch by this process.
         """
         self.is_sound = False
-        self._tell(Begin(desk.standing, desk.first_answers()))
+        self._tell(SealRequest(desk.standing, desk.predicted_answers()))
         while True:
             name, arguments, left, self.used_s = self._hear()
             if name in {DONE, FAILED}:
@@ -86,7 +86,7 @@ class SealingProcess:
 
     def _hear(self) -> Asked:
         try:
-            asked: Asked = self._channel.hear()
+            asked: Asked = self._channel.receive()
         except TimeoutError:
             raise SealingFailed(f"it said nothing for {_SILENT_S} s") from None
         except (EOFError, OSError) as error:
@@ -95,7 +95,7 @@ class SealingProcess:
 
     def _tell(self, told: object) -> None:
         try:
-            self._channel.tell(told)
+            self._channel.send(told)
         except ConnectionError:  # the next receive will report that it is gone
             pass
         except Exception as error:  # for example a user's reducer that cannot be pickled

@@ -39,7 +39,7 @@ from confluent_kafka import KafkaException
 from refold.avro.errors import CorruptionError, DamagedRecord, RefoldError, StorageError, Unanswered, UndecodableError
 from refold.avro.quarantine import CHANGES
 from refold.streams.changes import Change
-from refold.streams.events import tell
+from refold.streams.events import log_event
 from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
@@ -49,7 +49,7 @@ from refold.streams.log.kafka.faults import storage_error
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import ChangeRecord
 from refold.streams.worker.close_all import close_all
 from refold.streams.worker.fetcher import AtEnd, Fetched, Fetcher, UnreadableOffsets
@@ -59,7 +59,7 @@ from refold.streams.worker.membership import GroupMember, Membership
 class RecordDecoder(Protocol):
     """Decodes the records of one `.changes`. For one thread."""
 
-    def decode(self, raw: Raw, partition: int) -> Change | None:
+    def decode(self, raw: RawRecord, partition: int) -> Change | None:
         """The change in a record, or None where agents are not given the record.
 
         Raises:
@@ -77,7 +77,7 @@ class ChangeDecoder:
         self._log = log
         self._reader = ChangeReader(log)
 
-    def decode(self, raw: Raw, partition: int) -> Change | None:
+    def decode(self, raw: RawRecord, partition: int) -> Change | None:
         """Return the change in a record, or None if every reader skips it.
 
         The log is refreshed if the record cannot be decoded with the known definitions.
@@ -180,7 +180,7 @@ class ChangeConsumer:
         self._asked = CommittedOffsets(self._clients, self._member.group, self._topic, stable=False)
         self._fetcher = Fetcher(self._clients, self._topic, self._unreadable)
         self._membership = Membership(
-            self._clients, self._member, self._given, self._taken, self._note_standing,
+            self._clients, self._member, self._given, self._taken, self._note_membership,
             # Whether another worker has this one's name is for the fold to find out: it ends the process.
             is_alone=lambda: True, was_outage_within=self._was_outage_within,
         )  # fmt: skip
@@ -222,7 +222,7 @@ class ChangeConsumer:
 
     def _take(self, partition: int, found: Fetched) -> None:
         """Take the oldest fetched record."""
-        if isinstance(found, Raw):
+        if isinstance(found, RawRecord):
             place = f"{self._topic}/{partition} offset {found.offset}"
             try:
                 change = self._decoder.decode(found, partition)
@@ -266,7 +266,7 @@ class ChangeConsumer:
         except Unanswered:
             return
         except KafkaException as failed:
-            needs = self._clients.lacks(Grant(GROUP, self._member.group, READ))
+            needs = self._clients.denial_message(Grant(GROUP, self._member.group, READ))
             error = storage_error(f"the committed offsets of {self._member.group} cannot be had", failed, needs=needs)
             if isinstance(error, Unanswered):
                 return
@@ -275,7 +275,7 @@ class ChangeConsumer:
             first = begins[TopicPlace(self._topic, partition)]
             start = first if at.offset is None else at.offset
             if start < first:
-                tell(_log, "changes_deleted", logging.WARNING, partition=partition, start=start, end=first)
+                log_event(_log, "changes_deleted", logging.WARNING, partition=partition, start=start, end=first)
                 start = first
             self._done[partition] = self._committed[partition] = start
             self._fetcher.begin(partition, start)
@@ -305,7 +305,7 @@ class ChangeConsumer:
         if new and self._membership.commit(new):
             self._committed.update(new)
 
-    def _note_standing(self, is_in: bool) -> None:
+    def _note_membership(self, is_in: bool) -> None:
         now_s = time.monotonic()
         if is_in or self._was_outage_within(self.out_of_group_s):
             self._in_group_s = now_s

@@ -36,7 +36,7 @@ SHOWN = ("state", "offset", "lag", "last_commit_s", "uncommitted_s", "waits_for"
 _AGAIN = "start the worker again, it goes on where it was"
 
 
-def health_of(status: Status, around: WorkerCondition, now_ms: int | None = None) -> dict[str, Any]:
+def health_of(status: Status, condition: WorkerCondition, now_ms: int | None = None) -> dict[str, Any]:
     """`healthy`, `why` where it is not, `broker`, `group`, and of each partition what that was judged by."""
     now_ms = _now_ms() if now_ms is None else now_ms
     wrong = [
@@ -47,60 +47,64 @@ def health_of(status: Status, around: WorkerCondition, now_ms: int | None = None
     ]
     wrong += [
         f"{each.why} for {each.seconds(now_ms):.0f} s; {remedy}"
-        for each, remedy in ((around.broker, "see to the brokers"), (around.group, _AGAIN))
+        for each, remedy in ((condition.broker, "see to the brokers"), (condition.group, _AGAIN))
         if each is not None and not each.holds and each.seconds(now_ms) > OUTAGE_S
     ]
-    if not around.folder.holds:
-        wrong.append(around.folder.why)
-    if around.failure:
-        wrong.append(f"the worker is ending: {around.failure}")
+    if not condition.folder.holds:
+        wrong.append(condition.folder.why)
+    if condition.failure:
+        wrong.append(f"the worker is ending: {condition.failure}")
     shown = {number: {name: each[name] for name in SHOWN if name in each} for number, each in sorted(status.items())}
     why = {"why": "; ".join(wrong)} if wrong else {}
-    return {"healthy": not wrong, **why, **surroundings_json(around), **_passed_over(around), "partitions": shown}
+    return {"healthy": not wrong, **why, **condition_json(condition), **_passed_over(condition), "partitions": shown}
 
 
-def readiness_of(status: Status, around: WorkerCondition) -> dict[str, Any]:
+def readiness_of(status: Status, condition: WorkerCondition) -> dict[str, Any]:
     """`ready`, `why` where it is not, and since when broker and group are as they are."""
-    wrong = [f"the worker is ending: {around.failure}"] if around.failure else []
+    wrong = [f"the worker is ending: {condition.failure}"] if condition.failure else []
     wrong += [
         f"{each.why} since {millis_text(each.since_ms)}"
-        for each in (around.broker, around.group, around.folder)
+        for each in (condition.broker, condition.group, condition.folder)
         if each is not None and not each.holds
     ]
-    wrong += [f"the topic {each.topic} {each.problem}; {each.remedy}" for each in _missing(around)]
+    wrong += [f"the topic {each.topic} {each.problem}; {each.remedy}" for each in _missing(condition)]
     wrong += [f"partition {number} waits: {each['damage']}" for number, each in sorted(status.items())
               if each.get("damage")]  # fmt: skip
     behind = [str(number) for number, each in sorted(status.items()) if not each.get("caught_up")]
-    if around.group is None:
+    if condition.group is None:
         wrong.append("it is about to join its group")
     elif behind:
         wrong.append(f"not caught up: partition {', '.join(behind)}")
     elif not status:
         wrong.append("it has no partitions yet")
     why = {"why": "; ".join(wrong)} if wrong else {}
-    return {"ready": not wrong, **why, **surroundings_json(around)}
+    return {"ready": not wrong, **why, **condition_json(condition)}
 
 
-def surroundings_json(around: WorkerCondition) -> dict[str, Any]:
+def condition_json(condition: WorkerCondition) -> dict[str, Any]:
     """Return `broker` and `group`, as the pages show them; `since` is the time of each one's last change.
     `missing_topics` if the brokers lack topics of the log."""
-    broker: dict[str, Any] = {"connected": around.broker.holds, **_told(around.broker), "brokers": around.brokers}
+    broker: dict[str, Any] = {
+        "connected": condition.broker.holds,
+        **_told(condition.broker),
+        "brokers": condition.brokers,
+    }
     group: dict[str, Any] = {"member": False, "why": "it is about to join its group"}
-    if around.group is not None:
-        group = {"member": around.group.holds, **_told(around.group)}
-    missing = [each.topic for each in _missing(around)]
+    if condition.group is not None:
+        group = {"member": condition.group.holds, **_told(condition.group)}
+    missing = [each.topic for each in _missing(condition)]
     return {"broker": broker, "group": group, **({"missing_topics": missing} if missing else {})}
 
 
-def _passed_over(around: WorkerCondition) -> dict[str, Any]:
+def _passed_over(condition: WorkerCondition) -> dict[str, Any]:
     """Return how many records of each topic the worker skipped; empty if there are none."""
-    foreign = {each.topic: each.records for each in around.foreign}
-    damaged = {each.topic: each.records for each in around.damaged}
+    foreign = {each.topic: each.records for each in condition.foreign}
+    damaged = {each.topic: each.records for each in condition.damaged}
     return {name: found for name, found in (("foreign_records", foreign), ("damaged_records", damaged)) if found}
 
 
-def _missing(around: WorkerCondition) -> list[TopicProblem]:
-    return [each for each in around.unfit if each.is_missing]
+def _missing(condition: WorkerCondition) -> list[TopicProblem]:
+    return [each for each in condition.unfit if each.is_missing]
 
 
 def _told(condition: Condition) -> dict[str, Any]:

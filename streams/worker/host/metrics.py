@@ -134,13 +134,13 @@ UNNEEDED = ("contents", "manifests", "snapshots")
 
 class _StatusCollector(Collector):
     def __init__(
-        self, status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About, foreign: ForeignFound,
-        clock_ms: Callable[[], int], set_aside: AsideFound, passed_over: AsideFound,
+        self, status: Callable[[], Status], condition: Callable[[], WorkerCondition], about: About,
+        foreign: ForeignFound, clock_ms: Callable[[], int], set_aside: AsideFound, passed_over: AsideFound,
     ) -> None:  # fmt: skip
         self._set_aside = set_aside
         self._passed_over = passed_over
         self._status = status
-        self._around = around
+        self._condition = condition
         self._about = about
         self._foreign = foreign
         self._clock_ms = clock_ms
@@ -153,9 +153,9 @@ class _StatusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric that has a value."""
         # In this order: the membership is known a moment after the partitions.
-        around, status, now_ms = self._around(), self._status(), self._clock_ms()
-        yield from self._of_worker(status, around)
-        yield from self._of_surroundings(around, now_ms)
+        condition, status, now_ms = self._condition(), self._status(), self._clock_ms()
+        yield from self._of_worker(status, condition)
+        yield from self._of_condition(condition, now_ms)
         yield self._of_others()
         yield self._of_damaged("set_aside", TOPICS, self._set_aside())
         yield self._of_damaged("passed_over", UNNEEDED, self._passed_over())
@@ -171,18 +171,18 @@ class _StatusCollector(Collector):
         self._last |= folded
         self._committed_ms |= {number: now_ms - 1000 * each["last_commit_s"] for number, each in folded.items()
                                if each.get("last_commit_s") is not None}  # fmt: skip
-        for gauges, given in ((GAUGES, self._kept(status, around, now_ms)), (STANDBY_GAUGES, standby)):
+        for gauges, given in ((GAUGES, self._kept(status, condition, now_ms)), (STANDBY_GAUGES, standby)):
             for key, (name, text) in gauges.items():
                 yield from self._filled(GaugeMetricFamily(name, text, labels=["log", "partition"]), key, given)
         for key, (name, text) in COUNTERS.items():
             yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
 
-    def _kept(self, status: Status, around: WorkerCondition, now_ms: int) -> Status:
+    def _kept(self, status: Status, condition: WorkerCondition, now_ms: int) -> Status:
         """Return the partitions whose gauges are exported: those that it folds, and those that it may get back."""
         states = {number: status.get(number, {}).get("state") for number in self._last}
         self._lost_ms = {number: self._lost_ms.get(number, now_ms) for number, state in states.items()
                          if state != "folding"}  # fmt: skip
-        group = around.group
+        group = condition.group
         is_settling = group is None or not group.holds or group.seconds(now_ms) < SETTLING_S
         ages = {number: {"last_commit_s": (now_ms - at_ms) / 1000} for number, at_ms in self._committed_ms.items()}
         return {
@@ -191,28 +191,28 @@ class _StatusCollector(Collector):
             if state in ("folding", "starting") or is_settling or now_ms - self._lost_ms[number] < SETTLING_S * 1000
         }
 
-    def _of_surroundings(self, around: WorkerCondition, now_ms: int) -> Iterator[Metric]:
-        broker, group = around.broker, around.group
+    def _of_condition(self, condition: WorkerCondition, now_ms: int) -> Iterator[Metric]:
+        broker, group = condition.broker, condition.group
         yield self._gauge("broker_connected", [([], broker.holds)])
-        yield self._gauge("brokers", [([], around.brokers)])
+        yield self._gauge("brokers", [([], condition.brokers)])
         yield self._gauge("broker_lost", [([], 0 if broker.holds else broker.seconds(now_ms))])
         yield self._gauge("group_member", [([], group is not None and group.holds)])
         yield self._gauge("group_out", [([], 0 if group is None or group.holds else group.seconds(now_ms))])
         yield self._gauge("group_changed", [([], 0 if group is None else group.since_ms / 1000)])
-        drifted = [each.topic for each in around.unfit if not each.is_missing]
-        missing = {each.topic for each in around.unfit if each.is_missing}
+        drifted = [each.topic for each in condition.unfit if not each.is_missing]
+        missing = {each.topic for each in condition.unfit if each.is_missing}
         topics = sorted(Topics(self._about.log).needed)
         yield self._gauge("topic_drifted", [([each], drifted.count(each)) for each in topics], "topic")
         yield self._gauge("topic_missing", [([each], each in missing) for each in topics], "topic")
-        yield self._gauge("held", [([], around.held)])
-        yield self._gauge("pending", [([], around.pending)])
+        yield self._gauge("held", [([], condition.held)])
+        yield self._gauge("pending", [([], condition.pending)])
         failures = CounterMetricFamily(*WORKER_COUNTERS["reducer_failures"], labels=["log"])
         failures.add_metric([self._about.log], float(failed.total()))
         yield failures
-        lag = [([str(number)], records) for number, records in sorted(around.group_lag.items())]
+        lag = [([str(number)], records) for number, records in sorted(condition.group_lag.items())]
         yield self._gauge("group_lag", lag, "partition")
 
-    def _of_worker(self, status: Status, around: WorkerCondition) -> Iterator[Metric]:
+    def _of_worker(self, status: Status, condition: WorkerCondition) -> Iterator[Metric]:
         states = [str(each.get("state", "")) for each in status.values()]
         yield self._gauge("info", [([self._about.version], 1)], "version")
         yield self._gauge("kernel", [([], find_kernel().kernel is not None)])
@@ -220,8 +220,8 @@ class _StatusCollector(Collector):
         # A series for each usual state from the start on, so that none ends when the last partition is lost.
         shown = sorted({"folding", "starting", *states})
         yield self._gauge("partitions", [([each], states.count(each)) for each in shown], "state")
-        yield self._gauge("healthy", [([], health_of(status, around)["healthy"])])
-        yield self._gauge("ready", [([], readiness_of(status, around)["ready"])])
+        yield self._gauge("healthy", [([], health_of(status, condition)["healthy"])])
+        yield self._gauge("ready", [([], readiness_of(status, condition)["ready"])])
         try:
             disk = shutil.disk_usage(self._about.folder)
         except OSError:  # a folder that is about to be created, or was removed: an absent value is more accurate
@@ -266,7 +266,7 @@ def _now_ms() -> int:
 
 
 def metrics_of(
-    status: Callable[[], Status], around: Callable[[], WorkerCondition], about: About,
+    status: Callable[[], Status], condition: Callable[[], WorkerCondition], about: About,
     foreign: ForeignFound = lambda: (), set_aside: AsideFound = lambda: (), passed_over: AsideFound = lambda: (),
     clock_ms: Callable[[], int] = _now_ms,
 ) -> Callable[[], bytes]:  # fmt: skip
@@ -275,5 +275,5 @@ def metrics_of(
     clock_ms: milliseconds since 1970.
     """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status, around, about, foreign, clock_ms, set_aside, passed_over))
+    registry.register(_StatusCollector(status, condition, about, foreign, clock_ms, set_aside, passed_over))
     return lambda: generate_latest(registry)

@@ -65,14 +65,14 @@ class WorkerOperations(Protocol):
 class Pages(NamedTuple):
     """The content of the pages.
 
-    status: by partition, its status; raises if the worker does not fold. around: brokers, group and folder. metrics:
+    status: by partition, its status; raises if the worker does not fold. condition: brokers, group and folder. metrics:
     Prometheus' text. partition_of: that of an entity. owns: whether this worker owns a partition. workers: by
     partition, the URL of its owner, without partitions whose owner is unknown. questions, operations: by the first word
     of the path. lookup: the answer to one, in CBOR. own_url: their address. asker: how other workers are called.
     """
 
     status: Callable[[], Status]
-    around: Callable[[], WorkerCondition]
+    condition: Callable[[], WorkerCondition]
     metrics: Callable[[], bytes]
     partition_of: Callable[[str], int]
     owns: Callable[[int], bool]
@@ -134,10 +134,10 @@ class Pages(NamedTuple):
 
     def _own(self, name: str, *, is_known: bool) -> PageResponse:
         if name == "health":
-            health = health_of(self.status(), self.around())
+            health = health_of(self.status(), self.condition())
             return json_answer(200 if health["healthy"] else 503, health if is_known else _word(health, "healthy"))
         if name == "ready":
-            ready = readiness_of(self.status(), self.around())
+            ready = readiness_of(self.status(), self.condition())
             return json_answer(200 if ready["ready"] else 503, ready if is_known else _word(ready, "ready"))
         if name == "status":
             return json_answer(200, {"partitions": self.status()})

@@ -26,7 +26,7 @@ import faust
 import mode
 
 from refold.avro.errors import StorageError
-from refold.streams.runtime import calm_collector
+from refold.streams.runtime import tune_garbage_collector
 from refold.streams.worker.host.agents_app import AgentsApp
 from refold.streams.worker.host.thread_host import HostedService, ThreadHost
 
@@ -50,7 +50,7 @@ def run_process(
     worker.stop_s = stop_s
     ended: list[BaseException | None] = []
     try:
-        with calm_collector():
+        with tune_garbage_collector():
             worker.execute_from_commandline()
     except SystemExit as error:  # mode's way to end, also with what failed while it started
         ended.append(error.__context__)

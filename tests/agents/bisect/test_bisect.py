@@ -104,7 +104,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene(tmp_path_factory.mktemp("bisect"))
 
 
-def test_the_first_commit_where_it_parts_is_named(scene: Scene) -> None:
+def test_first_commit_that_diverges_is_named(scene: Scene) -> None:
     (scene.folder / "prices.py").write_text("this is no code, and not committed")
     (scene.folder / "new.py").write_text("nor added")
     before = scene.history.standing()
@@ -127,7 +127,7 @@ def test_the_first_commit_where_it_parts_is_named(scene: Scene) -> None:
     assert len(found["tested"]) < 9  # it halves, and does not test one by one
 
 
-def test_a_golden_trace_is_bisected_without_its_log(scene: Scene) -> None:
+def test_golden_trace_is_bisected_without_its_log(scene: Scene) -> None:
     done = refold_command(
         "bisect", scene.golden, "--good", scene["aside"], "--bad", scene["merge side"], "--repo", scene.folder
     )
@@ -154,7 +154,7 @@ def fee(order):
 """
 
 
-def test_confined_a_commit_that_reaches_out_parts(scene: Scene) -> None:
+def test_commit_that_opens_a_connection_diverges_when_confined(scene: Scene) -> None:
     history = scene.history
     history.git("checkout", "--quiet", "-b", "reaching", scene["readme"])
     history.commit("as before", {"README": "5"})
@@ -182,7 +182,7 @@ def test_confined_a_commit_that_reaches_out_parts(scene: Scene) -> None:
     assert plain.json["first_bad"]["subject"] == "fees are two"
 
 
-def test_where_the_kernel_refuses_to_confine_nothing_is_run(scene: Scene) -> None:
+def test_nothing_runs_where_the_kernel_cannot_confine(scene: Scene) -> None:
     words = ["bisect", "run-7", "--good", scene["first"], "--bad", "main", "--repo", str(scene.folder), "--confined"]
     done = subprocess.run(
         [sys.executable, "-P", "-c", REFUSING, *words, "--log", scene.log],
@@ -192,7 +192,7 @@ def test_where_the_kernel_refuses_to_confine_nothing_is_run(scene: Scene) -> Non
     assert "cannot be confined here: seccomp failed" in done.stderr
 
 
-def test_commits_that_cannot_be_replayed_are_passed_over(scene: Scene) -> None:
+def test_commits_that_cannot_be_replayed_are_skipped(scene: Scene) -> None:
     history = scene.history
     history.git("checkout", "--quiet", "-b", "broken", scene["readme"])
     history.commit("broken one", {"support/prices.py": "def fee(order:\n"})
@@ -215,7 +215,7 @@ def test_commits_that_cannot_be_replayed_are_passed_over(scene: Scene) -> None:
     assert reasons["broken two"] == "RuntimeError: half done"
 
 
-def test_ends_that_are_not_good_and_bad_are_refused(scene: Scene, tmp_path: Path) -> None:
+def test_endpoints_that_are_not_good_and_bad_are_refused(scene: Scene, tmp_path: Path) -> None:
     def refused(good: str, bad: str, timeout_s: float = TIMEOUT_S) -> str:
         with pytest.raises(refold.InputError) as error:
             bisect(scene.alone, ENTRY, Repository(scene.folder), good, bad, timeout_s=timeout_s)
@@ -231,7 +231,7 @@ def test_ends_that_are_not_good_and_bad_are_refused(scene: Scene, tmp_path: Path
     assert "not a git repository" in said
 
 
-def test_a_commit_that_ends_its_process_is_passed_over(scene: Scene) -> None:
+def test_commit_that_exits_its_process_is_skipped(scene: Scene) -> None:
     history = scene.history
     history.git("checkout", "--quiet", "-b", "ending", scene["first"])
     ending = AGENT.replace("def agent(run):", "def agent(run):\n    import os\n    os._exit(3)")
@@ -244,7 +244,7 @@ def test_a_commit_that_ends_its_process_is_passed_over(scene: Scene) -> None:
     assert (ended.status, ended.lines[0]) == ("unusable", "its process ended with 3")
 
 
-def test_what_was_redacted_is_replayed_through_the_redactor(scene: Scene) -> None:
+def test_redacted_run_is_replayed_through_the_redactor(scene: Scene) -> None:
     history = scene.history
     history.git("checkout", "--quiet", "-b", "redacted", scene["first"])
     base = history.commit("hides", {"support/hiding.py": HIDING})
@@ -267,7 +267,7 @@ def test_what_was_redacted_is_replayed_through_the_redactor(scene: Scene) -> Non
     assert refold_command(*keyed, log=scene.log).json["first_bad"]["subject"] == "wrong again"
 
 
-def test_a_run_without_code_is_refused(scene: Scene) -> None:
+def test_run_without_code_is_refused(scene: Scene) -> None:
     with open_log(scene.log) as log:
         log.observe("run/told", {"agent": "a", "imported_from": "chat", "step_count": 0, "session": "told"})
         log.observe("agent_session/told", {"agent": "a"})
@@ -297,7 +297,7 @@ def agent(run):
 """
 
 
-def test_the_commit_where_a_run_within_parts_is_named(tmp_path: Path) -> None:
+def test_commit_where_a_nested_run_diverges_is_named(tmp_path: Path) -> None:
     """One commit requests what is not recorded, the other gets another result. Both are found in the nested run."""
     history = History(tmp_path / "code")
     history.commit("first", {"refunds.py": DELEGATING, "prices.py": PRICES})

@@ -82,7 +82,7 @@ def driven(run: Run, agent: Callable[[Run], Any]) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.sdk}-{'async' if way.is_async else 'sync'}-{way.use}")
-def test_an_sdk_gets_the_same_in_a_recording_and_after_it(log: AgentLog, server: ModelServer, way: Way) -> None:
+def test_sdk_gets_the_same_responses_recorded_and_replayed(log: AgentLog, server: ModelServer, way: Way) -> None:
     agent = agent_of(way, server)
     prepare(server, way.use)
     plain = bare(way, server)
@@ -107,7 +107,7 @@ def test_an_sdk_gets_the_same_in_a_recording_and_after_it(log: AgentLog, server:
     assert server.requests == []
 
 
-def test_credentials_are_in_no_record(log: AgentLog, server: ModelServer) -> None:
+def test_credentials_are_never_recorded(log: AgentLog, server: ModelServer) -> None:
     run = log.run("a", state={"answer": None})
     driven(run, agent_of(Way("openai", False, "plain"), server))
     assert KEY in str(server.requests)
@@ -117,7 +117,7 @@ def test_credentials_are_in_no_record(log: AgentLog, server: ModelServer) -> Non
         assert secret not in recorded
 
 
-def test_what_a_model_call_is_known_by_is_read_from_the_exchange(log: AgentLog, server: ModelServer) -> None:
+def test_model_call_attributes_are_read_from_the_exchange(log: AgentLog, server: ModelServer) -> None:
     for sdk, tokens in (("openai", 5), ("anthropic", 5)):
         for use in ("plain", "stream"):
             run = log.run("a", state={"answer": None})
@@ -127,7 +127,7 @@ def test_what_a_model_call_is_known_by_is_read_from_the_exchange(log: AgentLog, 
             assert (call["output_tokens"], call["provider"]) == (tokens, sdk)
 
 
-def test_a_fork_may_ask_another_model(log: AgentLog, server: ModelServer) -> None:
+def test_fork_may_call_another_model(log: AgentLog, server: ModelServer) -> None:
     way = Way("openai", False, "plain")
     run = log.run("a", state={"answer": None})
     driven(run, agent_of(way, server))
@@ -138,7 +138,7 @@ def test_a_fork_may_ask_another_model(log: AgentLog, server: ModelServer) -> Non
     assert [body["model"] for _, _, body in server.requests] == ["gpt-y"]
 
 
-def test_a_client_that_is_not_on_httpx_is_refused_by_name(log: AgentLog) -> None:
+def test_client_without_httpx_is_refused_by_name(log: AgentLog) -> None:
     with (
         log.run("a") as run,
         pytest.raises(InputError, match=r"object is not a client that uses httpx: pass its calls through"),
@@ -146,7 +146,7 @@ def test_a_client_that_is_not_on_httpx_is_refused_by_name(log: AgentLog) -> None
         run.client(object())
 
 
-def test_a_response_that_is_read_after_its_step_is_refused(log: AgentLog, server: ModelServer) -> None:
+def test_response_read_after_its_step_is_refused(log: AgentLog, server: ModelServer) -> None:
     server.hold = threading.Event()
     try:
         with openai.OpenAI(api_key=KEY, base_url=server.url + "/v1") as sdk, log.run("a") as run:
@@ -169,7 +169,7 @@ def test_a_response_that_is_read_after_its_step_is_refused(log: AgentLog, server
 @pytest.mark.parametrize(
     ("last", "end"), [(b"data: [DONE]\n\n", "whole"), (b'data: "[DONE]"\n\n', "left")], ids=["last event", "another"]
 )
-def test_a_stream_that_is_left_after_its_last_event_is_whole(
+def test_stream_abandoned_after_its_last_event_is_complete(
     log: AgentLog, last: bytes, end: str, is_async: bool
 ) -> None:
     pieces = [b"data: {}\n\n", last, b": the body goes on\n\n"]
@@ -202,7 +202,7 @@ def test_a_stream_that_is_left_after_its_last_event_is_whole(
     assert call.answer["end"] == end
 
 
-def test_a_client_that_is_recorded_already_is_recorded_once(log: AgentLog) -> None:
+def test_client_wrapped_twice_is_recorded_once(log: AgentLog) -> None:
     """It is also recorded once if the outer run records it."""
 
     def agent(run: Run) -> Any:
@@ -221,7 +221,7 @@ def test_a_client_that_is_recorded_already_is_recorded_once(log: AgentLog) -> No
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_a_timeout_of_the_codes_takes_place_in_a_replay_too(log: AgentLog, where: str) -> None:
+def test_timeout_set_by_the_agent_recurs_in_a_replay(log: AgentLog, where: str) -> None:
     class Body(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"data: {}\n\n"
@@ -267,9 +267,7 @@ with refold.open(sys.argv[1]) as log:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("sdk", ["openai", "anthropic"])
 @pytest.mark.outside
-def test_a_run_that_is_killed_in_a_stream_goes_on(
-    server: ModelServer, tmp_path: Path, sdk: str, is_async: bool
-) -> None:
+def test_run_killed_in_a_stream_resumes(server: ModelServer, tmp_path: Path, sdk: str, is_async: bool) -> None:
     url, way = f"file:{tmp_path / 'log'}", Way(sdk, is_async, "stream")
     server.hold, server.held = threading.Event(), threading.Event()
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])

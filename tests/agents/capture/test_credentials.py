@@ -48,7 +48,7 @@ def hidden(value: Any) -> Any:
 
 
 @given(planted(), st.sampled_from([None, (",", ":")]))
-def test_a_secret_is_taken_out_at_any_depth_and_nothing_else_changes(tree: Any, separators: Any) -> None:
+def test_secret_is_removed_at_any_depth_and_nothing_else_changes(tree: Any, separators: Any) -> None:
     found = without_credentials(json.dumps(tree, separators=separators).encode())
     assert unfolded(json.loads(found)) == hidden(unfolded(tree))
 
@@ -56,13 +56,13 @@ def test_a_secret_is_taken_out_at_any_depth_and_nothing_else_changes(tree: Any, 
 @given(
     st.recursive(TEXTS | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(HARMLESS, inner))
 )
-def test_what_has_no_secret_stays_byte_for_byte(tree: Any) -> None:
+def test_text_without_secrets_keeps_its_bytes(tree: Any) -> None:
     data = json.dumps(tree).encode()
     assert without_credentials(data) == data
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_taken(data: bytes) -> None:
+def test_any_bytes_are_accepted(data: bytes) -> None:
     without_credentials(data, (b"12345678",))
     without_credentials(data, (), "application/x-www-form-urlencoded")
 
@@ -88,7 +88,7 @@ def test_cases(data: bytes, content_type: str, left: bytes) -> None:
     assert without_credentials(data, known, content_type) == left
 
 
-def test_what_a_request_holds_as_a_secret() -> None:
+def test_secrets_found_in_a_request() -> None:
     headers = [
         ("x-api-key", "abcdefgh1"),
         ("Cookie", "session=1234567"),

@@ -27,12 +27,12 @@ def read(header: str | None, body: bytes, piece: int) -> tuple[bytes, bool]:
 
 @pytest.mark.parametrize("piece", [1, 7, 100_000])
 @pytest.mark.parametrize("name", ENCODED)
-def test_a_body_is_read_in_pieces_of_any_size(name: str, piece: int) -> None:
+def test_body_is_decoded_in_chunks_of_any_size(name: str, piece: int) -> None:
     assert read(name.removeprefix("raw "), ENCODED[name](TEXT), piece) == (TEXT, True)
 
 
 @pytest.mark.parametrize("name", ENCODED)
-def test_a_body_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
+def test_truncated_body_is_decoded_as_far_as_possible(name: str) -> None:
     whole = os.urandom(300_000).hex().encode() + TEXT
     body = ENCODED[name](whole)
     found, is_whole = read(name.removeprefix("raw "), body[: len(body) * 3 // 4], 5000)
@@ -41,18 +41,18 @@ def test_a_body_that_is_cut_off_is_read_as_far_as_it_goes(name: str) -> None:
     assert whole.startswith(found)
 
 
-def test_layers_are_taken_off_in_their_order() -> None:
+def test_stacked_encodings_are_removed_in_order() -> None:
     assert read("gzip, br , ZSTD", ENCODED["zstd"](ENCODED["br"](ENCODED["gzip"](TEXT))), 11) == (TEXT, True)
 
 
-def test_a_few_bytes_that_unfold_to_many_are_refused() -> None:
+def test_decompression_bomb_is_refused() -> None:
     for name in ("gzip", "br", "zstd"):
         with pytest.raises(Undecodable, match="has more than") as refused:
             read(name, ENCODED[name](bytes(OUTPUT_BYTES_MAX + 1)), 1 << 16)
         assert refused.value.kind == "oversize"
 
 
-def test_the_cases_of_another_project_come_out_as_it_says(turns_file: Path) -> None:
+def test_vectors_of_another_project_decode_as_specified(turns_file: Path) -> None:
     """papercomputeco/tapes, MIT. It does not support br, so its case for br holds a body that is not br."""
     cases = members(turns_file, "content-encoding")
     assert len(cases) == 27

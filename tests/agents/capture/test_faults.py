@@ -28,7 +28,7 @@ import pytest
 from refold.agents.capture.exchange import request_of
 from refold.agents.capture.spool import Spool
 from refold.agents.log import AgentLog
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 from refold_tests.captures import capturing, log_of
 from refold_tests.command import COMMAND
 from refold_tests.model_server import WORDS, ModelServer, Reply, model_server
@@ -122,9 +122,7 @@ def titles(log: AgentLog) -> list[str]:
     return [each.title or "" for each in log.runs()]
 
 
-def test_a_proxy_that_is_killed_in_a_stream_loses_nothing_that_the_agent_got(
-    server: ModelServer, tmp_path: Path
-) -> None:
+def test_proxy_killed_in_a_stream_keeps_everything_the_agent_received(server: ModelServer, tmp_path: Path) -> None:
     server.hold, server.held = threading.Event(), threading.Event()
     got: list[bytes] = []
     proxy = ProxyProcess(tmp_path, server.url)
@@ -158,7 +156,7 @@ def test_a_proxy_that_is_killed_in_a_stream_loses_nothing_that_the_agent_got(
 
 
 @pytest.mark.faults
-def test_a_proxy_that_is_killed_at_any_moment(server: ModelServer, tmp_path: Path) -> None:
+def test_proxy_killed_at_any_moment_loses_nothing(server: ModelServer, tmp_path: Path) -> None:
     """Two agents have conversations. Each answer that one of them got is in the log once, and so is its session.
 
     If an answer was just complete when the proxy was killed, the log has all its bytes, but not its end.
@@ -215,7 +213,7 @@ def converse(url: str, name: str, got: dict[str, int]) -> None:
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "go on"}]
 
 
-def test_a_log_that_is_away_keeps_nobody_waiting(server: ModelServer, tmp_path: Path) -> None:
+def test_unavailable_log_blocks_no_request(server: ModelServer, tmp_path: Path) -> None:
     """The log's owner is another process, which is suspended before and in the middle of a session."""
     url = f"file:{tmp_path / 'log'}"
     messages: list[Any] = [{"role": "user", "content": "are you there?"}]
@@ -236,7 +234,7 @@ def test_a_log_that_is_away_keeps_nobody_waiting(server: ModelServer, tmp_path: 
         assert (row.steps, row.title) == (3, "are you there?")
 
 
-def test_what_the_spool_has_no_room_for_is_passed_on_and_counted(server: ModelServer, tmp_path: Path) -> None:
+def test_exchanges_beyond_the_spool_limit_are_forwarded_and_counted(server: ModelServer, tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with capturing(tmp_path, server.url, spool_bytes_max=2000) as captured:
         with held(url):
@@ -265,10 +263,10 @@ def zeros(data: bytes) -> bytes:
     [zeros, lambda data: data[:-20] + bytes(20), lambda data: bytes(4) + data, lambda data: b"\xff\xff\xff\xf0" + data],
     ids=["zeros", "zeros at its end", "an empty frame", "a frame without an end"],
 )
-def test_a_damaged_file_of_a_spool_is_set_aside_and_stops_no_other(
+def test_damaged_spool_file_is_quarantined_and_stops_no_other(
     damaged: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    gone = Spool(tmp_path / "spool", process_surroundings())
+    gone = Spool(tmp_path / "spool", process_context())
     for number in (1, 2, 3):
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"question {number}"}]})
         request = request_of("POST", "https://provider.example/v1/chat/completions", "application/json", body.encode())
@@ -289,7 +287,7 @@ def test_a_damaged_file_of_a_spool_is_set_aside_and_stops_no_other(
         assert {row.title for row in log.runs()} >= {"question 1", "question 3"}
 
 
-def test_an_upstream_that_is_not_there_is_a_502_and_a_step_that_failed(tmp_path: Path) -> None:
+def test_unreachable_upstream_is_a_502_and_a_failed_step(tmp_path: Path) -> None:
     with (
         capturing(tmp_path, "http://127.0.0.1:9") as captured,
         pytest.raises(AssertionError, match=r"refold: the proxy got no response from 127.0.0.1"),
@@ -301,7 +299,7 @@ def test_an_upstream_that_is_not_there_is_a_502_and_a_step_that_failed(tmp_path:
     assert (step.outcome, row.outcome) == ("failed", "unknown")
 
 
-def test_a_provider_that_falls_silent_is_given_up_where_that_is_asked_for(server: ModelServer, tmp_path: Path) -> None:
+def test_silent_provider_times_out_when_configured(server: ModelServer, tmp_path: Path) -> None:
     server.hold = threading.Event()
     try:
         with capturing(tmp_path, server.url, silence_s=0.5) as captured, pytest.raises(http.client.IncompleteRead):
@@ -321,7 +319,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-def test_credentials_in_any_place_reach_the_provider_and_no_disk(server: ModelServer, tmp_path: Path) -> None:
+def test_credentials_reach_the_provider_but_no_disk(server: ModelServer, tmp_path: Path) -> None:
     server.reset()
     server.mind = lambda body: Reply([f"your key is {PLANTED['bearer']}, and {PLANTED['query']}"])
     body = asking("hi", api_key=PLANTED["body"], metadata={"args": json.dumps({"password": PLANTED["nested"]})})

@@ -59,7 +59,7 @@ def users(recording: Recording) -> list[str]:
     return [each["content"] for each in messages if each["role"] == "user"]
 
 
-def test_a_fork_is_taken_up_where_its_process_left_it(log: AgentLog) -> None:
+def test_fork_continues_where_its_process_left_it(log: AgentLog) -> None:
     parent = recorded(log)
     left = sessions_of(log, "second", parent)
     left.store(exchange(11, "one", "two", "other"), "second")
@@ -82,7 +82,7 @@ def test_a_fork_is_taken_up_where_its_process_left_it(log: AgentLog) -> None:
     assert (list(broken(grandchild)), chained(grandchild).hash) == ([], grandchild.hash)
 
 
-def test_only_the_first_conversation_parts_before_the_first_turn(log: AgentLog) -> None:
+def test_only_the_first_conversation_diverges_before_the_first_turn(log: AgentLog) -> None:
     parent = recorded(log)
     sessions = sessions_of(log, "second", parent)
     for at, said in ((11, "else"), (12, "of another session")):

@@ -43,7 +43,7 @@ def said_by_javascript(url: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_javascript_sdk_gets_the_same_recorded_and_replayed(tmp_path: Path) -> None:
+def test_javascript_sdk_gets_the_same_recorded_and_replayed(tmp_path: Path) -> None:
     with model_server() as server:
         plain = said_by_javascript(server.url)
         assert plain["whole"]["choices"][0]["message"]["content"] == TEXT

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from refold.agents.capture.answers import body_of, said_in, tokens_in
+from refold.agents.capture.answers import body_of, json_exchange, reported_tokens
 from refold.agents.capture.exchange import Response, texts_of, with_texts
 from refold.agents.capture.turns import answers_to, going_on, reply_of, results_of, said_by, title_of, turn_of
 from refold.agents.journal.chain import broken
@@ -133,7 +133,7 @@ def case(seed: int) -> tuple[str, bytes, str, bytes]:
     return target, sent, content_type, damaged(dice, answer)
 
 
-def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
+def test_malformed_input_is_parsed_as_far_as_possible() -> None:
     """Pass each case to every reader. The first case that fails is named by its seed."""
     turns = replies = 0
     for seed in range(CASES * 5):
@@ -145,7 +145,7 @@ def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
         request = {"url": f"http://h{target}", "method": "POST", "body": sent.decode("utf-8", "replace")}
         try:
             assert body_of(answer) == answered
-            tokens_in(said_in({**request, "exchange": 1}, answer)[1])
+            reported_tokens(json_exchange({**request, "exchange": 1}, answer)[1])
             texts = texts_of(answer)
             assert texts == [] or with_texts(answer, texts) == answer
             turn = turn_of(request)
@@ -168,7 +168,7 @@ def test_what_is_malformed_is_read_as_far_as_it_can_be() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1_000_000], ids=["some", "others"])
-def test_what_is_malformed_passes_as_it_is_and_is_in_the_log(tmp_path: Path, first: int) -> None:
+def test_malformed_traffic_is_forwarded_unchanged_and_recorded(tmp_path: Path, first: int) -> None:
     """With the proxy, the agent gets the provider's bytes, and each exchange is recorded once."""
     seeds = range(first, first + CASES // 4)
     with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
@@ -216,7 +216,7 @@ def to_its_end(address: tuple[str, int], sent: bytes) -> None:
             pass
 
 
-def test_what_is_not_http_is_refused_and_counted(
+def test_non_http_traffic_is_refused_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Each connection ends, nothing of it is logged, and what the provider got is recorded or counted."""
@@ -261,7 +261,7 @@ def seed_of(path: str) -> int:
     return int(path.split("/")[1])
 
 
-def test_what_a_provider_sends_that_is_not_http_is_recorded_once(
+def test_non_http_response_of_a_provider_is_recorded_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The agent gets what can be read of it, or a 502. In both cases the exchange is in the log."""

@@ -58,7 +58,7 @@ def calls_of(run: Recording, tool: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_session_is_recorded_and_served_back_without_its_server(tmp_path: Path, mode: str) -> None:
+def test_session_is_recorded_and_replayed_without_its_server(tmp_path: Path, mode: str) -> None:
     bought = tmp_path / "bought.txt"
 
     async def work(client: Client) -> list[str]:
@@ -98,7 +98,7 @@ def test_a_session_is_recorded_and_served_back_without_its_server(tmp_path: Path
 
 
 @pytest.mark.parametrize("keys", ["", "none"], ids=["sealed", "clear"])
-def test_a_call_is_an_action_with_its_answer(tmp_path: Path, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_is_an_action_with_its_result(tmp_path: Path, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
     process = tee(tmp_path, "--", *COUNTER, keys=keys)
     said = json.loads(ask(process, 7))["result"]
     process.communicate(timeout=240)
@@ -117,7 +117,7 @@ def test_a_call_is_an_action_with_its_answer(tmp_path: Path, keys: str, monkeypa
     ("script", "status"), [("cat; exit 7", 7), ("cat; kill -TERM $$", -15), ("cat; kill -KILL $$", -9)],
     ids=["status", "terminated", "killed"],
 )  # fmt: skip
-def test_every_byte_is_passed_on_and_the_end_is_the_servers(tmp_path: Path, script: str, status: int) -> None:
+def test_every_byte_is_forwarded_and_the_exit_status_is_the_servers(tmp_path: Path, script: str, status: int) -> None:
     sent = random.Random(7).randbytes(300_000) + b"\n" + b'{"jsonrpc": "2.0"' * 3 + b"\n[1e999]\n" + b"\xff"
     process = tee(tmp_path, "--", "sh", "-c", script, stderr=subprocess.PIPE)
     said, log = process.communicate(sent, timeout=240)
@@ -126,7 +126,7 @@ def test_every_byte_is_passed_on_and_the_end_is_the_servers(tmp_path: Path, scri
     assert b"Traceback" not in log
 
 
-def test_a_signal_is_passed_on_and_pieces_are_not_held_back(tmp_path: Path) -> None:
+def test_signals_and_partial_messages_are_forwarded_at_once(tmp_path: Path) -> None:
     process = tee(tmp_path, "--", "sh", "-c", "trap 'echo told; exit 5' TERM; exec 3<&0; cat <&3 & wait")
     assert process.stdin is not None
     assert process.stdout is not None
@@ -152,7 +152,7 @@ def ask(process: subprocess.Popen[bytes], number: int, tool: str = "call") -> by
     return process.stdout.readline() if tool == "call" else b""
 
 
-def test_what_was_answered_is_recorded_though_the_tee_is_killed(tmp_path: Path) -> None:
+def test_answered_calls_are_recorded_even_if_the_tee_is_killed(tmp_path: Path) -> None:
     chance, answered = random.Random(11), 0
     for _ in range(max(2, ROUNDS // 2)):
         process = tee(tmp_path, "--", *COUNTER)
@@ -174,7 +174,7 @@ def test_what_was_answered_is_recorded_though_the_tee_is_killed(tmp_path: Path) 
         assert sum(actions[name].fields["status"] == "succeeded" for name in actions) == answered + 1
 
 
-def test_a_call_that_the_server_was_killed_in_is_recorded_as_unanswered(tmp_path: Path) -> None:
+def test_call_during_which_the_server_was_killed_is_recorded_as_unanswered(tmp_path: Path) -> None:
     process = tee(tmp_path, "--", "sh", "-c", '"$@" & wait; kill -KILL $$', "sh", "sleep", "0")
     process.communicate(b"", timeout=240)
     assert process.returncode == -signal.SIGKILL
@@ -190,7 +190,7 @@ def test_a_call_that_the_server_was_killed_in_is_recorded_as_unanswered(tmp_path
     assert [call.failure for call in calls_of(run, "call")] == [None, None]
 
 
-def test_wrong_options_say_what_to_give(tmp_path: Path) -> None:
+def test_invalid_options_name_the_valid_ones(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     assert "after --" in refold_command("mcp-record", log=url).err
     assert "leave the server out" in refold_command("mcp-record", "--replay", "x", "--", "cat", log=url).err

@@ -73,7 +73,7 @@ def refold(env: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.
     )
 
 
-def test_a_program_is_recorded_and_played(env: dict[str, str], tmp_path: Path, server: ModelServer) -> None:
+def test_program_is_recorded_and_played_back(env: dict[str, str], tmp_path: Path, server: ModelServer) -> None:
     server.requests.clear()
     program = [sys.executable, "agent.py", "what is it?"]
     recorded = refold(env, tmp_path, "record", "--agent", "looker", "--", *program, "7")
@@ -138,7 +138,7 @@ for said in sys.argv[1:]:
 """
 
 
-def test_what_comes_after_the_first_difference_is_a_fork(
+def test_requests_after_the_first_difference_form_a_fork(
     env: dict[str, str], tmp_path: Path, server: ModelServer
 ) -> None:
     (tmp_path / "talk.py").write_text(FORKING)
@@ -173,7 +173,7 @@ def test_what_comes_after_the_first_difference_is_a_fork(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=["TERM", "KILL", "INT"])
-def test_a_program_that_a_signal_ends(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+def test_program_ended_by_a_signal(env: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
     """The signal is sent to `refold record`; SIGKILL to the program, because no process can pass it on. `refold record`
     ends as its program did."""
     code = (
@@ -194,7 +194,7 @@ def test_a_program_that_a_signal_ends(env: dict[str, str], tmp_path: Path, numbe
         os.kill(program, 0)
 
 
-def test_what_is_captured_of_a_killed_program_is_there(
+def test_captured_exchanges_of_a_killed_program_are_kept(
     env: dict[str, str], tmp_path: Path, server: ModelServer
 ) -> None:
     server.hold, server.held = threading.Event(), threading.Event()
@@ -236,7 +236,7 @@ def test_what_is_captured_of_a_killed_program_is_there(
     ids=["no program", "no command", "no upstream", "nothing captured", "nothing captured, 0", "proxy to nowhere",
          "proxy for all", "no address", "no run", "a play to somewhere", "a fork of nothing"],
 )  # fmt: skip
-def test_what_is_said_where_nothing_can_be_captured(
+def test_error_where_nothing_can_be_captured(
     env: dict[str, str], tmp_path: Path, command: list[str], status: int, said: str
 ) -> None:
     if command[0] == "play":
@@ -247,9 +247,7 @@ def test_what_is_said_where_nothing_can_be_captured(
     assert "Traceback" not in done.stderr
 
 
-def test_a_recording_is_served_without_a_socket_of_its_own(
-    env: dict[str, str], tmp_path: Path, server: ModelServer
-) -> None:
+def test_recording_is_served_without_its_own_socket(env: dict[str, str], tmp_path: Path, server: ModelServer) -> None:
     """The kernel enforces it: the server may listen on loopback, and connect to nothing."""
     program = [sys.executable, "agent.py", "what is it?", "0"]
     refold(env, tmp_path, "record", "--", *program)
@@ -271,7 +269,7 @@ def test_a_recording_is_served_without_a_socket_of_its_own(
 
 
 @pytest.mark.parametrize("is_allowed", [True, False], ids=["to the upstream", "to nothing"])
-def test_a_proxy_opens_no_socket_but_to_its_upstream(
+def test_proxy_opens_no_socket_but_to_its_upstream(
     env: dict[str, str], tmp_path: Path, server: ModelServer, is_allowed: bool
 ) -> None:
     """The kernel checks everything that the proxy does: it forwards, spools, stores, and ends. If it may connect to
@@ -303,7 +301,7 @@ def test_a_proxy_opens_no_socket_but_to_its_upstream(
         assert not server.requests
 
 
-def test_where_programs_are_pointed() -> None:
+def test_base_urls_given_to_programs() -> None:
     given = {"OPENAI_BASE_URL": "http://mine:1/v1/", "HTTP_PROXY": "http://outer:3128", "NO_PROXY": "intern"}
     upstreams = upstreams_of(given, None)
     assert upstreams == {
@@ -338,11 +336,11 @@ def test_where_programs_are_pointed() -> None:
     ],
     ids=["not set", "of a server", "a port", "a host and a path", "a URL"],
 )
-def test_ollama_is_found_as_its_clients_find_it(host: str, url: str) -> None:
+def test_ollama_host_is_resolved_as_its_clients_do(host: str, url: str) -> None:
     assert upstreams_of({"OLLAMA_HOST": host}, None)["ollama"] == url
 
 
-def test_bedrock_is_pointed_at_the_proxy_where_nothing_is_signed() -> None:
+def test_unsigned_bedrock_clients_use_the_proxy() -> None:
     given = {"AWS_REGION": "eu-west-1", "AWS_BEARER_TOKEN_BEDROCK": "k"}
     upstreams = upstreams_of(given, None)
     assert upstreams["bedrock"] == "https://bedrock-runtime.eu-west-1.amazonaws.com"

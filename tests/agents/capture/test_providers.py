@@ -88,7 +88,7 @@ def everything(server: ProviderServer, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
+def test_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
     everything: Everything, server: ProviderServer, name: str
 ) -> None:
     used = everything.used[name]
@@ -107,7 +107,7 @@ def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_session_is_one_run_with_its_tool_calls(everything: Everything, name: str) -> None:
+def test_session_is_one_run_with_its_tool_calls(everything: Everything, name: str) -> None:
     recording = everything.runs[name]
     assert (len(recording.steps), recording.outcome, recording.output) == (2, "succeeded", TEXT)
     tools = [call for call in recording.steps[0].calls if call.asked.kind == "tool"]
@@ -125,7 +125,7 @@ def test_a_session_is_one_run_with_its_tool_calls(everything: Everything, name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_recorded_bytes_are_those_that_were_sent(everything: Everything, name: str) -> None:
+def test_recorded_bytes_equal_the_sent_bytes(everything: Everything, name: str) -> None:
     answers = [step.calls[0].answer for step in everything.runs[name].steps]
     for answer, sent in zip(answers, everything.used[name].sent, strict=True):
         assert body_of(answer) == sent
@@ -135,7 +135,7 @@ def test_the_recorded_bytes_are_those_that_were_sent(everything: Everything, nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_turn_is_opened_as_the_request_that_goes_on_from_it(everything: Everything, name: str) -> None:
+def test_continuation_request_reproduces_the_turn(everything: Everything, name: str) -> None:
     recording = everything.runs[name]
     asked = recording.steps[1].calls[0].asked.request
     messages = state_at(recording, 2)["messages"]
@@ -153,7 +153,7 @@ def test_credentials_are_in_no_file(everything: Everything) -> None:
         assert KEY.encode() not in each.read_bytes(), each
 
 
-def test_a_stream_of_gemini_without_events_is_a_list(server: ProviderServer, tmp_path: Path) -> None:
+def test_gemini_stream_without_sse_is_a_list(server: ProviderServer, tmp_path: Path) -> None:
     body = json.dumps({"contents": [{"parts": [{"text": "what is there?"}]}]}).encode()
     with capturing(tmp_path, server.url) as captured:
         parts = urlsplit(captured.url)
@@ -170,7 +170,7 @@ def test_a_stream_of_gemini_without_events_is_a_list(server: ProviderServer, tmp
     assert step.calls[0].asked.request["url"].endswith("key=HIDDEN")
 
 
-def test_a_body_of_frames_is_cut_at_frames_wherever_it_is_cut() -> None:
+def test_body_is_split_at_frames_for_any_chunking() -> None:
     dice = random.Random(26)
     frames = [
         frame("chunk", json.dumps({"bytes": "YQ==", "n": n, "t": "ü" * n}, ensure_ascii=False).encode())
@@ -188,7 +188,7 @@ def test_a_body_of_frames_is_cut_at_frames_wherever_it_is_cut() -> None:
         assert frame_bytes(kept) == data
 
 
-def test_what_is_no_frame_is_kept_as_it_came() -> None:
+def test_bytes_that_are_not_a_frame_are_kept_unchanged() -> None:
     good = frame("chunk", b"{}")
     for at in range(len(good)):
         damaged = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
@@ -198,7 +198,7 @@ def test_what_is_no_frame_is_kept_as_it_came() -> None:
     assert frame_changed(good[:-1], lambda data: data.replace(b"{", b"[")) == good[:-1].replace(b"{", b"[")
 
 
-def test_a_secret_in_a_frame_leaves_a_frame() -> None:
+def test_redacting_a_frame_keeps_it_a_valid_frame() -> None:
     inner = base64.b64encode(b'{"password": "hunter2"}').decode()
     for payload in (b'{"password": "hunter2"}', json.dumps({"bytes": inner, "p": "ab"}).encode()):
         found = frame_changed(frame("chunk", payload), lambda data: data.replace(b"hunter2", b"HIDDEN"))
@@ -208,7 +208,7 @@ def test_a_secret_in_a_frame_leaves_a_frame() -> None:
         assert "HIDDEN" in str(kept)
 
 
-def test_a_secret_in_several_frames_is_redacted(server: ProviderServer, tmp_path: Path) -> None:
+def test_secret_across_several_frames_is_redacted(server: ProviderServer, tmp_path: Path) -> None:
     """The recorded bytes are still a stream that the SDK can read; the forwarded bytes have the secret."""
     server.mind = lambda body: Reply(["my mail is bob.", "miller@exam", "ple.com, as ", "ever"])
     try:

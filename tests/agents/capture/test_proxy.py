@@ -80,7 +80,7 @@ SENT = [way for way in WAYS if REQUESTS.get(way.use, 1) and way.use != "embeddin
 
 
 @pytest.mark.parametrize("way", SENT, ids=named)
-def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
+def test_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
     everything: Everything, server: ModelServer, way: Way
 ) -> None:
     used = everything.used[named(way)]
@@ -101,14 +101,14 @@ def test_an_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.use == "embeddings"], ids=named)
-def test_an_embedding_passes_unchanged(everything: Everything, way: Way) -> None:
+def test_embedding_passes_unchanged(everything: Everything, way: Way) -> None:
     used = everything.used[named(way)]
     assert used.proxied == used.plain
     assert len(used.requests) == 1
 
 
 @pytest.mark.parametrize("way", SENT, ids=named)
-def test_each_exchange_is_recorded_once_and_as_it_ended(everything: Everything, way: Way) -> None:
+def test_each_exchange_is_recorded_once_with_its_ending(everything: Everything, way: Way) -> None:
     recording = everything.runs[named(way)]
     answers = [call.answer for step in recording.steps for call in step.calls]
     if way.use != "left":  # the whole answer may have been sent before the client left
@@ -126,7 +126,7 @@ def test_each_exchange_is_recorded_once_and_as_it_ended(everything: Everything, 
         assert recording.output == TEXT
 
 
-def test_a_provider_gets_what_the_sdk_sent(everything: Everything, server: ModelServer) -> None:
+def test_provider_receives_what_the_sdk_sent(everything: Everything, server: ModelServer) -> None:
     """They are equal except for the host name, which the proxy sets."""
     way = Way("openai", False, "plain")
     prepare(server, "plain")
@@ -138,7 +138,7 @@ def test_a_provider_gets_what_the_sdk_sent(everything: Everything, server: Model
     assert headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_stream_is_not_held_back(server: ModelServer, tmp_path: Path) -> None:
+def test_stream_is_forwarded_without_buffering(server: ModelServer, tmp_path: Path) -> None:
     server.reset()
     server.hold, server.held = threading.Event(), threading.Event()
     try:
@@ -166,7 +166,7 @@ def test_a_stream_is_not_held_back(server: ModelServer, tmp_path: Path) -> None:
     assert all(piece.startswith("data: ") and piece.endswith("\n\n") for piece in pieces)
 
 
-def test_who_hangs_up_ends_the_exchange_and_the_provider_is_let_go(server: ModelServer, tmp_path: Path) -> None:
+def test_client_disconnect_ends_the_exchange_and_the_upstream_connection(server: ModelServer, tmp_path: Path) -> None:
     server.reset()
     server.hold, server.held = threading.Event(), threading.Event()
     try:
@@ -191,7 +191,7 @@ def test_who_hangs_up_ends_the_exchange_and_the_provider_is_let_go(server: Model
     assert step.calls[0].answer["end"] == "left"
 
 
-def test_a_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path: Path) -> None:
+def test_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path: Path) -> None:
     server.reset()
     minds = [
         Reply(["Let me see. "], [("find", {"id": 7}), ("find", {"id": 8})]),
@@ -242,7 +242,7 @@ def test_a_session_is_one_run_with_its_tool_calls(server: ModelServer, tmp_path:
         assert "paid" in str(knew)
 
 
-def test_a_request_that_is_not_recorded_is_told_where_it_differs(everything: Everything, server: ModelServer) -> None:
+def test_unrecorded_request_is_answered_with_the_first_difference(everything: Everything, server: ModelServer) -> None:
     way = Way("anthropic", False, "plain")
     recording = everything.runs[named(way)]
     replaying = RecordedUpstream([recording])

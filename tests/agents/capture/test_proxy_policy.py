@@ -94,7 +94,7 @@ def held(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Held:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_denied_request_gets_an_error_in_the_providers_form(held: Held, family: str) -> None:
+def test_denied_request_gets_an_error_in_the_providers_form(held: Held, family: str) -> None:
     status, headers, tree = held.denied[family]
     assert (status, headers["content-type"]) == (403, "application/json")
     if family in ("chat", "responses"):
@@ -139,13 +139,13 @@ def test_each_denial_is_an_observation_of_its_step(held: Held) -> None:
         assert sum(each.was_denied for each in every) == len(FAMILIES) + 1
 
 
-def test_a_policy_that_asks_is_refused(server: ModelServer, tmp_path: Path) -> None:
+def test_policy_that_asks_for_approval_is_refused(server: ModelServer, tmp_path: Path) -> None:
     asking = Policy.parse("name = 'p'\n[[rule]]\nname = 'r'\nmodel = '*'\naction = 'ask'")
     with pytest.raises(InputError, match="nobody waits at a proxy"), capturing(tmp_path, server.url, policy=asking):
         pass
 
 
-def test_a_websocket_is_not_let_through(server: ModelServer, tmp_path: Path) -> None:
+def test_websocket_is_refused(server: ModelServer, tmp_path: Path) -> None:
     with capturing(tmp_path, server.url, policy=Policy.parse("name = 'p'")) as captured:
         connection = http.client.HTTPConnection(captured.url.removeprefix("http://"), timeout=120)
         connection.request("GET", "/v1/responses", headers={

@@ -167,7 +167,7 @@ ODD = {
 LOOSE = "calls that are no turn of a conversation"
 
 
-def test_every_reason_is_known(turns_file: Path) -> None:
+def test_every_incomplete_reason_is_covered(turns_file: Path) -> None:
     """A new reason in tapes must be considered."""
     assert {name.removesuffix(".json") for name in members(turns_file, "drop-reason")} == set(REASONS)
 
@@ -241,7 +241,7 @@ def test_reasons_of_the_providers_connection(tmp_path: Path, reason: str, data: 
     assert (each.title, each.step.outcome, each.call.answer) == ("what?", "failed", None)
 
 
-def test_an_agent_that_hangs_up(tmp_path: Path) -> None:
+def test_agent_that_disconnects(tmp_path: Path) -> None:
     """client_disconnect."""
     ended = threading.Event()
     with raw_provider() as provider, capturing(tmp_path, provider.url) as captured:
@@ -261,7 +261,7 @@ def test_an_agent_that_hangs_up(tmp_path: Path) -> None:
     assert each.call.answer["chunks"][0][1] == "data: {}\n\n"
 
 
-def test_reasons_of_where_it_is_stored(tmp_path: Path) -> None:
+def test_reasons_of_storage(tmp_path: Path) -> None:
     """ingest_reject, ingest_timeout and marshal_error: the log accepts nothing. sem_full: the spool is full, too."""
     (tmp_path / "log").write_text("a file where the log's folder has to be")
     with raw_provider() as provider, capturing(tmp_path, provider.url, spool_bytes_max=3000) as captured:

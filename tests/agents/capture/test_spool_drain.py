@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from refold.agents.capture.sessions import Sessions
-from refold.agents.capture.spool import Missed, Spool
-from refold.agents.capture.spool_drain import Storing
+from refold.agents.capture.spool import MissedExchanges, Spool
+from refold.agents.capture.spool_drain import SpoolDrain
 from refold.agents.log import open_log
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 
 
 class _ClearedLate(threading.Event):
@@ -29,24 +29,24 @@ class _ClearedLate(threading.Event):
         super().clear()
 
 
-def test_an_end_that_comes_as_the_thread_goes_to_wait_is_noticed(tmp_path: Path) -> None:
-    around = process_surroundings()
-    spool = Spool(tmp_path / "spool", around)
+def test_end_signalled_as_the_thread_starts_waiting_is_noticed(tmp_path: Path) -> None:
+    runtime = process_context()
+    spool = Spool(tmp_path / "spool", runtime)
     spool.kept = cleared = _ClearedLate()
     url = f"file:{tmp_path / 'log'}"
-    storing = Storing(lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, print, around)
+    storing = SpoolDrain(lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, print, runtime)
     assert cleared.is_clearing.wait(60)
     assert storing.close(60.0).waiting == 0
 
 
-def test_what_is_missed_while_the_count_is_recorded_is_recorded_too(tmp_path: Path) -> None:
-    around = process_surroundings()
-    spool = Spool(tmp_path / "spool", around)
+def test_misses_during_recording_of_the_count_are_recorded_too(tmp_path: Path) -> None:
+    runtime = process_context()
+    spool = Spool(tmp_path / "spool", runtime)
 
     class Slow(Sessions):
         """While it records the first count, another exchange is missed."""
 
-        def say_missed(self, missed: Missed, name: str) -> None:
+        def say_missed(self, missed: MissedExchanges, name: str) -> None:
             if missed.why == "first":
                 spool.miss("second")
             super().say_missed(missed, name)
@@ -54,7 +54,9 @@ def test_what_is_missed_while_the_count_is_recorded_is_recorded_too(tmp_path: Pa
     spool.miss("first")
     url = f"file:{tmp_path / 'log'}"
     said: list[str] = []
-    storing = Storing(lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, said.append, around, sessions=Slow)
+    storing = SpoolDrain(
+        lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, said.append, runtime, sessions=Slow
+    )
     assert storing.close(60.0).missed == 2
     assert said == ["1 exchanges were not kept: first", "1 exchanges were not kept: second"]
     with open_log(url, read_only=True) as log:
@@ -63,10 +65,10 @@ def test_what_is_missed_while_the_count_is_recorded_is_recorded_too(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_recorded", [False, True], ids=["asked", "recorded"])
-def test_a_count_survives_its_process_with_its_id(tmp_path: Path, is_recorded: bool) -> None:
+def test_count_survives_its_process_with_its_id(tmp_path: Path, is_recorded: bool) -> None:
     """The process ends after the count was asked for, or after it was recorded."""
-    around = process_surroundings()
-    spool = Spool(tmp_path, around)
+    runtime = process_context()
+    spool = Spool(tmp_path, runtime)
     spool.miss("\x00" * 300)
     asked = spool.missed()
     spool.miss("later")
@@ -74,7 +76,7 @@ def test_a_count_survives_its_process_with_its_id(tmp_path: Path, is_recorded: b
     if is_recorded:
         spool.missed_stored()
     spool.close()
-    again = Spool(tmp_path, around, folder=spool.folder)
+    again = Spool(tmp_path, runtime, folder=spool.folder)
     if not is_recorded:
         assert again.missed() == asked
         again.missed_stored()
@@ -86,10 +88,10 @@ def test_a_count_survives_its_process_with_its_id(tmp_path: Path, is_recorded: b
     assert not spool.folder.exists()
 
 
-def test_a_count_of_an_earlier_version_without_an_id_gets_one(tmp_path: Path) -> None:
+def test_count_of_an_earlier_version_without_an_id_gets_one(tmp_path: Path) -> None:
     (tmp_path / "1-a").mkdir()
     (tmp_path / "1-a" / "missed").write_text('{"id":"","count":2,"first_at":1,"last_at":2,"why":"full"}'.ljust(512))
-    spool = Spool(tmp_path, process_surroundings(), folder=tmp_path / "1-a")
+    spool = Spool(tmp_path, process_context(), folder=tmp_path / "1-a")
     missed = spool.missed()
     assert (missed.count, missed.why) == (2, "full")
     assert missed.id

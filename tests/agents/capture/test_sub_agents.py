@@ -30,7 +30,7 @@ def text(said: str) -> dict[str, str]:
     return {"type": "text", "text": said}
 
 
-def test_a_sub_agent_is_a_run_within_the_one_that_asked_for_it(tmp_path: Path) -> None:
+def test_sub_agent_is_a_child_run_of_its_caller(tmp_path: Path) -> None:
     tasks = [*TASKS, TASKS[1], "short"]
     calls = [
         {"type": "tool_use", "id": f"t{k}", "name": "Task", "input": {"description": "look", "prompt": task}}

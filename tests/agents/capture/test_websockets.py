@@ -84,7 +84,7 @@ def session_of_the_sdk(url: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")  # from the SDK
-def test_openais_sdk_by_websocket_is_recorded_and_played(provider: SocketProvider, tmp_path: Path) -> None:
+def test_openai_sdk_over_websocket_is_recorded_and_played_back(provider: SocketProvider, tmp_path: Path) -> None:
     """The recording has two turns of one run, with the tool's result, and returns the same events."""
     provider.answers = [events_of(1, "", [CALL]), events_of(2, "It is 5.")]
     expected = [*events_of(1, "", [CALL]), *events_of(2, "It is 5.")]
@@ -104,7 +104,7 @@ def test_openais_sdk_by_websocket_is_recorded_and_played(provider: SocketProvide
     assert len(provider.heads) == 1
 
 
-def test_binary_messages_lanes_and_what_the_provider_says_of_itself(provider: SocketProvider, tmp_path: Path) -> None:
+def test_binary_messages_lanes_and_provider_metadata(provider: SocketProvider, tmp_path: Path) -> None:
     """Each message keeps its kind; events belong to the exchange of their stream_id."""
     late = events_of(1, "one two", more="a")
     provider.answers = [late[:2], [*events_of(2, "three", more="b"), *late[2:], '{"type": "rate_limits.updated"}'],
@@ -140,7 +140,7 @@ def test_binary_messages_lanes_and_what_the_provider_says_of_itself(provider: So
     [(1011, "broken", 1011), (1000, "whole", 1000), (None, "broken", 1006)],
     ids=["with a code", "in order", "without a close"],
 )
-def test_a_connection_that_the_provider_ends(
+def test_connection_closed_by_the_provider(
     provider: SocketProvider, tmp_path: Path, ends: int | None, end: str, code: int
 ) -> None:
     """The agent's connection ends in the same way, and so does the one that the recording serves."""
@@ -166,7 +166,7 @@ def test_a_connection_that_the_provider_ends(
             assert talk(url) == code
 
 
-def test_an_agent_that_leaves_in_a_response(provider: SocketProvider, tmp_path: Path) -> None:
+def test_agent_that_disconnects_during_a_response(provider: SocketProvider, tmp_path: Path) -> None:
     """The provider's connection is closed with the same code, and what the agent got is recorded."""
     provider.answers = [events_of(1, "one two three")[:2]]
     with capturing(tmp_path, provider.url) as captured, opened(captured.url) as connection:
@@ -179,7 +179,7 @@ def test_an_agent_that_leaves_in_a_response(provider: SocketProvider, tmp_path: 
     assert provider.ended == [4001]
 
 
-def test_a_handshake_that_is_refused_is_an_exchange(provider: SocketProvider, tmp_path: Path) -> None:
+def test_refused_handshake_is_an_exchange(provider: SocketProvider, tmp_path: Path) -> None:
     """The agent gets the provider's own answer."""
     provider.refusal = 401
     with capturing(tmp_path, provider.url) as captured:
@@ -192,7 +192,7 @@ def test_a_handshake_that_is_refused_is_an_exchange(provider: SocketProvider, tm
     assert run.steps[0].calls[0].answer["status"] == 401
 
 
-def test_no_credential_of_a_websocket_reaches_the_disk(provider: SocketProvider, tmp_path: Path) -> None:
+def test_websocket_credentials_never_reach_the_disk(provider: SocketProvider, tmp_path: Path) -> None:
     """Credentials are sent in the handshake's headers, query and subprotocol, in a message, and by the provider."""
     planted = [KEY, "planted-in-the-query", "planted-in-the-protocol", "planted-in-a-message"]
     body = {"metadata": {"api_key": planted[3]}}
@@ -216,7 +216,7 @@ def test_no_credential_of_a_websocket_reaches_the_disk(provider: SocketProvider,
     assert (failure.exception, run.steps[0].outcome) == ("HTTP 400", "failed")
 
 
-def test_a_message_that_is_not_recorded_gets_an_error(provider: SocketProvider, tmp_path: Path) -> None:
+def test_unrecorded_message_is_answered_with_an_error(provider: SocketProvider, tmp_path: Path) -> None:
     """The error names the nearest turn and the differences; the connection continues."""
     provider.answers = [events_of(1, "one")]
     with capturing(tmp_path, provider.url) as captured, opened(captured.url) as connection:

@@ -55,7 +55,7 @@ def recordings(folder: Path) -> list[Recording]:
         return [log.recording(row.run) for row in reversed(log.runs())]
 
 
-def test_any_method_path_and_body_pass_as_they_are(provider: RawProvider, tmp_path: Path) -> None:
+def test_any_method_path_and_body_are_forwarded_unchanged(provider: RawProvider, tmp_path: Path) -> None:
     requests: list[tuple[str, str, bytes | None, dict[str, str]]] = [
         ("GET", "/v1/models?limit=3&x=%2F%20a", None, {"Accept": "application/json"}),
         ("HEAD", "/", None, {}),
@@ -104,7 +104,7 @@ def test_any_method_path_and_body_pass_as_they_are(provider: RawProvider, tmp_pa
     ],
     ids=["chat", "anthropic", "responses", "a part of it", "the text of it"],
 )
-def test_an_agent_that_hangs_up_after_the_last_event_got_it_whole(tmp_path: Path, last: bytes, end: str) -> None:
+def test_agent_that_disconnects_after_the_last_event_received_everything(tmp_path: Path, last: bytes, end: str) -> None:
     """The provider has not ended the body yet, and the last event arrives in pieces."""
     ended = threading.Event()
     pieces = [b"data: {}\n\n", *(last[at : at + 5] for at in range(0, len(last), 5))]
@@ -127,7 +127,7 @@ def test_an_agent_that_hangs_up_after_the_last_event_got_it_whole(tmp_path: Path
     assert run.steps[0].calls[0].answer["end"] == end
 
 
-def test_pieces_keep_their_boundaries_for_the_agent_and_in_a_replay(provider: RawProvider, tmp_path: Path) -> None:
+def test_chunk_boundaries_are_kept_live_and_in_a_replay(provider: RawProvider, tmp_path: Path) -> None:
     """Test blank lines, pieces that end within a character, and a compressed stream."""
     parts = [b'data: {"a": "\xc3', b'\xbc"}\n\n', b"\n\n: ping\n\n", b"data: [DONE]\n\n"]
     provider.answers = [Raw(EVENTS, parts)]
@@ -167,7 +167,7 @@ def wire(url: str, path: str) -> list[bytes]:
     ],
     ids=["host", "origin", "two hosts"],
 )
-def test_what_is_not_forwarded(
+def test_requests_that_are_not_forwarded(
     provider: RawProvider, tmp_path: Path, headers: dict[str, str], status: int, said: str
 ) -> None:
     provider.requests.clear()
@@ -177,7 +177,7 @@ def test_what_is_not_forwarded(
     assert said in json.loads(body)["error"]["message"]
 
 
-def test_a_real_session_of_claude_code_is_one_run(provider: RawProvider, tmp_path: Path, turns_file: Path) -> None:
+def test_real_claude_code_session_is_one_run(provider: RawProvider, tmp_path: Path, turns_file: Path) -> None:
     """papercomputeco/tapes, MIT: nine turns as they were sent, including gzip. The first is another session."""
     files = members(turns_file, "recordings")
     turns = sorted({name.partition("/")[0] for name in files if "/" in name})
@@ -215,7 +215,7 @@ def test_a_real_session_of_claude_code_is_one_run(provider: RawProvider, tmp_pat
     assert sum(call.failure is not None for call in answered) == sum(bool(each.get("is_error")) for each in results)
 
 
-def test_a_long_session_is_stored_in_three_times_what_is_new_of_it(provider: RawProvider, tmp_path: Path) -> None:
+def test_long_session_is_stored_in_at_most_three_times_its_new_content(provider: RawProvider, tmp_path: Path) -> None:
     """Each request has the whole conversation. Reading returns what was sent; hashes do not depend on the storage."""
     dice = random.Random(26)
     system = dice.randbytes(2000).hex()
@@ -259,9 +259,7 @@ SAID = {
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["the provider keeps it", "the client sends it"])
 @pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
-def test_a_session_by_the_responses_api(
-    provider: RawProvider, tmp_path: Path, is_kept: bool, is_streamed: bool
-) -> None:
+def test_session_of_the_responses_api(provider: RawProvider, tmp_path: Path, is_kept: bool, is_streamed: bool) -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "5"}
     before: list[Any] = [{"role": "user", "content": "what is there?"}]
     after = [result] if is_kept else [*before, *RESPONSE["output"], result]
@@ -291,7 +289,7 @@ def test_a_session_by_the_responses_api(
     "body", ["", "[]", "{", '{"messages": 5}', '{"messages": [5, {"role": []}]}', '{"messages": [[]]}']
 )
 @pytest.mark.parametrize("answer", ["", "null", "{}", '{"content": 5}', 'data: {"type": "content_block_delta"}\n\n'])
-def test_what_is_of_another_shape_is_no_turn_and_no_error(body: str, answer: str) -> None:
+def test_other_json_is_no_turn_and_no_error(body: str, answer: str) -> None:
     turn = turn_of({"url": "http://h/v1/messages", "method": "POST", "body": body})
     if turn is not None:
         found = reply_of(turn.family, {"status": 200, "end": "whole", "chunks": [[0, answer]]})

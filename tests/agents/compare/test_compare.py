@@ -37,7 +37,7 @@ def paths(found: Divergence) -> list[tuple[str, str]]:
     return [(each.path, each.op) for each in found.differences]
 
 
-def test_a_run_is_equal_to_itself() -> None:
+def test_run_equals_itself() -> None:
     assert compare(BASE, BASE, exact=True) is None
     assert list(told(None)) == ["no difference"]
 
@@ -62,14 +62,14 @@ def test_a_run_is_equal_to_itself() -> None:
         (3, step(TELL, name="act", result="sent", done=True), "result", "kept", [("", "set")]),
     ],
 )  # fmt: skip
-def test_what_differs_is_named(number: int, other: Step, what: str, why: str, differing: list[tuple[str, str]]) -> None:
+def test_difference_is_named(number: int, other: Step, what: str, why: str, differing: list[tuple[str, str]]) -> None:
     found = parted(with_step(number, other))
     assert (found.step, found.what, found.why, paths(found)) == (number, what, why, differing)
     assert found.a.step == found.b.step == number
     assert next(told(found)).startswith(f"first divergence at step {number}: ")
 
 
-def test_a_call_is_told_from_the_changed_ones_around_it() -> None:
+def test_call_is_aligned_between_changed_neighbours() -> None:
     a = run(step(call("x", 1, n=1), call("y", 2), call("z", 3)))
     found = parted(run(step(call("x", 1, n=2), call("new", 0), call("y", 2), call("z", 4))), a)
     assert (found.what, found.a.call, found.b.call, found.also) == ("arguments", 1, 1, ("call", "answer"))
@@ -77,21 +77,21 @@ def test_a_call_is_told_from_the_changed_ones_around_it() -> None:
     assert (found.what, found.only, found.a.call, found.b.call, found.also) == ("call", "b", None, 2, ())
 
 
-def test_the_world_comes_first_where_one_asks_again_because_of_an_answer() -> None:
+def test_divergence_is_the_worlds_when_a_request_changed_because_of_an_answer() -> None:
     retried = run(step(call("x", "busy")), step(call("x", "ok")), step(call("y", 1)))
     found = parted(retried, run(step(call("x", "ok")), step(call("y", 1))))
     assert (found.step, found.what, found.why) == (1, "answer", "answered")
     assert [(each.a, each.b, each.what) for each in found.later] == [(None, 2, "step")]
 
 
-def test_an_answer_comes_before_what_is_asked_for_because_of_it() -> None:
+def test_answer_precedes_the_request_it_caused() -> None:
     a = run(step(call("x", 1), call("y", 1)), step(call("w", 1)))
     found = parted(run(step(call("x", 2), call("z", 1)), step(call("x", 1), call("y", 1)), step(call("w", 1))), a)
     assert (found.step, found.what, found.why, found.a.call) == (1, "answer", "answered", 1)
     assert found.also == ("tool",)
 
 
-def test_a_longer_run_goes_on() -> None:
+def test_longer_run_continues_the_shorter() -> None:
     shorter = run(*BASE.steps[:2], run="run-b")
     found = parted(shorter)
     assert (found.step, found.what, found.why, found.only) == (3, "step", "longer", "a")
@@ -104,7 +104,7 @@ def test_a_longer_run_goes_on() -> None:
     assert 'tool mail(to="mia", body="It was sent.")' in text
 
 
-def test_a_step_that_was_put_in_is_named_and_not_all_behind_it() -> None:
+def test_inserted_step_is_named_without_the_steps_after_it() -> None:
     fresh = step(call("audit", "ok"), name="audit")
     longer = run(*BASE.steps[:1], fresh, *BASE.steps[1:], output="mailed", run="run-b")
     found = parted(longer)
@@ -113,7 +113,7 @@ def test_a_step_that_was_put_in_is_named_and_not_all_behind_it() -> None:
     assert "only B has this step" in next(told(found))
 
 
-def test_steps_in_another_order_are_no_other_steps() -> None:
+def test_reordered_steps_are_not_different_steps() -> None:
     found = parted(run(BASE.steps[0], BASE.steps[2], BASE.steps[1], output="mailed"))
     assert (found.step, found.what) == (2, "order")
 
@@ -131,7 +131,7 @@ def test_later_steps_are_aligned() -> None:
     ("more", "what"),
     [({"agent": "other"}, "agent"), ({"input": 1}, "input"), ({"seed": 1}, "seed"), ({"state": {"x": 1}}, "state")],
 )
-def test_different_starts_stand_before_every_step(more: dict[str, Any], what: str) -> None:
+def test_different_inputs_precede_every_step(more: dict[str, Any], what: str) -> None:
     found = parted(run(step(call("y", 1)), **more), run(step(call("x", 1))))
     assert (found.step, found.what, found.why) == (0, what, "started")
 
@@ -144,12 +144,12 @@ def test_different_starts_stand_before_every_step(more: dict[str, Any], what: st
         ({"failure": Failure(exception="builtins.ValueError", message="no")}, "run_failure"),
     ],
 )
-def test_different_ends_stand_behind_every_step(more: dict[str, Any], what: str) -> None:
+def test_different_outcomes_follow_every_step(more: dict[str, Any], what: str) -> None:
     found = parted(run(*BASE.steps, **({"output": "mailed"} | more)))
     assert (found.step, found.what, found.why) == (None, what, "kept")
 
 
-def test_attempts_and_their_failures_count_where_it_is_to_be_exact() -> None:
+def test_exact_comparison_counts_attempts_and_failures() -> None:
     failed = Attempt(calls=(call("x", None, failed="builtins.OSError"),), failure=Failure(exception="builtins.OSError"))
     good = Attempt(number=2, calls=(call("x", 1),))
     tried = msgspec.structs.replace(step(call("x", 1)), attempts=(failed, good))
@@ -169,7 +169,7 @@ def written(made: Call) -> Call:
 FAILED = Failure(exception="builtins.OSError")
 
 
-def test_a_step_that_was_tried_again_or_cut_short_equals_one_that_was_not() -> None:
+def test_retried_or_truncated_step_equals_one_that_was_not() -> None:
     once = run(step(call("x", 1)))
     good, heard = Attempt(calls=(call("x", 1),)), Attempt(calls=(call("x", None, failed="builtins.OSError"),))
     for first in (msgspec.structs.replace(heard, failure=FAILED), Attempt(), heard):
@@ -182,7 +182,7 @@ def test_a_step_that_was_tried_again_or_cut_short_equals_one_that_was_not() -> N
     assert "B run run-b, step 1, attempt 2, call 1" in list(told(found))
 
 
-def test_what_took_effect_in_an_earlier_attempt_alone_is_something_else() -> None:
+def test_effect_of_an_earlier_attempt_alone_is_a_difference() -> None:
     paid, mailed = written(call("pay", "ok", to="mia")), written(call("mail", "ok", to="mia"))
     once = run(step(mailed))
     assert compare(once, tried(Attempt(calls=(mailed,), failure=FAILED), Attempt(calls=(mailed,)))) is None
@@ -197,7 +197,7 @@ def test_what_took_effect_in_an_earlier_attempt_alone_is_something_else() -> Non
     assert compare(both, other) is None  # reads of an attempt that failed do not count
 
 
-def test_fresh_ids_in_earlier_attempts_are_no_difference() -> None:
+def test_fresh_ids_in_earlier_attempts_are_ignored() -> None:
     def live(uuid: str) -> Recording:
         first = Attempt(calls=(call("", uuid, kind="uuid"), written(call("pay", "ok", by=uuid))), failure=FAILED)
         return tried(first, Attempt(calls=(call("x", 1),)))
@@ -205,7 +205,7 @@ def test_fresh_ids_in_earlier_attempts_are_no_difference() -> None:
     assert compare(live("0a0a0a0a-1"), live("0b0b0b0b-2")) is None
 
 
-def test_a_run_that_was_cut_short_is_shorter_and_asked_for_nothing_else() -> None:
+def test_truncated_run_is_shorter_not_different() -> None:
     whole = run(step(call("x", 1), call("y", 2), name="s"), step(call("z", 1)))
     pending = msgspec.structs.replace(step(call("x", 1), name="s"), outcome="")
     for first in (pending, msgspec.structs.replace(pending, attempts=(Attempt(),))):
@@ -216,7 +216,7 @@ def test_a_run_that_was_cut_short_is_shorter_and_asked_for_nothing_else() -> Non
     assert parted(run(other), whole).what == "answer"
 
 
-def test_what_every_live_run_hears_anew_is_no_difference_by_itself() -> None:
+def test_clocks_random_numbers_and_ids_are_ignored() -> None:
     def live(now: int, uuid: str, observation: str, cut: str, name: str, mark: str = "") -> Recording:
         read = {"version": 3, "state_hash": "ab", "observations": ["cd"], "cut": cut}
         return run(
@@ -234,7 +234,7 @@ def test_what_every_live_run_hears_anew_is_no_difference_by_itself() -> None:
     assert (exactly.step, exactly.what, exactly.a.call) == (1, "answer", 1)
 
 
-def test_another_version_read_is_the_worlds_doing() -> None:
+def test_read_of_another_version_is_caused_by_the_world() -> None:
     read = {"version": 3, "state_hash": "ab", "observations": ["cd"], "cut": "cut:1.x"}
     newer = read | {"version": 4, "state_hash": "ef", "observations": ["01"]}
     a, b = (run(step(call("document/a", each, kind="read"))) for each in (read, newer))
@@ -243,7 +243,7 @@ def test_another_version_read_is_the_worlds_doing() -> None:
     assert [each.path for each in found.differences] == ["version", "state_hash", "observations[0]"]
 
 
-def test_a_fork_says_what_was_changed() -> None:
+def test_fork_states_what_was_changed() -> None:
     child = run(
         BASE.steps[0], step(call("search", "all", q="refund"), decided("keep"), name="think"),
         run="child", parent="run-a", forked_at=1, patch={"model": "other"},

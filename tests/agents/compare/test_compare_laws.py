@@ -57,7 +57,7 @@ def _pairs(draw: st.DrawFn) -> tuple[Recording, Recording]:
 
 
 @given(_pairs())
-def test_nothing_is_found_where_the_hashes_are_equal_and_only_there(pair: tuple[Recording, Recording]) -> None:
+def test_difference_exists_exactly_where_hashes_differ(pair: tuple[Recording, Recording]) -> None:
     a, b = pair
     assert (compare(a, b, exact=True) is None) == (a.hash == b.hash)
     if a.hash == b.hash:
@@ -65,7 +65,7 @@ def test_nothing_is_found_where_the_hashes_are_equal_and_only_there(pair: tuple[
 
 
 @given(_pairs(), st.booleans())
-def test_the_first_step_that_differs_is_the_first_whose_hash_differs(
+def test_first_different_step_is_the_first_with_another_hash(
     pair: tuple[Recording, Recording], is_conversation: bool
 ) -> None:
     a, b = (msgspec.structs.replace(each, has_code=not is_conversation) for each in pair)
@@ -82,13 +82,13 @@ def test_the_first_step_that_differs_is_the_first_whose_hash_differs(
 
 
 @given(TREES, TREES)
-def test_no_place_differs_in_equal_trees_and_some_in_others(a: Any, b: Any) -> None:
+def test_equal_trees_have_no_differing_path_and_others_have_one(a: Any, b: Any) -> None:
     found = differences(a, b)
     assert (found == []) == is_same(a, b)
     assert all(each.op == "set" or (each.a is None) == (each.op == "add") or each.op == "remove" for each in found)
 
 
-def test_places_are_written_as_in_code() -> None:
+def test_paths_are_written_as_in_code() -> None:
     a = {"flights": [{"date": 1}, {"date": 2}], "a key": {"x": 1}, "text": '[1, {"b": 2}]', "gone": 0}
     b = {"flights": [{"date": 1}, {"date": 3}, {"date": 4}], "a key": {"x": 2}, "text": '[1, {"b": 3}]', "new": [1]}
     found = {(each.path, each.op, str(each.a), str(each.b)) for each in differences(a, b)}

@@ -69,7 +69,7 @@ WHERE = ("after a call", "in a try", "in a block", "between steps")
 
 @pytest.mark.faults
 @pytest.mark.parametrize("where", WHERE)
-def test_it_equals_one_that_was_not_interrupted(tmp_path: Path, where: str) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, where: str) -> None:
     url, code = f"file:{tmp_path / 'log'}", tmp_path / "agent.py"
     code.write_text(AGENT)
 

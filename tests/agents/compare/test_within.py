@@ -45,7 +45,7 @@ def log(tmp_path: Path) -> Iterator[AgentLog]:
         yield found
 
 
-def test_what_children_hear_anew_and_their_ids_are_no_difference(log: AgentLog) -> None:
+def test_clocks_and_ids_of_child_runs_are_ignored(log: AgentLog) -> None:
     for run in ("r1", "r2"):
         log.run("outer", id=run).drive(outer("b"))
     assert log.recording("r1").state != log.recording("r2").steps[0].delta
@@ -55,7 +55,7 @@ def test_what_children_hear_anew_and_their_ids_are_no_difference(log: AgentLog) 
     assert found.within is not None
 
 
-def test_the_first_place_where_children_part_is_told(log: AgentLog) -> None:
+def test_first_divergence_in_child_runs_is_named(log: AgentLog) -> None:
     def other(run: refold.Run) -> Any:
         with run.step("delegate"):
             with run.child("inner", input="a") as child:
@@ -81,7 +81,7 @@ def test_the_first_place_where_children_part_is_told(log: AgentLog) -> None:
     assert compare(log.recording("r1"), log.recording("r1"), exact=True) is None
 
 
-def test_a_child_that_is_begun_with_something_else_is_a_difference_of_the_parent(log: AgentLog) -> None:
+def test_child_started_with_another_input_is_a_difference_of_the_parent(log: AgentLog) -> None:
     log.run("outer", id="r1").drive(outer("b"))
     log.run("outer", id="r2").drive(outer("c"))
     found = log.compare("r1", "r2")
@@ -89,7 +89,7 @@ def test_a_child_that_is_begun_with_something_else_is_a_difference_of_the_parent
     assert (found.what, found.within) == ("arguments", None)
 
 
-def test_a_run_with_children_is_what_its_own_steps_come_to(log: AgentLog) -> None:
+def test_run_with_children_compares_by_its_own_steps(log: AgentLog) -> None:
     log.run("outer", id="r1").drive(outer("b"))
     assert against_itself(log.recording("r1")).is_equal
 
@@ -129,7 +129,7 @@ def tried(first: str, second: str, *, depth: int) -> Callable[[refold.Run], Any]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_what_a_run_within_wrote_in_an_attempt_that_failed_counts(log: AgentLog, depth: int) -> None:
+def test_write_of_a_child_in_a_failed_attempt_counts(log: AgentLog, depth: int) -> None:
     log.run("a", id="once").drive(tried("", "b", depth=depth))
     log.run("a", id="twice").drive(tried("elsewhere", "b", depth=depth))
     for pair, only in ((("once", "twice"), "b"), (("twice", "once"), "a")):
@@ -140,7 +140,7 @@ def test_what_a_run_within_wrote_in_an_attempt_that_failed_counts(log: AgentLog,
         assert (value["name"], value["request"]) == ("send", {"kwargs": {"to": "elsewhere"}})
 
 
-def test_what_a_run_within_wrote_and_was_asked_for_again_is_no_difference(log: AgentLog) -> None:
+def test_write_of_a_child_that_was_requested_again_is_ignored(log: AgentLog) -> None:
     def retried(run: refold.Run) -> Any:
         failures = iter([True, False])
 

@@ -84,7 +84,7 @@ def log(folder: Path) -> Iterator[AgentLog]:
         yield log
 
 
-def test_it_is_the_same_run_with_what_was_read_in_the_log(log: AgentLog) -> None:
+def test_confined_replay_is_the_same_and_reads_come_from_the_log(log: AgentLog) -> None:
     found = log.replay("r", confined=True)
     assert found.is_same
     assert found.hash == found.recorded_hash == log.replay("r").hash
@@ -93,7 +93,7 @@ def test_it_is_the_same_run_with_what_was_read_in_the_log(log: AgentLog) -> None
     assert asyncio.run(log.replay_async("r", confined=True)).is_same
 
 
-def test_an_async_agent_and_its_threads_go_on(log: AgentLog, folder: Path) -> None:
+def test_async_agent_and_its_threads_replay_confined(log: AgentLog, folder: Path) -> None:
     from refold.agents.entry import agent_of
 
     waiting = agent_of("agent.py:waiting", folder)
@@ -102,7 +102,7 @@ def test_an_async_agent_and_its_threads_go_on(log: AgentLog, folder: Path) -> No
     assert log.replay("w", waiting, confined=True).is_same
 
 
-def test_a_pool_of_threads_goes_on(log: AgentLog, folder: Path) -> None:
+def test_thread_pool_replays_confined(log: AgentLog, folder: Path) -> None:
     """The pool makes a semaphore, and wakes its own threads by a pipe."""
     from refold.agents.entry import agent_of
 
@@ -112,7 +112,7 @@ def test_a_pool_of_threads_goes_on(log: AgentLog, folder: Path) -> None:
     assert log.replay("p", confined=True).is_same
 
 
-def test_a_redactor_goes_along(log: AgentLog, folder: Path) -> None:
+def test_redactor_is_passed_to_the_confined_process(log: AgentLog, folder: Path) -> None:
     from refold.agents.entry import agent_of
 
     redact = Redactor(secrets=["may I"])
@@ -122,7 +122,7 @@ def test_a_redactor_goes_along(log: AgentLog, folder: Path) -> None:
         log.replay("red", redact=Redactor(rules={"x": lambda text: []}), confined=True)
 
 
-def test_what_is_not_recorded_is_said_as_ever(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrecorded_request_is_reported_as_without_confinement(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMPT", "may I not?")
     with pytest.raises(Unrecorded) as confined:
         log.replay("r", confined=True)
@@ -133,27 +133,27 @@ def test_what_is_not_recorded_is_said_as_ever(log: AgentLog, monkeypatch: pytest
     assert confined.value.left_in == plain.value.left_in
 
 
-def test_what_a_module_does_while_it_is_imported_is_held(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_run_at_import_is_confined(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AT_IMPORT", "1")
     with pytest.raises(NetworkDenied) as denied:
         log.replay("r", confined=True)
     assert "agent.py:6 in <module>" in denied.value.site
 
 
-def test_a_process_that_dies_gives_no_answer(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_died_process_gives_no_answer(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIE", "1")
     with pytest.raises(InputError, match="ended by signal 9"):
         log.replay("r", confined=True)
 
 
-def test_a_function_has_to_have_a_name(log: AgentLog) -> None:
+def test_function_needs_an_importable_name(log: AgentLog) -> None:
     with pytest.raises(InputError, match="at the top of a module or of a file"):
         log.replay("r", lambda run: None, confined=True)
     with pytest.raises(InputError, match="has no function nobody"):
         log.replay("r", "agent.py:nobody", confined=True)
 
 
-def test_the_handler_of_the_kernels_signal_cannot_be_taken(folder: Path) -> None:
+def test_handler_of_the_kernels_signal_cannot_be_replaced(folder: Path) -> None:
     code = (
         "import os, signal, sys; from refold.agents.confined.kernel import confine\n"
         "confine(os.memfd_create('x'), '.')\n"
@@ -165,7 +165,7 @@ def test_the_handler_of_the_kernels_signal_cannot_be_taken(folder: Path) -> None
     assert (done.returncode, done.stdout) == (-signal.SIGSYS, "confined\n"), done.stderr
 
 
-def test_on_the_command_line(log: AgentLog, folder: Path) -> None:
+def test_command_line(log: AgentLog, folder: Path) -> None:
     log.close()
     done = refold_command("run", "replay", "r", "--confined", "--times", 2, "--json", folder=folder)
     assert done.json["same"] is True
@@ -185,7 +185,7 @@ def test_on_the_command_line(log: AgentLog, folder: Path) -> None:
     assert (failed.status, "past Python" in failed.out) == (1, True), failed.out + failed.err
 
 
-def test_where_the_kernel_refuses_nothing_is_run(log: AgentLog, folder: Path) -> None:
+def test_nothing_runs_where_the_kernel_cannot_confine(log: AgentLog, folder: Path) -> None:
     added = refold_command(
         "golden", "add", "r", "--expect", "exact", "--log", f"file:{folder / '.refold'}", folder=folder
     )
@@ -201,7 +201,7 @@ def test_where_the_kernel_refuses_nothing_is_run(log: AgentLog, folder: Path) ->
         assert "Nothing was run" in done.stderr
 
 
-def test_no_descriptor_is_left_behind(log: AgentLog) -> None:
+def test_no_descriptor_leaks(log: AgentLog) -> None:
     before = handed_over()
     log.replay("r", confined=True)
     assert handed_over() == before

@@ -173,7 +173,7 @@ def is_same(found: Replayed | Departure) -> bool:
 
 
 @pytest.mark.parametrize("way", sorted(escapes.WAYS))
-def test_the_guard_stops_it_or_the_replay_is_not_the_same(
+def test_guard_stops_the_escape_or_the_replay_is_not_the_same(
     way: str, log: AgentLog, server: Counting, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(escapes.LIBRARY, library)
@@ -198,7 +198,7 @@ def test_the_guard_stops_it_or_the_replay_is_not_the_same(
 
 
 @pytest.mark.parametrize("way", sorted({**escapes.WAYS, **escapes.BEYOND_PYTHON}))
-def test_confined_nothing_arrives(
+def test_confined_escape_reaches_nothing(
     way: str, log: AgentLog, server: Counting, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(escapes.LIBRARY, library)
@@ -230,7 +230,7 @@ def tells_a_worker(run: Run) -> str:
 
 
 @pytest.mark.parametrize("way", ["a descriptor", "a named pipe"])
-def test_confined_no_worker_from_before_is_told(
+def test_confined_code_cannot_reach_an_earlier_worker(
     way: str, log: AgentLog, server: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe = tmp_path / "pipe"
@@ -251,7 +251,7 @@ def test_confined_no_worker_from_before_is_told(
 
 
 @pytest.mark.parametrize("name", sorted(escapes.LATER))
-def test_a_callback_that_is_left_behind_stays_under_the_guard(
+def test_callback_left_after_the_replay_stays_guarded(
     name: str, log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.run("a", input={"way": f"{name}, later", "port": server.port}, id="r").drive(escapes.agent)
@@ -275,7 +275,7 @@ with refold.open(sys.argv[1]) as log:
 """
 
 
-def test_what_is_left_for_the_end_of_the_process_is_denied(log: AgentLog, server: Counting, tmp_path: Path) -> None:
+def test_atexit_callback_left_by_a_replay_is_denied(log: AgentLog, server: Counting, tmp_path: Path) -> None:
     log.run("a", input={"way": "atexit, later", "port": server.port}, id="r").drive(escapes.agent)
     log.close()
     done = subprocess.run(
@@ -287,7 +287,7 @@ def test_what_is_left_for_the_end_of_the_process_is_denied(log: AgentLog, server
     assert server.arrived() == (0, 0)
 
 
-def test_what_was_registered_can_be_taken_back(capfd: pytest.CaptureFixture[str]) -> None:
+def test_registered_function_can_be_unregistered(capfd: pytest.CaptureFixture[str]) -> None:
     code = "import atexit\nfrom refold.agents.replay.guard import NetworkGuard\ndef end(): print('ended')\n"
     code += "with NetworkGuard():\n    atexit.register(end)\n"
     for more, said in (("", "ended\n"), ("atexit.unregister(end)\n", "")):
@@ -303,7 +303,7 @@ async def _waits(run: Run) -> str:
     return "done"
 
 
-def test_a_task_in_a_context_of_its_own_in_a_loop_from_before_is_noted(
+def test_task_with_its_own_context_in_an_earlier_loop_is_noted(
     log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.run(log.run("a", input={"port": server.port}, id="r").drive_async(_waits))
@@ -314,9 +314,7 @@ def test_a_task_in_a_context_of_its_own_in_a_loop_from_before_is_noted(
     assert [each.is_denied for each in found.escapes] == [False] * len(found.escapes) != []
 
 
-def test_a_thread_of_the_users_goes_on_and_is_named(
-    log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_thread_continues_and_is_named(log: AgentLog, server: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent only waits. A thread that it does not know of connects meanwhile."""
     way = {"way": "queue to an older thread", "port": server.port}
     log.run("a", input=way, id="r").drive(escapes.agent)

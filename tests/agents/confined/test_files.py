@@ -147,7 +147,7 @@ def seen(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("way", _ways())
-def test_nothing_is_changed(way: str, log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_changed(way: str, log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"way": way, "folder": str(folder)}
     log.run("a", input=given, id="r", entry="agent.py:agent").drive(agent_of("agent.py:agent", folder))
     before = seen(folder)
@@ -162,7 +162,9 @@ def test_nothing_is_changed(way: str, log: AgentLog, folder: Path, monkeypatch: 
     assert seen(folder) == before
 
 
-def test_a_folder_of_its_own_is_for_it_and_goes(log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_temporary_folder_is_writable_and_removed(
+    log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.run("a", id="r", entry="agent.py:at_home").drive(agent_of("agent.py:at_home", folder))
     temporary = folder / "temporary"
     temporary.mkdir()
@@ -173,23 +175,21 @@ def test_a_folder_of_its_own_is_for_it_and_goes(log: AgentLog, folder: Path, mon
     assert list(temporary.iterdir()) == []
 
 
-def test_a_signal_to_another_process_does_not_arrive(
-    log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_to_another_process_is_denied(log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal is sent to this process, which it would end."""
     log.run("a", id="r", entry="agent.py:signalling").drive(agent_of("agent.py:signalling", folder))
     monkeypatch.setenv("WRITING", "1")
     assert log.replay("r", confined=True).hash
 
 
-def test_memory_that_processes_share_ends_it(log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_process_memory_ends_the_replay(log: AgentLog, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log.run("a", id="r", entry="agent.py:sharing").drive(agent_of("agent.py:sharing", folder))
     monkeypatch.setenv("WRITING", "1")
     with pytest.raises(NetworkDenied, match="past Python"):
         log.replay("r", confined=True)
 
 
-def test_where_the_kernel_holds_no_files_it_is_said(log: AgentLog, folder: Path) -> None:
+def test_kernel_without_file_rules_is_reported(log: AgentLog, folder: Path) -> None:
     agent = agent_of("agent.py:agent", folder)
     log.run("a", input={"way": "open", "folder": str(folder)}, id="r", entry="agent.py:agent").drive(agent)
     log.close()
@@ -218,7 +218,7 @@ def agent(run):
 """
 
 
-def test_the_folder_of_a_killed_replay_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_a_killed_replay_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """kill -9 of the replay leaves its confined process, whose folder stays; then that process is killed, too."""
     (tmp_path / "waiting.py").write_text(WAITING)
     monkeypatch.chdir(tmp_path)

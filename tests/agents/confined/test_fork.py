@@ -86,7 +86,7 @@ RESULTS = {"4/refund": "refunded by hand"}
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_it_is_the_fork_that_is_recorded_without(log: AgentLog, folder: Path, at: int) -> None:
+def test_confined_fork_equals_the_unconfined_fork(log: AgentLog, folder: Path, at: int) -> None:
     state = {"limit": 20} if at else {"more": [1]}
     log.fork_confined("r", id="confined", at=at, state=state, results=RESULTS)
     log.fork("r", id="plain", at=at, state=state, results=RESULTS, policy="recorded").drive(log.agent_of("r"))
@@ -102,7 +102,7 @@ def test_it_is_the_fork_that_is_recorded_without(log: AgentLog, folder: Path, at
     assert log.recording("r").outcome == "succeeded"
 
 
-def test_what_it_may_not_do_names_no_way_that_is_closed(log: AgentLog) -> None:
+def test_denial_suggests_no_option_that_is_closed(log: AgentLog) -> None:
     with pytest.raises(NotAllowed) as refused:
         log.fork_confined("r", id="c", at=1, state={"limit": 20})
     assert "--allow" not in str(refused.value)
@@ -116,7 +116,7 @@ def test_what_it_may_not_do_names_no_way_that_is_closed(log: AgentLog) -> None:
         log.fork("r", id="d", at=1, state={"limit": 20}).drive(log.agent_of("r"))
 
 
-def test_what_reaches_out_ends_it_and_what_was_done_is_recorded(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escape_ends_the_fork_and_its_steps_are_recorded(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REACH", "1")
     with pytest.raises(NetworkDenied, match="past Python") as denied:
         log.fork_confined("r", id="c", at=1, results=RESULTS)
@@ -128,7 +128,7 @@ def test_what_reaches_out_ends_it_and_what_was_done_is_recorded(log: AgentLog, m
     assert "past Python" in child.failure.message
 
 
-def test_a_process_that_dies_leaves_what_it_did(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_died_process_leaves_its_recorded_steps(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIE", "1")
     with pytest.raises(InputError, match="ended by signal 9"):
         log.fork_confined("r", id="c", at=1, results=RESULTS)
@@ -136,7 +136,7 @@ def test_a_process_that_dies_leaves_what_it_did(log: AgentLog, monkeypatch: pyte
     assert (child.outcome, len(child.steps)) == ("failed", 3)
 
 
-def test_what_the_code_raises_is_how_the_child_ended(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_of_the_code_is_the_childs_outcome(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.fork_confined("r", id="c", at=1, state={"limit": 13}, results=RESULTS, redact=Redactor())
     child = log.recording("c")
     assert (child.outcome, len(child.steps)) == ("failed", 4)
@@ -152,14 +152,14 @@ def test_what_the_code_raises_is_how_the_child_ended(log: AgentLog, monkeypatch:
     assert log.recording("left").outcome == "cancelled"  # as without confinement
 
 
-def test_an_async_agent_goes_on(log: AgentLog, folder: Path) -> None:
+def test_async_agent_forks_confined(log: AgentLog, folder: Path) -> None:
     waiting = agent_of("agent.py:waiting", folder)
     asyncio.run(log.run("a", id="w", entry="agent.py:waiting").drive_async(waiting))
     log.fork_confined("w", id="c", at=1, state={"answer": "no"})
     assert log.recording("c").output == "no"
 
 
-def test_what_cannot_be_run_records_nothing(log: AgentLog) -> None:
+def test_code_that_cannot_run_records_nothing(log: AgentLog) -> None:
     with pytest.raises(InputError, match="has no function nobody"):
         log.fork_confined("r", "agent.py:nobody", id="c", at=1)
     with pytest.raises(InputError, match="no state after step 9"):
@@ -168,7 +168,7 @@ def test_what_cannot_be_run_records_nothing(log: AgentLog) -> None:
         log.recording("c")
 
 
-def test_on_the_command_line(log: AgentLog, folder: Path) -> None:
+def test_command_line(log: AgentLog, folder: Path) -> None:
     log.close()
     fork = ["run", "fork", "r", "--at", 1, "--set", "limit=20", "--confined"]
     refused = refold_command(*fork, folder=folder)
@@ -184,7 +184,7 @@ def test_on_the_command_line(log: AgentLog, folder: Path) -> None:
     assert refold_command("verify", folder=folder).status == 0
 
 
-def test_where_the_kernel_refuses_nothing_is_run_or_recorded(log: AgentLog, folder: Path) -> None:
+def test_nothing_runs_or_is_recorded_where_the_kernel_cannot_confine(log: AgentLog, folder: Path) -> None:
     log.close()
     words = ["run", "fork", "r", "--at", "1", "--confined", "--id", "kid"]
     done = subprocess.run(

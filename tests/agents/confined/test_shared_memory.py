@@ -130,7 +130,7 @@ def test_semaphores_work(log: AgentLog) -> None:
 
 
 @pytest.mark.parametrize("way", ["python", "libc"])
-def test_what_others_have_in_shared_memory_is_not_reached(
+def test_shared_memory_of_other_processes_is_unreachable(
     way: str, log: AgentLog, shared: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TELLS", way)
@@ -144,7 +144,7 @@ def test_what_others_have_in_shared_memory_is_not_reached(
     assert not_ownable() or (found is not None and not found.unheld)
 
 
-def test_where_the_kernel_refuses_it_is_said(
+def test_kernel_that_refuses_is_reported(
     log: AgentLog, shared: Path, pipe: Pipe, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.close()
@@ -167,7 +167,7 @@ def test_where_the_kernel_refuses_it_is_said(
     assert (pipe.told(), (shared / "kept").read_text()) == (b"", "kept")
 
 
-def test_code_in_shared_memory_stays_readable_and_it_is_said(log: AgentLog, shared: Path) -> None:
+def test_code_in_shared_memory_stays_readable_and_is_reported(log: AgentLog, shared: Path) -> None:
     (shared / "agent.py").write_text(CODE)
     log.close()
     done = refold_command("run", "replay", "r", "--confined", "--json", "--log", log.port.url, folder=shared)
@@ -175,7 +175,7 @@ def test_code_in_shared_memory_stays_readable_and_it_is_said(log: AgentLog, shar
     assert done.json["unheld"].startswith(f"{SHARED} is shared with other processes, for code is in it: {shared}")
 
 
-def test_a_temporary_folder_in_shared_memory_is_its_own(
+def test_temporary_folder_in_shared_memory_is_private(
     log: AgentLog, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(shared))
@@ -183,7 +183,7 @@ def test_a_temporary_folder_in_shared_memory_is_its_own(
     assert sorted(each.name for each in shared.iterdir()) == ["kept", "pipe"]
 
 
-def test_no_capability_is_won() -> None:
+def test_no_capability_is_gained() -> None:
     """A new user namespace has all capabilities; the process gives them up."""
     code = (
         "import ctypes, re, sys\n"

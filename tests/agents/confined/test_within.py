@@ -35,7 +35,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentLog]:
     assert sorted((tmp_path / "world").read_text().splitlines()) == [f"{each} by a clerk" for each in "abc"]
 
 
-def test_children_are_replayed_confined_with_what_they_read(log: AgentLog) -> None:
+def test_child_runs_replay_confined_with_their_reads(log: AgentLog) -> None:
     found = log.replay("r1", ENTRY, confined=True)
     assert found.is_same
     assert [each.agent for each in found.now.family] == ["outer", *["worker", "clerk"] * 3]
@@ -43,7 +43,7 @@ def test_children_are_replayed_confined_with_what_they_read(log: AgentLog) -> No
 
 @pytest.mark.parametrize("expect", ["exact", "outcome = succeeded"])
 @pytest.mark.parametrize("confined", [True, False], ids=["confined", "guarded"])
-def test_children_are_part_of_a_golden_file(log: AgentLog, tmp_path: Path, expect: str, confined: bool) -> None:
+def test_child_runs_are_part_of_a_golden_file(log: AgentLog, tmp_path: Path, expect: str, confined: bool) -> None:
     made = golden_of_run(log.recording("r1"), log._fields, entry=ENTRY, expect=[expect])
     golden = golden_of(text_of(made), "golden")
     assert len(list(golden.run.family)) == 7
@@ -60,7 +60,7 @@ def shape(log: AgentLog, run: str) -> object:
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_confined_fork_has_the_runs_within_of_one_that_is_not(log: AgentLog, at: int) -> None:
+def test_confined_fork_has_the_same_child_runs_as_an_unconfined_one(log: AgentLog, at: int) -> None:
     log.fork_confined("r1", ENTRY, at=at, id="confined")
     assert log.fork("r1", at=at, id="plain", policy="recorded").drive(agent) == OUTPUT
     assert shape(log, "confined") == shape(log, "plain")
@@ -78,7 +78,7 @@ def test_a_confined_fork_has_the_runs_within_of_one_that_is_not(log: AgentLog, a
     assert log.compare("confined", "plain") is None
 
 
-def test_lines_of_runs_in_threads_are_all_there() -> None:
+def test_log_lines_of_runs_in_threads_are_complete() -> None:
     names = ("one", "two", "three", "four")
     with os.fdopen(os.memfd_create("lines"), "w+b", buffering=0) as out:
 
@@ -94,7 +94,7 @@ def test_lines_of_runs_in_threads_are_all_there() -> None:
         assert [each.number for each in found if each.name == name] == list(range(3000))
 
 
-def test_a_run_within_a_confined_fork_that_does_otherwise_ends_both(log: AgentLog) -> None:
+def test_diverging_child_in_a_confined_fork_ends_both_runs(log: AgentLog) -> None:
     with pytest.raises(Departure, match="does not hold"):
         log.fork_confined("r1", f"{ENTRY.partition(':')[0]}:other", at=1, id="other")
     assert (log.recording("other").status, log.recording("other").outcome) == ("ended", "failed")
@@ -102,7 +102,7 @@ def test_a_run_within_a_confined_fork_that_does_otherwise_ends_both(log: AgentLo
     assert (row.outcome, log.recording(row.run).status) == ("failed", "ended")
 
 
-def test_a_run_within_a_confined_fork_that_is_killed_has_failed(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_child_in_a_confined_fork_is_failed(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELEGATED_DIES", "c")
     with pytest.raises(InputError, match="by signal 9"):
         log.fork_confined("r1", ENTRY, at=1, id="killed")

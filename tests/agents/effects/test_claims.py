@@ -43,7 +43,7 @@ def is_open(history: Sequence[Said], place: int, end: int) -> bool:
 
 
 @given(HISTORIES)
-def test_the_holder_is_the_lowest_intended_that_is_open(history: list[Said]) -> None:
+def test_holder_is_the_lowest_open_intent(history: list[Said]) -> None:
     standing = standing_of(history)
     done = [number for number, (_, said) in enumerate(history) if said == "done"]
     granted = [each for each in range(len(history)) if is_granted(history, each)]
@@ -60,7 +60,7 @@ def test_the_holder_is_the_lowest_intended_that_is_open(history: list[Said]) -> 
 
 
 @given(HISTORIES)
-def test_a_claim_that_was_denied_is_never_granted_by_what_comes_later(history: list[Said]) -> None:
+def test_denied_claim_is_never_granted_later(history: list[Said]) -> None:
     denied: set[str] = set()
     for end in range(len(history) + 1):
         holder = standing_of(history[:end]).holder
@@ -68,7 +68,7 @@ def test_a_claim_that_was_denied_is_never_granted_by_what_comes_later(history: l
         denied |= {token for token, _ in history[:end] if holder is None or token != holder.token}
 
 
-def test_attempts_count_what_was_granted_and_a_person_allows_new_ones() -> None:
+def test_attempts_count_grants_and_a_person_allows_new_ones() -> None:
     standing = standing_of([("r:1", "intended"), ("r:2", "intended"), ("r:1", "failed"), ("r:2", "released")])
     assert (standing.attempts, standing.failures, standing.status) == (1, 1, "failed")
     standing.take({"claims": {"r:3": "intended"}})

@@ -71,7 +71,7 @@ def test_effects_are_undone_last_first_and_once(log: refold.AgentLog) -> None:
     assert not any(each.is_left for each in again)
 
 
-def test_a_task_shared_with_another_run_is_undone_for_who_carried_it_out(log: refold.AgentLog) -> None:
+def test_shared_task_is_undone_only_for_the_run_that_executed_it(log: refold.AgentLog) -> None:
     order = ordered(1)
     with pytest.raises(NotDone):
         new_ledger(log).perform(order, raising(NotDone("busy")), Terms(attempts_max=1))
@@ -88,7 +88,7 @@ def raising(error: Exception) -> Callable[[str], Any]:
     return send
 
 
-def test_what_cannot_be_undone_is_named_and_the_others_go_on(log: refold.AgentLog) -> None:
+def test_effect_that_cannot_be_undone_is_named_and_others_continue(log: refold.AgentLog) -> None:
     (first, second, third) = did(log, 3)
     ledger = new_ledger(log)
     with pytest.raises(EffectUnknown):
@@ -111,7 +111,7 @@ def test_what_cannot_be_undone_is_named_and_the_others_go_on(log: refold.AgentLo
     assert len(undo.told) == calls
 
 
-def test_a_crash_behind_an_undoing_is_made_good_the_next_time(log: refold.AgentLog) -> None:
+def test_crash_after_an_undo_is_repaired_by_the_next(log: refold.AgentLog) -> None:
     (key,) = did(log, 1)
     undo, ledger = Undoing(), new_ledger(log)
     with pytest.MonkeyPatch.context() as patch:
@@ -131,7 +131,7 @@ def test_a_crash_behind_an_undoing_is_made_good_the_next_time(log: refold.AgentL
     assert ledger.effect(key).compensated_by == undo_key(key)
 
 
-def test_an_undo_may_be_a_coroutine_function(log: refold.AgentLog) -> None:
+def test_undo_may_be_a_coroutine_function(log: refold.AgentLog) -> None:
     (key,) = did(log, 1)
 
     async def undo(effect: Performed) -> str:

@@ -101,14 +101,14 @@ def assert_recorded(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize("is_run", [False, True], ids=["ledger", "run"])
-def test_killed_at_every_boundary_on_a_file_log(
+def test_kill_at_every_boundary_on_a_file_log(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, is_run: bool
 ) -> None:
     print(f"REFOLD_SEED={seed}")
     campaign(f"file:{tmp_path / 'log'}", child, seed, max(1, fault_rounds // 6), is_run=is_run)
 
 
-def test_killed_at_every_boundary_on_kafka(
+def test_kill_at_every_boundary_on_kafka(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -133,7 +133,7 @@ kill()
 
 
 @pytest.mark.parametrize(("moment", "status"), [("sent", "intended"), ("returned", "done")])
-def test_what_is_said_stands_before_the_next_thing_is_done(
+def test_each_record_is_durable_before_the_next_action(
     tmp_path: Path, child: Callable[..., Child], moment: str, status: str
 ) -> None:
     """`intended` is stored before the tool is called, `done` before its caller continues."""

@@ -10,7 +10,7 @@ from refold.agents.effects.keys import StepKeys, effect_key, entity_of, undo_key
 from refold.avro.errors import ValidationError
 
 
-def test_a_key_says_task_step_tool_and_arguments() -> None:
+def test_key_covers_task_step_tool_and_arguments() -> None:
     arguments = {"kwargs": {"b": [1, {"y": 2, "x": 1}], "a": "é"}}
     digest = hashlib.sha256('{"kwargs":{"a":"é","b":[1,{"x":1,"y":2}]}}'.encode()).hexdigest()
     assert effect_key("order-7", 3, "refund", arguments) == f"order-7:3:refund:{digest}"
@@ -31,7 +31,7 @@ def test_keys_of_different_effects_differ() -> None:
     assert len(keys) == 5 * 2 * 3 * 7 * 2
 
 
-def test_equal_calls_in_a_step_are_effects_of_their_own_and_every_attempt_counts_anew() -> None:
+def test_equal_calls_in_a_step_are_distinct_and_each_attempt_restarts_the_count() -> None:
     def attempt() -> list[str]:
         keys = StepKeys("t", 1)
         return [keys.next(tool, {"a": a}) for tool, a in (("x", 1), ("y", 1), ("x", 1), ("x", 2), ("x", 1))]
@@ -46,6 +46,6 @@ def test_equal_calls_in_a_step_are_effects_of_their_own_and_every_attempt_counts
 @pytest.mark.parametrize(
     ("task", "arguments"), [("t" * 1000, {}), ("t\n", {}), ("t", {"a": float("nan")}), ("t", {"a": {1}})]
 )
-def test_what_makes_no_key_is_refused(task: str, arguments: object) -> None:
+def test_unusable_key_parts_are_refused(task: str, arguments: object) -> None:
     with pytest.raises(ValidationError):
         effect_key(task, 1, "x", arguments)

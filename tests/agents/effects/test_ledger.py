@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.log.close()
 
 
-def test_a_repeated_call_gets_the_first_result(world: World) -> None:
+def test_repeated_call_returns_the_first_result(world: World) -> None:
     order, service = ordered(), Service({"id": "r", "amount": 50.0, "parts": (1, 2)}, "another")
     result = {"id": "r", "amount": 50.0, "parts": [1, 2]}
     for _ in range(2):
@@ -46,7 +46,7 @@ def test_a_repeated_call_gets_the_first_result(world: World) -> None:
     assert (fields["agent"], fields["step"], fields["tool"]) == ("a", "r-1#1", "pay")
 
 
-def test_a_claim_of_its_own_is_taken_without_its_record_where_another_lies_before_it(world: World) -> None:
+def test_own_claim_is_not_granted_over_an_earlier_one(world: World) -> None:
     order, other = ordered(), ordered("r-2")
     book = EffectLog(world.log)
 
@@ -60,7 +60,7 @@ def test_a_claim_of_its_own_is_taken_without_its_record_where_another_lies_befor
     assert (found.holder.run, found.tokens) == ("r-2", {"r-1:x", "r-2:x"})
 
 
-def test_what_is_not_done_is_tried_again_with_growing_waits(world: World) -> None:
+def test_effect_not_done_is_retried_with_growing_delays(world: World) -> None:
     service = Service(NotDone("busy"), ConnectionRefusedError("down"), NotDone("busy"), "paid")
     terms = Terms(attempts_max=4, backoff_ms=200, safe=(ConnectionRefusedError,))
     assert world.ledger().perform(ordered(), service, terms) == "paid"
@@ -73,7 +73,7 @@ def test_what_is_not_done_is_tried_again_with_growing_waits(world: World) -> Non
 
 
 @pytest.mark.parametrize("how", ["retried", "settled", "probed"])
-def test_an_effect_that_is_done_in_the_end_shows_no_error_of_before(world: World, how: str) -> None:
+def test_effect_done_after_retries_shows_no_earlier_error(world: World, how: str) -> None:
     error = NotDone("busy") if how == "retried" else TimeoutError("no answer")
     service, terms = Service(error, "paid"), Terms(attempts_max=2, backoff_ms=1)
     if how == "retried":
@@ -94,7 +94,7 @@ def test_an_effect_that_is_done_in_the_end_shows_no_error_of_before(world: World
     assert len(fields.get("retries", ())) == (1 if how == "retried" else 0)
 
 
-def test_attempts_and_waits_are_remembered_over_restarts(world: World) -> None:
+def test_attempts_and_delays_survive_restarts(world: World) -> None:
     service, terms = Service(NotDone("busy")), Terms(attempts_max=3, backoff_ms=1000)
 
     def killed(seconds: float) -> None:
@@ -120,7 +120,7 @@ def test_attempts_and_waits_are_remembered_over_restarts(world: World) -> None:
     assert len(service.keys) == 6
 
 
-def test_a_failure_that_no_attempt_helps_is_final(world: World) -> None:
+def test_permanent_failure_is_final(world: World) -> None:
     service = Service(NotDone("declined", retryable=False))
     with pytest.raises(NotDone, match="declined"):
         world.ledger().perform(ordered(), service)
@@ -131,9 +131,7 @@ def test_a_failure_that_no_attempt_helps_is_final(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [TimeoutError("gone"), ValueError("?"), KeyboardInterrupt(), SystemExit(3)])
-def test_an_effect_is_unknown_where_the_tool_does_not_say_that_it_was_not_done(
-    world: World, error: BaseException
-) -> None:
+def test_effect_is_unknown_unless_the_tool_says_it_was_not_done(world: World, error: BaseException) -> None:
     service = Service(error, "never")
     with pytest.raises(EffectUnknown if isinstance(error, Exception) else type(error)) as raised:
         world.ledger().perform(ordered(), service)
@@ -149,7 +147,7 @@ def test_an_effect_is_unknown_where_the_tool_does_not_say_that_it_was_not_done(
     assert [each.key for each in world.ledger().list(status="unknown")] == [ordered().key]
 
 
-def test_an_unknown_effect_is_settled_by_hand(world: World) -> None:
+def test_unknown_effect_is_settled_by_hand(world: World) -> None:
     service = Service(TimeoutError("gone"), "paid")
     for step in (1, 2):
         with pytest.raises(EffectUnknown):
@@ -170,7 +168,7 @@ def test_an_unknown_effect_is_settled_by_hand(world: World) -> None:
         ledger.settle(ordered(step=1).key, NotDone(), by="ann")
 
 
-def test_what_somebody_may_be_sending_is_not_settled_before_its_lease_is_over(world: World) -> None:
+def test_effect_with_a_live_lease_is_not_settled(world: World) -> None:
     order, other = ordered(), world.ledger()
 
     def meanwhile() -> str:
@@ -187,7 +185,7 @@ def test_what_somebody_may_be_sending_is_not_settled_before_its_lease_is_over(wo
     assert (world.status(order), other.perform(order, Service("no"))) == ("done", "paid after all")
 
 
-def test_an_effect_that_was_done_twice_says_so(world: World) -> None:
+def test_effect_done_twice_is_reported(world: World) -> None:
     order, other = ordered(), world.ledger()
 
     def meanwhile() -> str:
@@ -202,14 +200,14 @@ def test_an_effect_that_was_done_twice_says_so(world: World) -> None:
     assert other.perform(order, Service("third")) == "second"
 
 
-def test_what_is_refused_leaves_nothing_behind(world: World) -> None:
+def test_refused_call_leaves_nothing(world: World) -> None:
     order = Order(ordered().key, "pay", {"kwargs": {"order": {1}}}, run="r-1")
     with pytest.raises(InputError, match="a JSON value"):
         world.ledger().perform(order, Service("never"))
     assert world.ledger().list() == []
 
 
-def test_a_probe_that_finds_what_was_sent_again_meanwhile_counts_nothing_twice(world: World) -> None:
+def test_probe_that_finds_a_later_resend_counts_it_once(world: World) -> None:
     order, other = ordered(), world.ledger()
 
     def late(key: str, arguments: Any) -> Done:
@@ -237,7 +235,7 @@ class Asked:
         return answer
 
 
-def test_a_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
+def test_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
     service, probe = Service(TimeoutError("gone")), Asked(Done({"id": 4}))
     assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == {"id": 4}
     assert probe.told == [(ordered().key, ARGUMENTS)]
@@ -247,7 +245,7 @@ def test_a_probe_that_finds_it_done_settles_it_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("answers", [(NotDone("not there"), NotDone("not there")), (NotDone, NotDone())])
-def test_not_done_is_believed_when_nothing_can_be_under_way_any_more(world: World, answers: tuple[Any, ...]) -> None:
+def test_probe_answer_not_done_is_accepted_after_the_lease(world: World, answers: tuple[Any, ...]) -> None:
     service = Service(TimeoutError("gone"), "paid")
     begun = world.now
     probe = Asked(*answers)
@@ -257,7 +255,7 @@ def test_not_done_is_believed_when_nothing_can_be_under_way_any_more(world: Worl
     assert len(service.keys) == len(probe.told) == 2
 
 
-def test_what_was_late_is_found_by_the_second_look(world: World) -> None:
+def test_late_effect_is_found_by_the_second_probe(world: World) -> None:
     service, probe = Service(TimeoutError("gone"), "again"), Asked(NotDone(), Done("late"))
     assert world.ledger().perform(ordered(), service, Terms(probe=probe)) == "late"
     assert len(service.keys) == 1
@@ -267,7 +265,7 @@ def test_what_was_late_is_found_by_the_second_look(world: World) -> None:
     ("answer", "why"),
     [(None, "could not tell"), (OSError("no route"), "failed with OSError: no route"), ("yes", "returned a str")],
 )
-def test_it_stays_unknown_where_the_probe_does_not_know(world: World, answer: Any, why: str) -> None:
+def test_effect_stays_unknown_when_the_probe_cannot_tell(world: World, answer: Any, why: str) -> None:
     service = Service(TimeoutError("gone"))
     with pytest.raises(EffectUnknown, match=why):
         world.ledger().perform(ordered(), service, Terms(probe=Asked(answer)))
@@ -275,7 +273,7 @@ def test_it_stays_unknown_where_the_probe_does_not_know(world: World, answer: An
     assert world.ledger().perform(ordered("r-2"), service, Terms(probe=Asked(Done("found")))) == "found"
 
 
-def test_a_probe_settles_by_itself_when_it_is_asked_to(world: World) -> None:
+def test_probe_settles_automatically_when_configured(world: World) -> None:
     with pytest.raises(EffectUnknown):
         world.ledger().perform(ordered(), Service(TimeoutError("gone")))
     ledger, key = world.ledger(), ordered().key
@@ -290,7 +288,7 @@ def test_a_probe_settles_by_itself_when_it_is_asked_to(world: World) -> None:
         ledger.settle_by(key, Asked(Done(1)), by="ann")
 
 
-def test_an_open_claim_of_ones_own_run_is_unknown_at_once_and_anothers_when_its_lease_is_over(world: World) -> None:
+def test_open_claim_is_unknown_at_once_for_its_own_run_and_after_the_lease_for_others(world: World) -> None:
     steps = world.ledger()._protocol.perform(ordered(), Service("lost"), Terms(lease_s=LEASE_S))
     command = next(steps)
     for _ in range(2):  # a read, and `intended`; then it is killed
@@ -306,7 +304,7 @@ def test_an_open_claim_of_ones_own_run_is_unknown_at_once_and_anothers_when_its_
     assert len(world.slept) == slept
 
 
-def test_a_holder_whose_log_was_too_slow_sends_nothing(world: World) -> None:
+def test_holder_with_a_too_slow_log_sends_nothing(world: World) -> None:
     ledger, service = world.ledger(), Service("paid")
     say = ledger._book.say
 
@@ -323,7 +321,7 @@ def test_a_holder_whose_log_was_too_slow_sends_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("result", [object(), {1: 2}, float("nan"), "\ud800"])
-def test_a_result_that_cannot_be_kept_leaves_it_done(world: World, result: Any) -> None:
+def test_unserializable_result_leaves_the_effect_done(world: World, result: Any) -> None:
     service = Service(result, "again")
     with pytest.raises(ResultNotKept, match="it took place"):
         world.ledger().perform(ordered(), service)
@@ -334,7 +332,7 @@ def test_a_result_that_cannot_be_kept_leaves_it_done(world: World, result: Any) 
     assert world.ledger().perform(ordered(), service) == "as the service says"
 
 
-def test_a_redactor_that_raises_writes_nothing_and_sends_nothing_again(world: World) -> None:
+def test_raising_redactor_writes_nothing_and_sends_nothing_again(world: World) -> None:
     def redact(tree: Any) -> Any:
         raise RuntimeError("no redaction today")
 
@@ -346,7 +344,7 @@ def test_a_redactor_that_raises_writes_nothing_and_sends_nothing_again(world: Wo
     assert len(service.keys) == 1
 
 
-def test_what_is_private_is_redacted_sealed_and_erased(world: World) -> None:
+def test_private_effect_is_redacted_sealed_and_erased(world: World) -> None:
     ring = MemoryKeyRing()
     vault = Vault(world.log, ring)
     ledger = world.ledger(keeper=vault, redact=lambda tree: "card X" if CARD in str(tree) else tree)
@@ -365,12 +363,12 @@ def test_what_is_private_is_redacted_sealed_and_erased(world: World) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"attempts_max": 0}, {"backoff_ms": -1}, {"lease_s": 0}, {"lease_s": float("inf")}])
-def test_terms_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+def test_contradictory_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="lease_s above 0"):
         Terms(**wrong)
 
 
-def test_a_log_without_effects_lists_none(world: World) -> None:
+def test_log_without_effects_lists_none(world: World) -> None:
     assert world.ledger().list() == []
     with pytest.raises(InputError, match="no such effect is recorded"):
         world.ledger().effect("x")

@@ -23,7 +23,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     found.log.close()
 
 
-def test_threads_that_ask_for_one_effect_get_one(world: World) -> None:
+def test_concurrent_threads_with_one_effect_send_it_once(world: World) -> None:
     started, go = threading.Event(), threading.Event()
     results: list[Any] = []
 
@@ -53,7 +53,7 @@ def run_async(main: Callable[[], Any]) -> Any:
     return asyncio.run(main())
 
 
-def test_tasks_that_ask_for_one_effect_get_one_and_the_loop_goes_on(world: World) -> None:
+def test_concurrent_tasks_with_one_effect_send_it_once_without_blocking_the_loop(world: World) -> None:
     calls: list[str] = []
 
     async def send(key: str) -> str:
@@ -71,7 +71,7 @@ def test_tasks_that_ask_for_one_effect_get_one_and_the_loop_goes_on(world: World
     assert len(calls) == 2
 
 
-def test_a_coroutine_function_serves_where_a_function_is_asked_for(world: World) -> None:
+def test_coroutine_functions_are_accepted_as_functions(world: World) -> None:
     async def send(key: str) -> str:
         raise TimeoutError
 
@@ -87,7 +87,7 @@ def test_a_coroutine_function_serves_where_a_function_is_asked_for(world: World)
     assert run_async(main) == "task"
 
 
-def test_a_task_that_is_cancelled_while_it_sends_leaves_the_effect_unknown(world: World) -> None:
+def test_task_cancelled_while_sending_leaves_the_effect_unknown(world: World) -> None:
     async def main() -> None:
         ledger, sent = world.ledger(), asyncio.Event()
 
@@ -106,7 +106,7 @@ def test_a_task_that_is_cancelled_while_it_sends_leaves_the_effect_unknown(world
     assert world.status(ordered()) == "unknown"
 
 
-def test_a_task_that_is_cancelled_while_it_claims_lets_go(world: World) -> None:
+def test_task_cancelled_while_claiming_releases_the_claim(world: World) -> None:
     async def main() -> None:
         ledger, claiming, go = world.ledger(), threading.Event(), threading.Event()
         say = ledger._book.say

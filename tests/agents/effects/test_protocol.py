@@ -49,7 +49,7 @@ def settle(world: World) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 4), st.booleans(), st.floats(0, 1), st.booleans())
-def test_nothing_takes_place_twice_and_nothing_is_lost(
+def test_effect_happens_at_most_once_and_is_never_lost(
     seed: int, count: int, is_probing: bool, luck: float, is_settling: bool
 ) -> None:
     world = World(random.Random(seed))
@@ -81,7 +81,7 @@ def test_nothing_takes_place_twice_and_nothing_is_lost(
         assert world.took_place() == 1
 
 
-def test_the_world_can_tell_a_protocol_that_sends_again() -> None:
+def test_model_world_detects_a_protocol_that_sends_twice() -> None:
     """If other processes could take over an unknown claim, this simulation would detect it."""
     twice = 0
     for seed in range(300):

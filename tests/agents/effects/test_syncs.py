@@ -58,7 +58,7 @@ def appended(log: AgentLog) -> int:
         return sum(log.port.ends().values())
 
 
-def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
+def test_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
     """Once before it is sent, for the claim and everything recorded before, and once for its result."""
     with log.run("agent", state={"n": 0}) as run:
         send(0)  # the first call registers the type of effects
@@ -71,7 +71,7 @@ def test_a_claimed_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
         assert syncs == ["log"] * 2 * WRITES
 
 
-def test_a_short_run_syncs_its_key_and_its_end(log: AgentLog, syncs: list[str]) -> None:
+def test_short_run_syncs_its_key_and_its_end(log: AgentLog, syncs: list[str]) -> None:
     """Its begin is only written at first, and becomes durable with the end."""
     with log.run("agent") as first, first.step("asks"):
         pass  # this run creates the folder of keys, and registers types
@@ -84,7 +84,7 @@ def test_a_short_run_syncs_its_key_and_its_end(log: AgentLog, syncs: list[str]) 
     assert log.recording(run.id).status == "ended"
 
 
-def test_an_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
+def test_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
     @refold.tool(effect="write")
     async def post(number: int) -> str:
         return f"posted {number}"
@@ -100,9 +100,7 @@ def test_an_async_write_syncs_twice(log: AgentLog, syncs: list[str]) -> None:
     asyncio.run(log.run("agent").drive_async(agent))
 
 
-def test_threads_that_flush_at_once_share_a_sync(
-    log: AgentLog, syncs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_flushes_share_a_sync(log: AgentLog, syncs: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """While one syncs, the others append and wait; the next sync covers all of them."""
     log.observe("document/0", {"kind": "first"})
     log.flush()

@@ -28,7 +28,7 @@ def drive(log: refold.Log, order: random.Random) -> None:
 
 
 @pytest.mark.parametrize(("calls", "is_loop"), [(REPEATS - 1, False), (REPEATS, True), (REPEATS + 3, True)])
-def test_a_loop_is_told_once_and_from_the_nth_call_on(tmp_path: Path, seed: int, calls: int, is_loop: bool) -> None:
+def test_loop_is_reported_once_from_the_nth_call_on(tmp_path: Path, seed: int, calls: int, is_loop: bool) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         for run in ("a", "b"):  # b calls as often, but never twice with the same arguments
             for number in range(calls):

@@ -88,19 +88,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", MET)
-def test_what_holds_is_met(text: str) -> None:
+def test_satisfied_expectations_pass(text: str) -> None:
     run = refund_run()
     assert unmet(expectation(text), RunSummary(run), run.hash) == ""
 
 
 @pytest.mark.parametrize(("text", "said"), UNMET.items())
-def test_what_does_not_hold_is_told(text: str, said: str) -> None:
+def test_failed_expectations_are_reported(text: str, said: str) -> None:
     run = refund_run()
     assert said in unmet(expectation(text), RunSummary(run), run.hash)
 
 
 @pytest.mark.parametrize(("text", "said"), REFUSED.items())
-def test_what_cannot_be_used_teaches(text: str, said: str) -> None:
+def test_unusable_expectation_explains_the_usage(text: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         expectation(text)
     assert said in str(refused.value)
@@ -121,7 +121,7 @@ def test_what_cannot_be_used_teaches(text: str, said: str) -> None:
         ('output.total=="50"', {"subject": "value", "name": "output", "path": ("total",), "value": "50"}),
     ],
 )  # fmt: skip
-def test_texts_are_understood(text: str, given: dict[str, Any]) -> None:
+def test_text_expectations(text: str, given: dict[str, Any]) -> None:
     assert expectation(text) == Expectation(text=text, **given)
 
 
@@ -145,7 +145,7 @@ def test_sequences_are_shown_side_by_side() -> None:
     ]
 
 
-def test_how_it_failed_is_told() -> None:
+def test_failure_outcome_is_reported() -> None:
     did = RunSummary(refund_run(outcome="failed", failure=LOST, output=None))
     for text in ("error=TimeoutError", "error=builtins.TimeoutError", "error~30 s", "error!=KeyError", "error!=null"):
         assert unmet(expectation(text), did, "") == ""
@@ -154,7 +154,7 @@ def test_how_it_failed_is_told() -> None:
     assert "no answer after 30 s" in unmet(expectation("outcome=succeeded"), did, "")
 
 
-def test_what_was_done_is_at_hand() -> None:
+def test_actions_are_accessible() -> None:
     did = RunSummary(refund_run())
     assert did.tools == ["lookup", "refund", "refund", "send_mail"]
     assert did.steps == ["plan", "act", "tell"]

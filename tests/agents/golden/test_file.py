@@ -33,7 +33,7 @@ def edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_file_round_trips(tmp_path: Path) -> None:
     given = golden(
         known_bad="it refunds twice",
         must_fail="not mended yet",
@@ -47,14 +47,14 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_floats_and_text_come_back_as_they_were(tmp_path: Path) -> None:
+def test_floats_and_text_round_trip(tmp_path: Path) -> None:
     run = chained(
         msgspec.structs.replace(portable(refund_run()), output={"paid": 50.0, "text": "a\nb\n", "$text": [1]})
     )
     assert repr(read(write(golden(run=run), tmp_path)).run.output) == repr(run.output)
 
 
-def test_it_holds_nothing_of_a_log_a_machine_or_a_moment() -> None:
+def test_file_contains_nothing_of_log_machine_or_time() -> None:
     text = text_of(golden())
     for word in ("cut:1", "u-1", "t:1:", "shop.py", "started_at", "duration", '"at"'):
         assert word not in text, word
@@ -62,7 +62,7 @@ def test_it_holds_nothing_of_a_log_a_machine_or_a_moment() -> None:
     assert "1790000000000000" in text, "the time that the code was told stands in it"
 
 
-def test_a_portable_run_keeps_its_states_and_has_a_chain() -> None:
+def test_portable_run_keeps_its_states_and_has_a_chain() -> None:
     run = portable(refund_run())
     assert list(states(run)) == list(states(refund_run()))
     assert list(broken(run)) == []
@@ -86,7 +86,7 @@ def test_redaction_reaches_every_part() -> None:
     assert list(broken(run)) == []
 
 
-def test_a_fork_keeps_what_it_changed_and_its_states_are_redacted() -> None:
+def test_fork_keeps_its_patch_and_its_states_are_redacted() -> None:
     def redact(tree: Any) -> Any:
         if isinstance(tree, dict):
             return {key: "[gone]" if key == "secret" else redact(value) for key, value in tree.items()}
@@ -103,7 +103,7 @@ def test_a_fork_keeps_what_it_changed_and_its_states_are_redacted() -> None:
     assert golden_of(text_of(golden(run=run)), "x") == golden(run=run)
 
 
-def test_the_standard_redactor_leaves_no_secret() -> None:
+def test_standard_redactor_leaves_no_secret() -> None:
     told = {"note": "for ann@example.com", "password": "hunter2-is-mine"}
     run = portable(refund_run(input=told, output={"said": "hunter2-is-mine, ann@example.com"}), Redactor())
     text = text_of(golden(run=run))
@@ -112,7 +112,7 @@ def test_the_standard_redactor_leaves_no_secret() -> None:
     assert run.output["said"] == f"{run.input['password']}, {run.input['note'].removeprefix('for ')}"
 
 
-def test_a_redactor_that_raises_stops_it() -> None:
+def test_raising_redactor_stops_the_export() -> None:
     def redact(tree: Any) -> Any:
         raise ZeroDivisionError
 
@@ -120,7 +120,7 @@ def test_a_redactor_that_raises_stops_it() -> None:
         portable(refund_run(), redact)
 
 
-def test_an_edit_is_seen_until_it_is_signed() -> None:
+def test_edit_is_detected_until_signed() -> None:
     text = text_of(golden())
     changed = edited(text, '"price": 50.0', '"price": 49.0')
     with pytest.raises(CorruptionError, match=r"refold golden sign x\.json"):
@@ -131,7 +131,7 @@ def test_an_edit_is_seen_until_it_is_signed() -> None:
     assert signed(text, "x.json") == text
 
 
-def test_white_space_is_no_edit() -> None:
+def test_whitespace_is_no_edit() -> None:
     assert golden_of(json.dumps(json.loads(text_of(golden())), indent=7, sort_keys=True), "x.json") == golden()
 
 
@@ -146,7 +146,7 @@ def test_white_space_is_no_edit() -> None:
         ("{", "{{", "JSON"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(old: str, new: str, said: str) -> None:
+def test_unusable_file_is_refused_by_name(old: str, new: str, said: str) -> None:
     text = text_of(golden())
     assert old in text
     with pytest.raises(InputError) as refused:
@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_refused_by_name(old: str, new: str, said: str) -
     assert "x.json" in str(refused.value)
 
 
-def test_the_first_format_is_read_for_ever() -> None:
+def test_first_format_stays_readable() -> None:
     """A file as the first release wrote it. It must never be regenerated."""
     held = read(SPECIMEN)
     assert held == golden(recorded=Origin(run="r-17", hash=held.recorded.hash))

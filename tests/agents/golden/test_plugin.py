@@ -47,7 +47,7 @@ def run_pytest(tmp_path: Path) -> Pytest:
     return run
 
 
-def test_the_example_passes_on_the_mended_agent(example: Path, run_pytest: Pytest) -> None:
+def test_example_passes_on_the_fixed_agent(example: Path, run_pytest: Pytest) -> None:
     done = run_pytest("--refold-golden", ".", "-v", folder=example)
     assert done.returncode == 0, done.stdout
     assert f"{TRACE}::paid-four-times PASSED" in done.stdout
@@ -55,7 +55,7 @@ def test_the_example_passes_on_the_mended_agent(example: Path, run_pytest: Pytes
     assert "2 passed" in done.stdout
 
 
-def test_the_example_fails_on_the_agent_that_was_recorded(example: Path, run_pytest: Pytest) -> None:
+def test_example_fails_on_the_recorded_agent(example: Path, run_pytest: Pytest) -> None:
     done = run_pytest("--refold-golden", ".", "--refold-agent", "old_agent:answer", folder=example)
     assert done.returncode == 1, done.stdout
     assert "2 failed" in done.stdout
@@ -71,7 +71,7 @@ def test_the_example_fails_on_the_agent_that_was_recorded(example: Path, run_pyt
     assert "exercise.py" not in done.stdout, "no traceback through refold"
 
 
-def test_the_recorded_run_is_the_old_agents(example: Path, run_pytest: Pytest) -> None:
+def test_recorded_run_is_of_the_old_agent(example: Path, run_pytest: Pytest) -> None:
     """Compared with what that agent did, to the last call: the example is a real recording."""
     text = (example / TRACE).read_text()
     start, end = text.index('"expect": ['), text.index("],") + 1
@@ -86,7 +86,7 @@ def test_the_recorded_run_is_the_old_agents(example: Path, run_pytest: Pytest) -
     assert "parts from the recording at step 1 (look up)" in changed.stdout
 
 
-def test_a_call_that_is_not_recorded_is_shown_with_the_nearest(example: Path, run_pytest: Pytest) -> None:
+def test_unrecorded_call_is_shown_with_the_nearest_recorded_one(example: Path, run_pytest: Pytest) -> None:
     agent = example / "new_agent.py"
     agent.write_text(
         agent.read_text().replace('refund(payment, order["price"])', 'refund(payment, order["price"] + 1)')
@@ -99,7 +99,7 @@ def test_a_call_that_is_not_recorded_is_shown_with_the_nearest(example: Path, ru
     assert "until then it called lookup_order, search_docs" in done.stdout
 
 
-def test_it_costs_and_changes_nothing_without_the_option(tmp_path: Path, run_pytest: Pytest) -> None:
+def test_plugin_is_inert_without_its_option(tmp_path: Path, run_pytest: Pytest) -> None:
     (tmp_path / "x.golden.json").write_text("no golden trace at all")
     (tmp_path / "test_x.py").write_text(
         "import sys\nimport pytest\n\ndef test_x():\n"
@@ -113,7 +113,7 @@ def test_it_costs_and_changes_nothing_without_the_option(tmp_path: Path, run_pyt
     assert "refold:" not in done.stdout
 
 
-def test_golden_traces_come_beside_what_is_asked_for(example: Path, run_pytest: Pytest) -> None:
+def test_golden_traces_run_in_addition_to_selected_tests(example: Path, run_pytest: Pytest) -> None:
     (example / "tests").mkdir()
     (example / "tests" / "test_other.py").write_text("def test_other(): pass\n")
     (example / "traces").mkdir()
@@ -124,7 +124,7 @@ def test_golden_traces_come_beside_what_is_asked_for(example: Path, run_pytest: 
     assert "1 passed" in only.stdout, only.stdout
 
 
-def test_confined_the_kernel_holds_the_agents(example: Path, run_pytest: Pytest) -> None:
+def test_option_confined_runs_agents_under_the_kernel(example: Path, run_pytest: Pytest) -> None:
     done = run_pytest("--refold-golden", ".", "--refold-confined", folder=example)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
@@ -147,7 +147,7 @@ def test_confined_the_kernel_holds_the_agents(example: Path, run_pytest: Pytest)
     assert "at the top of a module or of a file" in named.stdout
 
 
-def test_what_cannot_be_used_is_told(example: Path, run_pytest: Pytest) -> None:
+def test_unusable_options_are_reported(example: Path, run_pytest: Pytest) -> None:
     absent = run_pytest("--refold-golden", "nowhere", folder=example)
     assert absent.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no such folder" in absent.stderr
@@ -159,7 +159,7 @@ def test_what_cannot_be_used_is_told(example: Path, run_pytest: Pytest) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_the_example_is_signed_and_known_bad() -> None:
+def test_example_is_signed_and_known_bad() -> None:
     golden = read(EXAMPLE / TRACE)
     assert golden.known_bad
     assert golden.entry == "new_agent:answer"

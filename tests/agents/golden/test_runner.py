@@ -31,7 +31,7 @@ def judged(golden: Golden, changed: Any) -> CheckResult:
     return verdict
 
 
-def test_the_same_code_does_the_same_without_the_log(tmp_path: Path) -> None:
+def test_same_code_passes_without_the_log(tmp_path: Path) -> None:
     golden = golden_run(tmp_path, agent)
     (tmp_path / "log").rename(tmp_path / "away")
     verdict = judged(golden, agent)
@@ -42,7 +42,7 @@ def test_the_same_code_does_the_same_without_the_log(tmp_path: Path) -> None:
     assert str(verdict) == "desk-r-1: desk:changed does what is expected"
 
 
-def test_the_hash_is_the_run_s_own_but_for_what_it_read(tmp_path: Path) -> None:
+def test_hash_equals_the_runs_except_for_reads(tmp_path: Path) -> None:
     def reads_nothing(run: refold.Run) -> int:
         return price("7")
 
@@ -50,7 +50,7 @@ def test_the_hash_is_the_run_s_own_but_for_what_it_read(tmp_path: Path) -> None:
     assert golden.run.hash == golden.recorded.hash
 
 
-def test_one_changed_line_is_told(tmp_path: Path) -> None:
+def test_changed_line_is_reported(tmp_path: Path) -> None:
     def changed(run: refold.Run) -> Any:
         output = agent(run)
         output["refund"] = 49
@@ -62,7 +62,7 @@ def test_one_changed_line_is_told(tmp_path: Path) -> None:
     assert "refund: 49 now, 50 recorded" in str(verdict)
 
 
-def test_mended_code_is_answered_wherever_it_asks(tmp_path: Path) -> None:
+def test_fixed_code_gets_its_answers_in_any_order(tmp_path: Path) -> None:
     def mended(run: refold.Run) -> dict[str, Any]:
         with run.step("all in one"):
             given = refund("7", 50)["refunded"]
@@ -83,7 +83,7 @@ def test_mended_code_is_answered_wherever_it_asks(tmp_path: Path) -> None:
     assert verdict.parting is not None
 
 
-def test_a_request_that_is_not_recorded_is_loud_and_nothing_is_sent(tmp_path: Path) -> None:
+def test_unrecorded_request_fails_and_is_not_sent(tmp_path: Path) -> None:
     def other(run: refold.Run) -> Any:
         with run.step("act"):
             try:
@@ -103,7 +103,7 @@ def test_a_request_that_is_not_recorded_is_loud_and_nothing_is_sent(tmp_path: Pa
     assert judged(told, other).passed
 
 
-def test_what_the_agent_raises_is_how_it_ended(tmp_path: Path) -> None:
+def test_exception_of_the_agent_is_the_outcome(tmp_path: Path) -> None:
     def fails(run: refold.Run) -> float:
         return price("7") / 0
 
@@ -114,7 +114,7 @@ def test_what_the_agent_raises_is_how_it_ended(tmp_path: Path) -> None:
     assert judged(golden_run(tmp_path / "b", fails), fails).passed, "exactly as it failed"
 
 
-def test_an_agent_that_exits_ends_its_run_and_not_the_test(tmp_path: Path) -> None:
+def test_agent_that_exits_ends_its_run_but_not_the_test(tmp_path: Path) -> None:
     def leaves(run: refold.Run) -> None:
         price("7")
         sys.exit(0)
@@ -123,7 +123,7 @@ def test_an_agent_that_exits_ends_its_run_and_not_the_test(tmp_path: Path) -> No
     assert 'outcome is "cancelled"' in str(judged(golden, leaves))
 
 
-def test_coroutines_are_agents_too(tmp_path: Path) -> None:
+def test_coroutine_functions_are_agents(tmp_path: Path) -> None:
     golden = golden_run(tmp_path, agent)
 
     async def later(run: refold.Run) -> Any:
@@ -138,7 +138,7 @@ def test_coroutines_are_agents_too(tmp_path: Path) -> None:
     assert asyncio.run(within()), "also where a loop runs already"
 
 
-def test_what_the_code_says_itself_is_redacted_as_the_trace_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_text_is_redacted_as_the_trace_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support"))
 
     def writes(run: refold.Run) -> Any:
@@ -151,7 +151,7 @@ def test_what_the_code_says_itself_is_redacted_as_the_trace_is(tmp_path: Path, m
     assert judged(golden, writes).passed
 
 
-def test_a_run_that_did_not_end_is_run_to_its_end(tmp_path: Path) -> None:
+def test_unfinished_run_is_run_to_its_end(tmp_path: Path) -> None:
     def goes_on(run: refold.Run) -> int:
         with run.step("look"):
             return price("7")
@@ -168,7 +168,7 @@ def test_a_run_that_did_not_end_is_run_to_its_end(tmp_path: Path) -> None:
     assert judged(admitted(msgspec.structs.replace(whole, run=broken_off, **given)), goes_on).passed
 
 
-def test_a_fork_is_run_from_where_it_parted(tmp_path: Path) -> None:
+def test_fork_is_run_from_its_fork_point(tmp_path: Path) -> None:
     recorded(tmp_path, agent)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         child = log.fork("r-1", at=1, state={"seen.kind": "loan"}, results={"2/refund": {"refunded": 7}},
@@ -183,7 +183,7 @@ def test_a_fork_is_run_from_where_it_parted(tmp_path: Path) -> None:
     assert judged(mended, agent).passed
 
 
-def test_must_fail_turns_it_around(tmp_path: Path) -> None:
+def test_must_fail_inverts_the_result(tmp_path: Path) -> None:
     golden = golden_run(tmp_path, agent, expect=["refund=0"], known_bad="it refunds gifts", must_fail="issue 7")
     verdict = judged(golden, agent)
     assert verdict.passed
@@ -193,7 +193,7 @@ def test_must_fail_turns_it_around(tmp_path: Path) -> None:
     assert "take must_fail out" in str(mended)
 
 
-def test_only_what_can_do_its_work_is_kept(tmp_path: Path) -> None:
+def test_only_necessary_parts_are_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--known-bad WHY"):
         golden_run(tmp_path / "a", agent, expect=["refund=0"])
     with pytest.raises(InputError, match="satisfies every expectation"):
@@ -204,6 +204,6 @@ def test_only_what_can_do_its_work_is_kept(tmp_path: Path) -> None:
         golden_run(tmp_path / "d", agent, entry="")
 
 
-def test_a_name_is_made_of_the_run(tmp_path: Path) -> None:
+def test_name_is_derived_from_the_run(tmp_path: Path) -> None:
     run = recorded(tmp_path, lambda run: None, "4f1c0a5e-77aa-4b32-8c1e-aaaaaaaaaaaa")
     assert name_of(run) == "desk-4f1c0a5e-77a"

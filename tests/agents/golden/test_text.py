@@ -21,7 +21,7 @@ TREES = st.recursive(
 
 
 @given(TREES)
-def test_a_tree_is_read_as_it_was_written(tree: Any) -> None:
+def test_tree_round_trips(tree: Any) -> None:
     assert repr(parsed(pretty(tree))) == repr(tree)
 
 
@@ -31,7 +31,7 @@ def test_no_line_is_long(tree: Any) -> None:
         assert len(line) <= 190, line  # 80 characters, each an escape in the worst case
 
 
-def test_what_fits_stands_in_a_line_and_what_does_not_in_many() -> None:
+def test_short_values_are_on_one_line_and_long_ones_on_many() -> None:
     tree = {"short": {"a": [1, 2.0]}, "prompt": "Be kind.\nBe brief.\n", "long": "word " * 30}
     assert pretty(tree).splitlines() == [
         "{",

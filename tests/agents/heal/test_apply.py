@@ -52,7 +52,7 @@ def is_healed_once(log: AgentLog, folder: Path, made: list[Healing]) -> None:
     assert (effect.status, effect.times_done, effect.run) == ("done", 1, healed.run)
 
 
-def test_an_agent_in_a_loop_is_healed_and_pays_once(log: AgentLog, folder: Path) -> None:
+def test_looping_agent_is_healed_and_pays_once(log: AgentLog, folder: Path) -> None:
     before = log.recording("r")
     diagnosis = Healer(log, HealPlan.load(folder / "heal.toml"), setting(folder)).diagnosis("r")
     first = diagnosis.findings[0]
@@ -69,14 +69,14 @@ def test_an_agent_in_a_loop_is_healed_and_pays_once(log: AgentLog, folder: Path)
     assert (link["relation"], link["target"]) == ("healed_by", f"run/{healed.healed_by}")
 
 
-def test_a_healed_run_replays_without_the_plan(log: AgentLog, folder: Path) -> None:
+def test_healed_run_replays_without_the_plan(log: AgentLog, folder: Path) -> None:
     made = heal(log, folder)
     replayed = log.replay(made[-1].healed_by, setting(folder).entry)
     assert replayed.is_same
     assert len(paid(folder)) == 1
 
 
-def test_a_second_apply_changes_nothing(log: AgentLog, folder: Path) -> None:
+def test_second_apply_changes_nothing(log: AgentLog, folder: Path) -> None:
     made = heal(log, folder)
     with pytest.raises(InputError, match=f"goes on as run {made[-1].healed_by}"):
         heal(log, folder)
@@ -84,7 +84,7 @@ def test_a_second_apply_changes_nothing(log: AgentLog, folder: Path) -> None:
     assert len(paid(folder)) == 1
 
 
-def test_everything_done_is_one_chain_down_to_the_steps_that_failed(log: AgentLog, folder: Path) -> None:
+def test_causes_lead_from_every_action_to_the_failed_steps(log: AgentLog, folder: Path) -> None:
     healed = heal(log, folder)[-1]
     chain = log.state(f"healing/{healed.id}").why("status")
     said = [link.statement.patch["status"] for link in chain
@@ -95,7 +95,7 @@ def test_everything_done_is_one_chain_down_to_the_steps_that_failed(log: AgentLo
     assert {f"run/{healed.proof}", f"run/{healed.healed_by}", "step/r#2", "step/r#4", "step/r#6", denial} <= entities
 
 
-def test_a_remedy_whose_golden_fails_changes_nothing_but_the_fork(log: AgentLog, folder: Path) -> None:
+def test_remedy_that_fails_its_golden_trace_changes_only_the_fork(log: AgentLog, folder: Path) -> None:
     entry = setting(folder).entry
     # A golden trace that today's agent does not pass: it pays at once.
     good = log.recording(heal(log, folder)[-1].healed_by)
@@ -119,7 +119,7 @@ def test_a_remedy_whose_golden_fails_changes_nothing_but_the_fork(log: AgentLog,
     assert [each for each in log.effects.list() if each.run not in (good.run,)] == []
 
 
-def test_attempts_have_an_end_and_it_is_said_once(log: AgentLog, folder: Path) -> None:
+def test_attempts_are_limited_and_the_limit_is_reported_once(log: AgentLog, folder: Path) -> None:
     plan = "guard = 'policy.toml'\nattempts = 2\n" + "".join(
         f"[[remedy]]\nname = '{name}'\ndo = 'retry'\n" for name in "abc"
     )
@@ -130,7 +130,7 @@ def test_attempts_have_an_end_and_it_is_said_once(log: AgentLog, folder: Path) -
     assert len(healings(log)) == 3
 
 
-def test_an_agent_has_so_many_attempts_an_hour(log: AgentLog, folder: Path) -> None:
+def test_attempts_of_an_agent_are_limited_per_hour(log: AgentLog, folder: Path) -> None:
     stuck(log, folder, "r2")
     plan = "guard = 'policy.toml'\nattempts_per_hour = 1\n[[remedy]]\nname = 'a'\ndo = 'retry'\n"
     assert [each.status for each in heal(log, folder, "r", plan)] == ["refuted", "stopped"]
@@ -139,7 +139,7 @@ def test_an_agent_has_so_many_attempts_an_hour(log: AgentLog, folder: Path) -> N
     assert stopped.reason == "1 attempts were made for payer within an hour, of at most 1"
 
 
-def test_a_person_is_asked_before_the_run_goes_on(log: AgentLog, folder: Path) -> None:
+def test_run_continues_only_after_approval(log: AgentLog, folder: Path) -> None:
     plan = PLAN.replace("answers.pay", "approve = true\nanswers.pay")
     waiting = heal(log, folder, plan=plan)[-1]
     assert (waiting.status, waiting.healed_by, paid(folder)) == ("waiting", "", [])
@@ -151,7 +151,7 @@ def test_a_person_is_asked_before_the_run_goes_on(log: AgentLog, folder: Path) -
     assert (healed.id, healed.status, len(paid(folder))) == (waiting.id, "healed", 1)
 
 
-def test_a_person_may_say_no(log: AgentLog, folder: Path) -> None:
+def test_rejected_remedy_is_not_applied(log: AgentLog, folder: Path) -> None:
     plan = PLAN.replace("answers.pay", "approve = true\nanswers.pay")
     waiting = heal(log, folder, plan=plan)[-1]
     log.answer(waiting.question, is_approved=False, by="ann", reason="not at night")
@@ -162,7 +162,7 @@ def test_a_person_may_say_no(log: AgentLog, folder: Path) -> None:
     assert paid(folder) == []
 
 
-def test_a_run_that_goes_on_as_it_was_is_resumed_itself(log: AgentLog, tmp_path: Path) -> None:
+def test_unchanged_run_is_resumed_without_a_fork(log: AgentLog, tmp_path: Path) -> None:
     """A tool that is out of order for a while: the run is resumed after the step that it failed in."""
     folder = tmp_path / "agent"
     placed(folder)
@@ -196,7 +196,7 @@ def agent(run):
         heal(log, folder)
 
 
-def test_a_registered_function_is_a_remedy(log: AgentLog, folder: Path) -> None:
+def test_registered_function_is_a_remedy(log: AgentLog, folder: Path) -> None:
     seen = []
 
     @remedy("our own words")
@@ -218,7 +218,7 @@ def test_a_registered_function_is_a_remedy(log: AgentLog, folder: Path) -> None:
 @pytest.mark.parametrize(("change", "said"), [
     pytest.param("", "was begun under the policy night: name its file", id="without its policy"),
 ])  # fmt: skip
-def test_what_cannot_be_healed_says_why(log: AgentLog, folder: Path, change: str, said: str) -> None:
+def test_unhealable_run_reports_the_reason(log: AgentLog, folder: Path, change: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         heal(log, folder, plan=PLAN.replace('guard = "policy.toml"', change))
     with pytest.raises(InputError, match="is a fork"):
@@ -226,7 +226,7 @@ def test_what_cannot_be_healed_says_why(log: AgentLog, folder: Path, change: str
 
 
 @pytest.mark.outside
-def test_an_agent_in_a_loop_is_healed_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
+def test_looping_agent_is_healed_on_kafka(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
     placed(tmp_path)
     with refold.open(f"kafka://{kafka.bootstrap}/{prefix}") as log:
         stuck(log, tmp_path, "r")

@@ -40,7 +40,7 @@ def kinds(evidence: Evidence) -> list[tuple[str, str, int]]:
     return [(each.kind, each.name, each.at) for each in diagnose(evidence).findings]
 
 
-def test_an_error_names_its_class_its_step_and_the_observation_of_its_end() -> None:
+def test_error_names_its_class_step_and_end_observation() -> None:
     failure = Failure(exception="builtins.ValueError")
     recording = run(step(1), step(2, outcome="failed", failure=failure), failure=failure)
     found = diagnose(Evidence(recording, {"step/r#2": "ab", "run/r": "cd"}))
@@ -50,12 +50,12 @@ def test_an_error_names_its_class_its_step_and_the_observation_of_its_end() -> N
     assert found.failure == "error builtins.ValueError"
 
 
-def test_a_tool_that_failed_comes_before_its_error() -> None:
+def test_failed_tool_precedes_its_error() -> None:
     recording = run(step(1), step(2, tool("look", failure=LOST), outcome="failed", failure=LOST), failure=LOST)
     assert kinds(Evidence(recording)) == [("tool", "look", 1), ("error", "builtins.ConnectionError", 1)]
 
 
-def test_a_failure_outside_of_a_step_keeps_every_step() -> None:
+def test_failure_outside_of_a_step_keeps_every_step() -> None:
     assert kinds(Evidence(run(step(1), step(2), failure=Failure(exception="builtins.KeyError")))) == [
         ("error", "builtins.KeyError", 2),
     ]
@@ -67,7 +67,7 @@ def test_a_failure_outside_of_a_step_keeps_every_step() -> None:
     pytest.param(["a", "a"], None, id="twice is no loop"),
     pytest.param(["a", "b", "a", "c", "a", "b"], None, id="another call in between"),
 ])  # fmt: skip
-def test_a_loop_is_found_by_calls_and_results(names: list[str], good: int | None) -> None:
+def test_loop_is_found_by_calls_and_results(names: list[str], good: int | None) -> None:
     steps = [step(number, tool(name)) for number, name in enumerate(names, 1)]
     last = step(len(names) + 1, tool("a", failure=DENIED), outcome="failed", failure=DENIED)
     found = kinds(Evidence(run(*steps, last, failure=DENIED)))
@@ -79,12 +79,12 @@ def test_polling_that_makes_progress_is_no_loop() -> None:
     assert kinds(Evidence(run(*steps, failure=LOST)))[0][0] != "loop"
 
 
-def test_a_loop_within_one_step_goes_back_before_it() -> None:
+def test_loop_within_one_step_rewinds_before_it() -> None:
     recording = run(step(1), step(2, *[tool("a")] * 4, outcome="failed", failure=DENIED), failure=DENIED)
     assert kinds(Evidence(recording))[0] == ("loop", "a", 1)
 
 
-def test_a_step_that_wrote_is_never_left_out() -> None:
+def test_step_that_wrote_is_never_dropped() -> None:
     looped = [step(number, tool("a")) for number in (1, 2, 3)]
     wrote = step(4, tool("pay", effect="write"))
     assert last_good(run(*looped, wrote, step(5, outcome="failed")), 1) == 4
@@ -96,7 +96,7 @@ def test_a_step_that_wrote_is_never_left_out() -> None:
     assert last_good(run(*looped, step(4, tool("pay", effect="write", failure=DENIED))), 1) == 0
 
 
-def test_what_the_policy_denied_is_a_budget_a_rule_or_a_loop() -> None:
+def test_policy_denial_is_a_budget_a_rule_or_a_loop() -> None:
     recording = run(step(1), step(2, tool("a", failure=DENIED), outcome="failed", failure=DENIED), failure=DENIED)
 
     def denied(rule: str) -> list[tuple[str, str, int]]:
@@ -107,12 +107,12 @@ def test_what_the_policy_denied_is_a_budget_a_rule_or_a_loop() -> None:
     assert denied("large refunds") == [("denied", "large refunds", 1), policy_error]
 
 
-def test_a_run_that_did_not_end_is_unfinished() -> None:
+def test_run_without_an_end_is_unfinished() -> None:
     recording = run(step(1), step(2, outcome=""), outcome="", status="running")
     assert kinds(Evidence(recording)) == [("unfinished", "", 1)]
 
 
-def test_a_stale_read_and_a_divergence_go_back_before_their_step() -> None:
+def test_stale_read_and_divergence_rewind_before_their_step() -> None:
     recording = run(step(1), step(2), step(3), outcome="succeeded")
     stale = StaleRead(2, "document/limits", ("limit",), ("ab",))
     found = diagnose(Evidence(recording, {"step/r#2": "cd"}, stale=(stale,),
@@ -123,7 +123,7 @@ def test_a_stale_read_and_a_divergence_go_back_before_their_step() -> None:
     assert found.findings[0].observations == ("cd", "ab")
 
 
-def test_a_question_and_an_unknown_write_come_first() -> None:
+def test_open_question_and_unknown_write_take_precedence() -> None:
     recording = run(step(1, outcome="failed", failure=LOST), failure=LOST)
     found = kinds(Evidence(recording, questions=("r#1.ab.1",), unknown=("r:1:pay:ab",)))
     assert [kind for kind, _, _ in found] == ["unknown_effect", "question", "tool", "error"]

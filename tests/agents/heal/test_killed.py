@@ -23,7 +23,7 @@ MOMENTS = (
 )  # fmt: skip
 
 
-def test_a_heal_that_is_killed_goes_on_and_writes_once(child: Callable[..., Child], tmp_path: Path) -> None:
+def test_killed_heal_continues_and_writes_once(child: Callable[..., Child], tmp_path: Path) -> None:
     """Each moment has a run of its own, in one log."""
     url, agent = f"file:{tmp_path / 'log'}", tmp_path / "agent"
     entry = placed(agent, PLAN.replace("guard", "attempts_per_hour = 100\nguard"))

@@ -29,7 +29,7 @@ def parsed(text: str, folder: Path) -> HealPlan:
     pytest.param("expect = ['outcome']", "no comparison", id="no expectation"),
     pytest.param("attempts = ", "cannot be read", id="no TOML"),
 ])  # fmt: skip
-def test_a_file_that_is_no_plan_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_plan_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         parsed(text, tmp_path)
 
@@ -39,7 +39,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert (plan.golden, plan.guard) == (str(tmp_path / "golden"), str(tmp_path / "policy.toml"))
 
 
-def test_a_raised_limit_is_one_of_the_policy(tmp_path: Path) -> None:
+def test_raised_limit_must_be_in_the_policy(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("name = 'p'\n[budget]\ntool_calls = 5\ntokens = 9\n[loop]\nrepeats = 3")
     plan = parsed("guard = 'policy.toml'\n[[remedy]]\nname = 'more'\ndo = 'limit'\nbudget.tool_calls = 50", tmp_path)
     policy = plan.policy(plan.remedy[0])
@@ -49,7 +49,7 @@ def test_a_raised_limit_is_one_of_the_policy(tmp_path: Path) -> None:
         HealPlan().policy(DeclaredRemedy("more", "limit", budget={"tool_calls": 50}))
 
 
-def test_a_remedy_is_for_its_findings_only() -> None:
+def test_remedy_applies_to_its_findings_only() -> None:
     def finding(kind: str, name: str) -> RunFinding:
         return RunFinding(kind, name, "", 0)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ TREES = st.recursive(
 
 
 @given(TREES, TREES)
-def test_there_is_a_difference_where_trees_differ(left: Any, right: Any) -> None:
+def test_difference_exists_exactly_where_trees_differ(left: Any, right: Any) -> None:
     found = differences(left, right)
     assert bool(found) != is_same(left, right)
     places = {each.path: (each.left, each.right) for each in found}
@@ -38,11 +38,11 @@ def test_there_is_a_difference_where_trees_differ(left: Any, right: Any) -> None
         (True, 1, [("", True, 1)]),
     ],
 )
-def test_places_are_named(left: Any, right: Any, found: list[tuple[str, Any, Any]]) -> None:
+def test_paths_are_named(left: Any, right: Any, found: list[tuple[str, Any, Any]]) -> None:
     assert differences(left, right) == [Difference(*each) for each in found]
 
 
-def test_long_texts_are_shown_where_they_part() -> None:
+def test_long_texts_are_shown_at_their_first_difference() -> None:
     left, right = "x" * 500 + "seventeen" + "y" * 500, "x" * 500 + "eighteen" + "y" * 500
     line = Difference("messages[0].content", left, right).line("asked", "recorded")
     assert "xseventeen" in line

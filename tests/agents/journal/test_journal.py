@@ -44,7 +44,7 @@ def typed(tree: Any) -> Any:
 
 
 @given(TREES, TREES)
-def test_edits_make_the_one_of_the_other(before: Any, after: Any) -> None:
+def test_edits_turn_one_value_into_the_other(before: Any, after: Any) -> None:
     kept = copy.deepcopy((before, after))
     changes = edits(before, after)
     assert is_same(applied(before, changes), after)
@@ -53,7 +53,7 @@ def test_edits_make_the_one_of_the_other(before: Any, after: Any) -> None:
 
 
 @given(LISTS, LISTS, LISTS)
-def test_a_list_costs_what_changed_in_it(head: list[int], middle: list[int], tail: list[int]) -> None:
+def test_list_edits_cost_only_what_changed(head: list[int], middle: list[int], tail: list[int]) -> None:
     changes = edits([*head, *tail], [*head, *middle, *tail])
     assert applied([*head, *tail], changes) == [*head, *middle, *tail]
     assert len(changes) <= 1
@@ -61,13 +61,13 @@ def test_a_list_costs_what_changed_in_it(head: list[int], middle: list[int], tai
 
 
 @given(TREES)
-def test_numbers_and_the_order_of_keys_stay_what_they_are(tree: Any) -> None:
+def test_numbers_and_key_order_are_preserved(tree: Any) -> None:
     stored = json.loads(json_text(json_fidelity.written(tree)))
     assert typed(json_fidelity.read(stored)) == typed(tree)
     assert json.dumps(json_fidelity.read(stored)) == json.dumps(tree)
 
 
-def test_the_chain_covers_what_was_done_and_not_when() -> None:
+def test_chain_hash_covers_content_not_time() -> None:
     call = Call(
         asked=RecordedRequest(kind="tool", name="search", request={"kwargs": {"q": "x"}}), answer=[1], started_at=5
     )
@@ -91,7 +91,7 @@ def test_the_chain_covers_what_was_done_and_not_when() -> None:
     assert state_hash({}) != state_hash({"a": None})
 
 
-def test_a_changed_step_is_found() -> None:
+def test_changed_step_is_detected() -> None:
     start = start_hash("a", None, None, {})
     one = Step(number=1, outcome="succeeded", result=1, previous=start)
     one = msgspec.structs.replace(one, hash=step_hash(start, one))

@@ -51,7 +51,7 @@ BODIES = st.one_of(PIECES.map("".join), PIECES.map(lambda each: "[" + "".join(ea
 
 
 @given(st.lists(st.lists(BODIES, max_size=3), max_size=8))
-def test_each_body_comes_back_as_it_was(given_bodies: list[list[Any]]) -> None:
+def test_each_body_round_trips(given_bodies: list[list[Any]]) -> None:
     steps = [step_with(number, *bodies) for number, bodies in enumerate(given_bodies, 1)]
     assert read([step.number for step in steps], stored(steps)) == given_bodies
 
@@ -79,7 +79,7 @@ def conversation(turns: int, seed: int) -> tuple[list[str], int]:
     return bodies, new + len(json.dumps(system))
 
 
-def test_a_conversation_costs_what_is_new_of_it() -> None:
+def test_conversation_costs_only_its_new_content() -> None:
     bodies, new = conversation(200, seed=1)
     steps = [step_with(number, body) for number, body in enumerate(bodies, 1)]
     attempts = stored(steps)
@@ -88,21 +88,21 @@ def test_a_conversation_costs_what_is_new_of_it() -> None:
     assert read([step.number for step in steps], attempts) == [[body] for body in bodies]
 
 
-def test_two_conversations_in_turns_cost_no_more() -> None:
+def test_two_alternating_conversations_cost_no_more() -> None:
     (first, new), (second, more) = conversation(40, seed=2), conversation(40, seed=3)
     bodies = [body for pair in zip(first, second, strict=True) for body in pair]
     attempts = stored([step_with(number, body) for number, body in enumerate(bodies, 1)])
     assert sum(len(json.dumps(call.asked.request)) for each in attempts for call in each.calls) < 3 * (new + more)
 
 
-def test_a_body_whose_earlier_one_is_gone_is_an_error_that_names_the_step() -> None:
+def test_body_whose_predecessor_is_gone_raises_an_error_naming_the_step() -> None:
     bodies, _ = conversation(2, seed=4)
     _, second = stored([step_with(number, body) for number, body in enumerate(bodies, 1)])
     with pytest.raises(CorruptionError, match="step/r#2: the body of a request continues an earlier one"):
         BodyReader().whole("step/r#2", second)
 
 
-def test_short_bodies_stand_as_they_are() -> None:
+def test_short_bodies_are_stored_whole() -> None:
     body = "{" + "x" * (BYTES_MIN - 2)
     (_, second) = stored([step_with(1, body), step_with(2, body)])
     assert second.calls[0].asked.request["body"] == body

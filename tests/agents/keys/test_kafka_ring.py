@@ -49,7 +49,7 @@ class TestKafka(RingContract):
         return opened
 
 
-def test_the_topic_holds_wrapped_keys_and_another_master_key_is_refused_by_name(opened: Opened, broker: Broker) -> None:
+def test_topic_holds_wrapped_keys_and_another_master_key_is_refused_by_name(opened: Opened, broker: Broker) -> None:
     key = opened().create("run:a")
     place = TopicPlace(f"{broker.prefix}.keys", 0)
     with broker.reading() as reading:
@@ -70,7 +70,7 @@ def test_the_topic_holds_wrapped_keys_and_another_master_key_is_refused_by_name(
         old.get("run:b")
 
 
-def test_of_several_keys_of_an_id_the_first_counts_and_none_outlives_it(opened: Opened, broker: Broker) -> None:
+def test_first_key_of_an_id_counts_and_destruction_removes_all(opened: Opened, broker: Broker) -> None:
     ring = opened()
     first = ring.create("run:a")
     wrapped = read_masters(MASTER).wrap("run:a", bytes(64))
@@ -81,7 +81,7 @@ def test_of_several_keys_of_an_id_the_first_counts_and_none_outlives_it(opened: 
     assert opened().get("run:a") is None
 
 
-def test_a_destroyed_key_is_let_go_of_within_a_minute_without_asking(opened: Opened) -> None:
+def test_destroyed_key_leaves_caches_within_a_minute_without_a_request(opened: Opened) -> None:
     now = 0.0
     ring, reader = opened(), opened(clock_s=lambda: now)
     key = ring.create("run:a")
@@ -95,7 +95,7 @@ def test_a_destroyed_key_is_let_go_of_within_a_minute_without_asking(opened: Ope
     assert (reader.get("run:b"), reader.ids()) == (ring.get("run:b"), ["run:b"])
 
 
-def test_a_topic_that_would_lose_keys_and_a_changed_key_are_refused(opened: Opened, broker: Broker) -> None:
+def test_topic_that_would_lose_keys_and_changed_key_are_refused(opened: Opened, broker: Broker) -> None:
     ring = opened()
     ring.create("run:a")
     place = TopicPlace(f"{broker.prefix}.keys", 0)
@@ -110,7 +110,7 @@ def test_a_topic_that_would_lose_keys_and_a_changed_key_are_refused(opened: Open
         opened()
 
 
-def test_a_log_finds_its_ring_by_its_url_and_settings(
+def test_log_finds_its_ring_by_url_and_settings(
     broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"kafka://{broker.bootstrap}/{broker.prefix}?blobs=file://{tmp_path}/blobs"
@@ -140,7 +140,7 @@ def test_a_log_finds_its_ring_by_its_url_and_settings(
             each.ring.close()
 
 
-def test_a_file_logs_ring_stands_beside_it(tmp_path: Path) -> None:
+def test_ring_of_a_file_log_is_next_to_it(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path}/a log") as log:
         vault = vault_of(log, {})
         assert isinstance(vault, Vault)
@@ -173,7 +173,7 @@ for number in range(10**6):
 
 
 @pytest.mark.faults
-def test_a_killed_process_leaves_the_keys_it_told_of(
+def test_killed_process_leaves_its_acknowledged_keys(
     opened: Opened, broker: Broker, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     for each in range(max(2, fault_rounds // 4)):
@@ -193,7 +193,7 @@ def test_a_killed_process_leaves_the_keys_it_told_of(
                 assert opened().get(key_id) is None
 
 
-def test_a_damaged_record_stops_nothing_but_its_own_key(opened: Opened, broker: Broker) -> None:
+def test_damaged_record_affects_only_its_own_key(opened: Opened, broker: Broker) -> None:
     ring = opened()
     keys = {name: ring.create(name) for name in ("run:a", "run:b")}
     place = TopicPlace(f"{broker.prefix}.keys", 0)

@@ -14,7 +14,7 @@ OLD, NEW = (base64.b64encode(bytes([each]) * 32).decode() for each in (1, 2))
 KEY = bytes(range(64))
 
 
-def test_a_key_opens_under_its_id_with_a_master_that_wrapped_it() -> None:
+def test_key_opens_under_its_id_with_the_master_that_wrapped_it() -> None:
     old, new, both = read_masters(OLD), read_masters(NEW), read_masters(f"{NEW}, {OLD}")
     wrapped = old.wrap("run:a", KEY)
     assert KEY not in wrapped
@@ -30,7 +30,7 @@ def test_a_key_opens_under_its_id_with_a_master_that_wrapped_it() -> None:
         old.unwrap("run:b", wrapped, "here")
 
 
-def test_it_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_master_key_may_be_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a master"
     path.write_text(f"{NEW}\n{OLD}\n")
     for given in (f"file:{path}", f"file://{str(path).replace(' ', '%20')}"):
@@ -40,13 +40,13 @@ def test_it_may_stand_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["secret?word", base64.b64encode(b"x" * 31).decode(), ",", "c2hvcnQ=", f"{OLD},x"])
-def test_what_is_none_is_refused_without_showing_it(given: str) -> None:
+def test_invalid_master_key_is_refused_without_showing_it(given: str) -> None:
     with pytest.raises(InputError, match="openssl rand -base64 48") as caught:
         read_masters(given)
     assert given.strip(",") == "" or given not in str(caught.value)
 
 
-def test_names_tell_keys_apart_and_nothing_of_them() -> None:
+def test_key_names_distinguish_keys_without_revealing_them() -> None:
     masters = MasterKeys([b"1" * 32, b"2" * 32])
     assert len({*masters.names}) == 2
     assert not any((b"1" * 6).hex() in each for each in masters.names)

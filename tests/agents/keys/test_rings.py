@@ -52,7 +52,7 @@ def test_only_their_user_can_read_key_files(tmp_path: Path) -> None:
     assert [stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()] == [0o600, 0o600]
 
 
-def test_a_keys_name_leads_to_no_other_place(tmp_path: Path) -> None:
+def test_key_name_cannot_escape_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     ring = FileKeyRing(folder)
     for name in ("../../outside", "/etc/outside", "a/b", "..", "\0"):
@@ -70,7 +70,7 @@ def test_no_file_keeps_a_destroyed_key(tmp_path: Path) -> None:
     assert key.hex().encode() not in b"".join(each.read_bytes() for each in folder.iterdir())
 
 
-def test_a_damaged_key_file_is_named_and_no_other_key_is_made(tmp_path: Path) -> None:
+def test_damaged_key_file_is_named_and_not_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     ring = FileKeyRing(folder)
     ring.create("run:a")
@@ -92,14 +92,14 @@ def test_a_damaged_key_file_is_named_and_no_other_key_is_made(tmp_path: Path) ->
     assert ring.get("run:a") == ring.create("run:a")
 
 
-def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+def test_unwritable_folder_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("in the way")
     with pytest.raises(StorageError, match="the key ring cannot be written"):
         FileKeyRing(tmp_path / "keys").create("run:a")
 
 
 @pytest.mark.faults
-def test_a_killed_process_leaves_the_keys_it_told_of(
+def test_killed_process_leaves_its_acknowledged_keys(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     """kill -9 anywhere: a key that was reported as created exists; one that was reported as destroyed does not, and no

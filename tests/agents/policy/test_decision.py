@@ -78,7 +78,7 @@ def test_rules_match_the_json_of_an_exchange() -> None:
     assert denied_by(RULES, asked("gpt-4")) is None
 
 
-def test_a_reason_names_the_condition_and_no_value_of_the_call() -> None:
+def test_reason_names_the_condition_but_no_value_of_the_call() -> None:
     policy = Policy.parse(RULES)
     other = decide(policy, RunFacts(policy), tool(eur=50, order={"shop": "secret-shop"}))
     large = decide(policy, RunFacts(policy), tool(eur=54321))
@@ -104,7 +104,7 @@ def test_a_reason_names_the_condition_and_no_value_of_the_call() -> None:
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\nargs.a.over = 'b'", id="a limit that is no number"),
     pytest.param("name = 'a'\n[[rule]]\nname = 'r'\ntool = 'x'\n[[rule]]\nname = 'r'\ntool = 'x'", id="one name twice"),
 ])  # fmt: skip
-def test_a_file_that_is_no_policy_is_refused(text: str) -> None:
+def test_invalid_policy_file_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"my\.toml"):
         Policy.parse(text, "my.toml")
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_policy_is_refused(text: str) -> None:
 @pytest.mark.parametrize("content", [
     pytest.param(b"name = 'a'\n" + b"#" * (1 << 20), id="too long"), pytest.param(b"name = '\xff'", id="no text"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_read_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_bytes(content)
     for each in (path, tmp_path / "none.toml", "\0"):
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes, tmp_path: Path) -
             Policy.load(each)
 
 
-def test_budgets_are_reached_and_not_passed() -> None:
+def test_budgets_are_reached_but_not_exceeded() -> None:
     text = "name = 'b'\n[budget]\ntool_calls = 2\nwrite_calls = 1\ntokens = 10\ntime_s = 2.0"
     policy = Policy.parse(text)
     facts = RunFacts(policy, started_at=1_000_000)
@@ -140,7 +140,7 @@ def test_budgets_are_reached_and_not_passed() -> None:
     assert denied_by("name = 'b'\n[budget]\ntime_s = 2.0", tool(), facts) == "budget.time_s"
 
 
-def test_a_budget_of_money_counts_what_models_with_a_price_cost() -> None:
+def test_money_budget_counts_models_with_a_price() -> None:
     text = "name = 'b'\n[budget]\ncost_usd = 0.001"
     facts = RunFacts(Policy.parse(text))
     model = RecordedRequest(kind="model", name="chat", request={"kwargs": {}})
@@ -158,7 +158,7 @@ def test_a_budget_of_money_counts_what_models_with_a_price_cost() -> None:
     assert denied_by(text, tool(), facts) is None
 
 
-def test_a_model_without_a_price_uses_a_budget_of_money_up() -> None:
+def test_model_without_a_price_exhausts_a_money_budget() -> None:
     text = "name = 'b'\n[budget]\ncost_usd = 100.0"
     policy = Policy.parse(text)
     facts = RunFacts(policy)
@@ -192,13 +192,13 @@ LOOP = "name = 'l'\n[loop]\nrepeats = 3\nexcept = ['wait*']"
     pytest.param("ABCABCABCD", "", "A", False, id="something new ends it"),
     pytest.param("ABABAB", "121314", "A", False, id="one of the circle makes progress"),
 ])  # fmt: skip
-def test_the_breaker_looks_at_results_too(calls: str, results: str, next_call: str, is_denied: bool) -> None:
+def test_breaker_also_compares_results(calls: str, results: str, next_call: str, is_denied: bool) -> None:
     facts = RunFacts(Policy.parse(LOOP))
     ended(facts, calls, results)
     assert (denied_by(LOOP, tool(next_call), facts) == "loop") is is_denied
 
 
-def test_equal_failures_are_a_loop_and_excepted_tools_are_none() -> None:
+def test_equal_failures_are_a_loop_and_excepted_tools_are_not() -> None:
     facts = RunFacts(Policy.parse(LOOP))
     for name in ("A", "wait_a"):
         for _ in range(3):
@@ -206,7 +206,7 @@ def test_equal_failures_are_a_loop_and_excepted_tools_are_none() -> None:
         assert (denied_by(LOOP, tool(name), facts) == "loop") is (name == "A")
 
 
-def test_a_denial_of_the_breaker_names_the_steps_of_the_circle() -> None:
+def test_denial_of_the_breaker_names_the_steps_of_the_loop() -> None:
     policy = Policy.parse(LOOP)
     facts = RunFacts(policy)
     ended(facts, "XABABAB")
@@ -215,7 +215,7 @@ def test_a_denial_of_the_breaker_names_the_steps_of_the_circle() -> None:
     assert decision.evidence == tuple(f"r#{number}" for number in range(2, 8))
 
 
-def test_a_long_run_keeps_little_and_finds_its_loops() -> None:
+def test_long_run_finds_its_loops_in_bounded_memory() -> None:
     facts = RunFacts(Policy.parse(LOOP))
     ended(facts, "AB" * 5000, "".join(chr(place) for place in range(0x4E00, 0x4E00 + 10_000)))
     assert denied_by(LOOP, tool("A"), facts) is None
@@ -223,7 +223,7 @@ def test_a_long_run_keeps_little_and_finds_its_loops() -> None:
     assert denied_by(LOOP, tool("A"), facts) == "loop"
 
 
-def test_a_rule_by_a_function_is_one_that_was_registered() -> None:
+def test_function_rule_must_be_registered() -> None:
     text = "name = 'f'\n[[rule]]\nname = 'late'\nfunction = 'test: late writes'"
     with pytest.raises(InputError, match="no rule is registered"):
         denied_by(text, tool())

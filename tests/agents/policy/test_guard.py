@@ -86,7 +86,7 @@ def agent(run: Run) -> list[str]:
 SAID = ["refunded 50", "denied by desk: large refunds: eur over 100.0", "large refunds"]
 
 
-def test_a_denied_call_is_not_made_and_a_replay_comes_to_the_same(log: AgentLog) -> None:
+def test_denied_call_is_not_made_and_its_replay_is_the_same(log: AgentLog) -> None:
     run = log.run("desk", guard=Policy.parse(POLICY))
     assert run.drive(agent) == SAID
     assert done == [50]
@@ -107,7 +107,7 @@ def denials(log: AgentLog, run: str) -> list[EntityView]:
     ]  # fmt: skip
 
 
-def test_each_denial_is_an_observation_with_its_rule_and_its_cause(log: AgentLog) -> None:
+def test_each_denial_is_an_observation_with_rule_and_cause(log: AgentLog) -> None:
     run = log.run("desk", guard=Policy.parse(POLICY))
     run.drive(agent)
     found = denials(log, run.id)
@@ -120,7 +120,7 @@ def test_each_denial_is_an_observation_with_its_rule_and_its_cause(log: AgentLog
         assert link.causes, "what was recorded of the run before"
 
 
-def test_a_loop_is_broken_and_the_denial_names_its_steps(log: AgentLog) -> None:
+def test_loop_is_broken_and_the_denial_names_its_steps(log: AgentLog) -> None:
     def loops(run: Run) -> list[str]:
         said: list[str] = []
         while "loop" not in said:
@@ -138,7 +138,7 @@ def test_a_loop_is_broken_and_the_denial_names_its_steps(log: AgentLog) -> None:
     assert log.replay(run.id, loops).is_same
 
 
-def test_runs_within_share_the_budget(log: AgentLog) -> None:
+def test_child_runs_share_the_budget(log: AgentLog) -> None:
     def child(run: Run) -> None:
         for eur in range(4):
             refund(eur=eur)
@@ -179,7 +179,7 @@ def test_calls_of_threads_and_tasks_are_denied(log: AgentLog) -> None:
     assert done == []
 
 
-def test_a_resumed_run_counts_what_it_did_before_and_is_not_resumed_without_a_policy(log: AgentLog) -> None:
+def test_resumed_run_counts_earlier_calls_and_needs_its_policy(log: AgentLog) -> None:
     class Stopped(Exception):
         pass
 
@@ -201,7 +201,7 @@ def test_a_resumed_run_counts_what_it_did_before_and_is_not_resumed_without_a_po
     assert done == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_sdk_gets_a_response_that_it_does_not_try_again(log: AgentLog) -> None:
+def test_sdk_gets_a_response_that_it_does_not_retry(log: AgentLog) -> None:
     text = """
     name = "models"
     [[rule]]
@@ -239,7 +239,7 @@ def test_an_sdk_gets_a_response_that_it_does_not_try_again(log: AgentLog) -> Non
     assert denial.fields["reason"] == "model is like *-large"
 
 
-def test_a_recorded_run_held_to_its_policy_comes_to_the_same(log: AgentLog) -> None:
+def test_replay_of_a_recorded_run_under_its_policy_is_the_same(log: AgentLog) -> None:
     policy = Policy.parse(POLICY)
     run = log.run("desk", guard=policy)
     run.drive(agent)
@@ -251,7 +251,7 @@ def test_a_recorded_run_held_to_its_policy_comes_to_the_same(log: AgentLog) -> N
     assert [each.is_denied for each in stricter] == [True, True, True]
 
 
-def test_a_run_within_has_the_policy_of_the_run_around_it(log: AgentLog) -> None:
+def test_child_run_has_the_policy_of_its_parent(log: AgentLog) -> None:
     with (
         log.run("outer", guard=Policy.parse(POLICY)) as run,
         run.step("child"),
@@ -260,7 +260,7 @@ def test_a_run_within_has_the_policy_of_the_run_around_it(log: AgentLog) -> None
         log.run("inner", guard=Policy.parse(POLICY))
 
 
-def test_a_policy_may_be_given_by_its_file(log: AgentLog, tmp_path: Path) -> None:
+def test_policy_may_be_given_as_a_file(log: AgentLog, tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     with pytest.raises(InputError, match="cannot be read"):
         log.run("desk", guard=file)
@@ -299,7 +299,7 @@ def resumed(log: AgentLog, run: str, policy: str = ASKING) -> Any:
     return log.run("desk", resume=run, guard=Policy.parse(policy)).drive(large)
 
 
-def test_an_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) -> None:
+def test_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) -> None:
     run, question = asked_about(log)
     [waiting] = [each for each in log.questions() if each.run == run]
     assert (waiting.id, waiting.tool, waiting.arguments) == (question, "refund", {"eur": 500})
@@ -318,7 +318,7 @@ def test_an_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) ->
     assert [each.approval.decision for each in log.questions(all_too=True) if each.run == run] == ["approved"]
 
 
-def test_a_rejected_call_is_denied_with_the_reason(log: AgentLog) -> None:
+def test_rejected_call_is_denied_with_the_reason(log: AgentLog) -> None:
     run, question = asked_about(log)
     log.answer(question, is_approved=False, by="ann", reason="the parcel is lost")
     with pytest.raises(PolicyDenied, match="rejected by ann: the parcel is lost"):
@@ -326,7 +326,7 @@ def test_a_rejected_call_is_denied_with_the_reason(log: AgentLog) -> None:
     assert done == ["look 7"]
 
 
-def test_a_question_has_an_end(log: AgentLog) -> None:
+def test_approval_request_expires(log: AgentLog) -> None:
     run, question = asked_about(log)
     soon = ASKING.replace('action = "ask"', 'action = "ask"\nexpires_s = 0.000001')
     with pytest.raises(PolicyDenied, match="nobody approved it within"):
@@ -337,7 +337,7 @@ def test_a_question_has_an_end(log: AgentLog) -> None:
     assert done == ["look 7"]
 
 
-def test_each_of_two_equal_calls_in_a_step_needs_an_approval_of_its_own(log: AgentLog) -> None:
+def test_each_of_two_equal_calls_in_a_step_needs_its_own_approval(log: AgentLog) -> None:
     def twice(run: Run) -> list[str]:
         with run.step("refunds"):
             return [refund(eur=500), refund(eur=500)]
@@ -354,12 +354,12 @@ def test_each_of_two_equal_calls_in_a_step_needs_an_approval_of_its_own(log: Age
     assert done == [500, 500]
 
 
-def test_an_answer_to_no_question_is_refused(log: AgentLog) -> None:
+def test_answer_without_a_request_is_refused(log: AgentLog) -> None:
     with pytest.raises(InputError, match="refold approvals"):
         log.answer("none#1.abc.1", is_approved=True, by="ann")
 
 
-def test_the_decisions_come_out_the_same_in_a_hundred_replays(log: AgentLog) -> None:
+def test_decisions_are_the_same_in_a_hundred_replays(log: AgentLog) -> None:
     run = log.run("desk", guard=Policy.parse(POLICY))
     run.drive(agent)
     recorded = log.recording(run.id)

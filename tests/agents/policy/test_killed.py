@@ -41,7 +41,7 @@ DENYING = "name = 'first'\n[[rule]]\nname = 'large'\ntool = 'pay'\nargs.eur.over
 LENIENT = "name = 'second'\n[budget]\ntool_calls = 3"
 
 
-def test_a_killed_run_goes_on_under_another_policy_and_a_denial_that_stands_stays(
+def test_killed_run_continues_under_another_policy_and_keeps_its_denials(
     child: Callable[..., Child], tmp_path: Path
 ) -> None:
     url, world, file = f"file:{tmp_path / 'log'}", tmp_path / "world", tmp_path / "policy.toml"

@@ -46,7 +46,7 @@ class Client:
         return prompt[::-1]
 
 
-def test_tools_at_once_stand_in_the_order_in_which_they_were_begun(log: AgentLog) -> None:
+def test_concurrent_tool_calls_are_recorded_in_their_start_order(log: AgentLog) -> None:
     async def agent(run: Run) -> list[Any]:
         async with run.step("s"):
             found = await asyncio.gather(echo("a", 0.02), echo("b", 0.01), run.model(Client(), prompt="xy"))
@@ -60,7 +60,7 @@ def test_tools_at_once_stand_in_the_order_in_which_they_were_begun(log: AgentLog
     assert inspect.iscoroutinefunction(echo)
 
 
-def test_an_async_function_is_a_step_that_is_tried_again(log: AgentLog) -> None:
+def test_async_function_is_a_retried_step(log: AgentLog) -> None:
     left = [TimeoutError("1"), TimeoutError("2")]
 
     async def fails() -> int:
@@ -78,7 +78,7 @@ def test_an_async_function_is_a_step_that_is_tried_again(log: AgentLog) -> None:
     assert [each.failure is None for each in step.attempts] == [False, False, True]
 
 
-def test_a_call_that_is_given_up_stands_as_cancelled(log: AgentLog) -> None:
+def test_abandoned_call_is_recorded_as_cancelled(log: AgentLog) -> None:
     async def agent(run: Run) -> None:
         async with run.step("s"):
             with pytest.raises(TimeoutError):
@@ -94,7 +94,7 @@ def test_a_call_that_is_given_up_stands_as_cancelled(log: AgentLog) -> None:
     assert step.calls[1].asked.request["choice"] == "without it"
 
 
-def test_a_run_that_is_cancelled_says_so(log: AgentLog) -> None:
+def test_cancelled_run_is_recorded_as_cancelled(log: AgentLog) -> None:
     async def main(run: Run) -> None:
         async with run:
             await echo("slow", 60)
@@ -112,7 +112,7 @@ def test_a_run_that_is_cancelled_says_so(log: AgentLog) -> None:
     assert (recording.outcome, recording.steps[0].outcome) == ("cancelled", "cancelled")
 
 
-def test_a_step_that_does_not_wait_for_its_calls_fails(log: AgentLog) -> None:
+def test_step_that_does_not_await_its_calls_fails(log: AgentLog) -> None:
     async def agent(run: Run) -> None:
         with pytest.raises(Unfinished, match=r"\(echo\)"):  # noqa: PT012
             async with run.step("s"):
@@ -132,7 +132,7 @@ def test_a_step_that_does_not_wait_for_its_calls_fails(log: AgentLog) -> None:
     assert first.calls[0].answer is None
 
 
-def test_a_call_beside_the_one_that_failed_is_no_answer_of_the_next_attempt(log: AgentLog) -> None:
+def test_sibling_of_a_failed_call_does_not_answer_the_next_attempt(log: AgentLog) -> None:
     begun = 0
 
     @refold.tool
@@ -160,7 +160,7 @@ def test_a_call_beside_the_one_that_failed_is_no_answer_of_the_next_attempt(log:
     assert [call.answer for call in second.calls] == ["late", "second"]
 
 
-def test_calls_beside_the_runs_own_code_are_waited_for(log: AgentLog) -> None:
+def test_code_must_await_its_tasks_before_its_next_call(log: AgentLog) -> None:
     async def agent(run: Run) -> None:
         assert list(await asyncio.gather(echo("a", 0.01), echo("b"))) == ["a", "b"]
         run.now()
@@ -176,7 +176,7 @@ def test_calls_beside_the_runs_own_code_are_waited_for(log: AgentLog) -> None:
     assert [answers[0], answers[2]] == [["a", "b"], ["c"]]
 
 
-def test_threads_that_are_given_the_context_call_tools_of_the_run(log: AgentLog) -> None:
+def test_threads_given_the_context_call_tools_of_the_run(log: AgentLog) -> None:
     async def agent(run: Run) -> list[Any]:
         async with run.step("tasks"):
             return await asyncio.gather(*(asyncio.to_thread(shout, str(each)) for each in "abc"))
@@ -194,7 +194,7 @@ def test_threads_that_are_given_the_context_call_tools_of_the_run(log: AgentLog)
     assert sorted(call.answer for call in loaded(log, other).steps[0].calls) == ["A", "B", "C"]
 
 
-def test_a_thread_that_comes_late_is_refused(log: AgentLog) -> None:
+def test_late_thread_is_refused(log: AgentLog) -> None:
     may_answer, is_in = threading.Event(), threading.Event()
 
     @refold.tool
@@ -214,7 +214,7 @@ def test_a_thread_that_comes_late_is_refused(log: AgentLog) -> None:
     assert step.outcome == "failed"
 
 
-def test_threads_do_not_open_steps_in_one_another(log: AgentLog) -> None:
+def test_concurrent_thread_calls_share_one_step(log: AgentLog) -> None:
     with log.run("a") as run, ThreadPoolExecutor(8) as pool:
         found = [pool.submit(contextvars.copy_context().run, run.now) for _ in range(400)]
         failed = [each.exception() for each in found if each.exception() is not None]
@@ -224,7 +224,7 @@ def test_threads_do_not_open_steps_in_one_another(log: AgentLog) -> None:
     assert all(call.answer for call in step.calls)
 
 
-def test_calls_without_an_answer_have_none_in_a_replay_either(log: AgentLog) -> None:
+def test_unanswered_calls_stay_unanswered_in_a_replay(log: AgentLog) -> None:
     @refold.tool
     async def fails() -> None:
         await asyncio.sleep(0)

@@ -45,7 +45,7 @@ def held(log: AgentLog) -> Iterator[Callable[[], None]]:
     assert was_let_go == [True], "the loop had no turn while something was to be written"
 
 
-def test_the_loop_goes_on_while_the_end_of_a_run_is_written(log: AgentLog) -> None:
+def test_event_loop_is_not_blocked_while_the_end_of_a_run_is_written(log: AgentLog) -> None:
     async def main() -> str:
         with ExitStack() as stack:
             async with log.run("a") as run:
@@ -59,7 +59,7 @@ def test_the_loop_goes_on_while_the_end_of_a_run_is_written(log: AgentLog) -> No
 
 
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
-def test_a_task_that_is_cancelled_while_its_run_ends_has_ended_it(log: AgentLog, times: int) -> None:
+def test_task_cancelled_during_the_end_of_its_run_has_ended_it(log: AgentLog, times: int) -> None:
     """So has the outer run, whose call is answered."""
 
     async def within(stack: ExitStack) -> str:
@@ -90,7 +90,7 @@ def test_a_task_that_is_cancelled_while_its_run_ends_has_ended_it(log: AgentLog,
     assert log.recording(call.answer["run"]).outcome == "succeeded"
 
 
-def test_a_coroutine_that_is_closed_ends_its_run_at_once(log: AgentLog) -> None:
+def test_closed_coroutine_ends_its_run_at_once(log: AgentLog) -> None:
     async def agent() -> None:
         async with log.run("a") as run:
             runs.append(run.id)
@@ -125,7 +125,7 @@ def large(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json={"text": "x" * 2 * LARGE_BYTES, "url": str(request.url)})
 
 
-def test_large_answers_of_clients_are_encoded_beside_the_loop(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_of_clients_are_encoded_off_the_loop(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> str:
         async with httpx.AsyncClient(transport=httpx.MockTransport(large)) as bare, log.run("a") as run:
             run.output = (await run.client(bare).get("http://model/v1")).json()["url"]

@@ -46,7 +46,7 @@ class Compared:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["start", "wait", "end", "forget"]), st.integers(0, 1000)), max_size=60))
-def test_a_branch_is_alone_as_by_comparing_all(moves: list[tuple[str, int]]) -> None:
+def test_branch_is_alone_exactly_when_comparing_all_says_so(moves: list[tuple[str, int]]) -> None:
     root = ExecutionBranch()
     compared = Compared()
     made = [root]
@@ -56,7 +56,7 @@ def test_a_branch_is_alone_as_by_comparing_all(moves: list[tuple[str, int]]) -> 
             branch = parent.started("work", is_waited_for=move == "wait")
             compared.parents[branch] = None if parent is root else parent
             made.append(branch)
-            if branch.is_beside:
+            if branch.is_concurrent:
                 branch.begun()
                 compared.begun(branch)
         elif compared.alive:
@@ -70,7 +70,7 @@ def test_a_branch_is_alone_as_by_comparing_all(moves: list[tuple[str, int]]) -> 
         assert branch.is_alone() == compared.is_alone(branch)
 
 
-def test_a_branch_that_is_forgotten_is_alive_no_more() -> None:
+def test_forgotten_branch_is_not_alive() -> None:
     root = ExecutionBranch()
     one, other = root.started("one"), root.started("other")
     one.begun()
@@ -84,7 +84,7 @@ def test_a_branch_that_is_forgotten_is_alive_no_more() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_branch_that_begins_while_another_one_does_is_met(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branch_started_concurrently_overlaps(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A garbage collection may start a task between any two lines, in the same thread."""
     lines = random.Random(seed)
     for at in range(1, 40):
@@ -144,7 +144,7 @@ def lines_of_starting(log: AgentLog, count: int) -> int:
     return lines
 
 
-def test_starting_a_task_costs_the_same_however_many_are_alive(log: AgentLog) -> None:
+def test_task_start_cost_does_not_depend_on_the_number_alive(log: AgentLog) -> None:
     few, many = lines_of_starting(log, 100), lines_of_starting(log, 1000)
     assert few > 100, "what is counted is counted"
     assert many < few * 11

@@ -151,7 +151,7 @@ def older() -> Iterator[ProcessPoolExecutor]:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_process_of_multiprocessing_is_refused(log: AgentLog, tmp_path: Path, method: str) -> None:
+def test_multiprocessing_process_is_refused(log: AgentLog, tmp_path: Path, method: str) -> None:
     to = str(tmp_path / "paid")
     with log.run("a") as run, run.step("s"):
         assert f"in a process that the code of run {run.id} started" in by_process(method)(to)
@@ -160,7 +160,7 @@ def test_a_process_of_multiprocessing_is_refused(log: AgentLog, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("way", [by_program, by_program_of_a_loop], ids=lambda way: way.__name__)
-def test_a_program_is_refused(log: AgentLog, tmp_path: Path, way: Callable[[str], str]) -> None:
+def test_subprocess_is_refused(log: AgentLog, tmp_path: Path, way: Callable[[str], str]) -> None:
     to = str(tmp_path / "paid")
     with log.run("a") as run, run.step("s"):
         assert f"in a process that the code of run {run.id} started" in way(to)
@@ -169,7 +169,7 @@ def test_a_program_is_refused(log: AgentLog, tmp_path: Path, way: Callable[[str]
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("way", PROGRAMS, ids=lambda way: way.__name__)
-def test_a_program_that_os_starts_is_refused(log: AgentLog, tmp_path: Path, way: Callable[[str], int]) -> None:
+def test_program_started_by_os_is_refused(log: AgentLog, tmp_path: Path, way: Callable[[str], int]) -> None:
     to = str(tmp_path / "paid")
     with log.run("a") as run, run.step("s"):
         assert way(to) == 0
@@ -181,9 +181,7 @@ def test_a_program_that_os_starts_is_refused(log: AgentLog, tmp_path: Path, way:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("way", [by_system, by_posix_spawn, by_execv], ids=lambda way: way.__name__)
-def test_a_program_that_os_starts_is_denied_in_a_replay(
-    log: AgentLog, tmp_path: Path, way: Callable[[str], int]
-) -> None:
+def test_program_started_by_os_is_denied_in_a_replay(log: AgentLog, tmp_path: Path, way: Callable[[str], int]) -> None:
     to = str(tmp_path / "paid")
 
     def agent(run: Run) -> None:
@@ -200,7 +198,7 @@ def test_a_program_that_os_starts_is_denied_in_a_replay(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_is_refused_also_when_it_left_the_run(log: AgentLog, tmp_path: Path) -> None:
+def test_forked_process_is_refused_even_after_leaving_the_run(log: AgentLog, tmp_path: Path) -> None:
     to = tmp_path / "paid"
 
     def call(name: str) -> None:
@@ -239,7 +237,7 @@ def test_work_for_an_older_process_is_refused(log: AgentLog, tmp_path: Path, old
     assert older.submit(said, to).result() == "paid"  # work submitted outside of a run belongs to no run
 
 
-def test_work_for_an_older_pool_of_multiprocessing_is_refused(log: AgentLog, tmp_path: Path) -> None:
+def test_work_for_an_older_multiprocessing_pool_is_refused(log: AgentLog, tmp_path: Path) -> None:
     to = str(tmp_path / "paid")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         with log.run("a") as run, run.step("s"):
@@ -249,7 +247,7 @@ def test_work_for_an_older_pool_of_multiprocessing_is_refused(log: AgentLog, tmp
         assert pool.apply(said, (to,)) == "paid"
 
 
-def test_a_program_may_say_that_it_belongs_to_no_run_or_begin_its_own(log: AgentLog, tmp_path: Path) -> None:
+def test_program_may_opt_out_of_the_run_or_start_its_own(log: AgentLog, tmp_path: Path) -> None:
     to = str(tmp_path / "paid")
     with log.run("a") as run, run.step("s"):
         assert by_program(to, "unrecorded") == "paid\n"

@@ -121,7 +121,7 @@ async def play_async(run: Run, way: str, inner: list[Any]) -> list[Any]:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=players(TREES), is_in_step=st.booleans())
-def test_each_gets_in_a_replay_what_it_got(log: AgentLog, tree: Any, is_in_step: bool) -> None:
+def test_each_equal_request_gets_its_own_answer_in_a_replay(log: AgentLog, tree: Any, is_in_step: bool) -> None:
     def agent(run: Run) -> Any:
         if not is_in_step:
             return ThreadPoolExecutor(1).submit(play, run, tree).result()
@@ -157,7 +157,7 @@ def by_two(work: Callable[[str], Any]) -> list[Any]:
         return [each.result() for each in [pool.submit(first), pool.submit(second)]]
 
 
-def test_a_result_that_a_fork_puts_in_place_is_that_of_the_call_that_was_started_there(log: AgentLog) -> None:
+def test_fork_patches_the_result_of_the_call_started_at_that_place(log: AgentLog) -> None:
     def agent(run: Run) -> list[Any]:
         with run.step("two"):
             return by_two(draw)
@@ -170,7 +170,7 @@ def test_a_result_that_a_fork_puts_in_place_is_that_of_the_call_that_was_started
     assert fork.drive(agent)[0] == "joker"
 
 
-def test_answers_go_by_the_place_where_threads_were_started_when_their_functions_were_renamed(log: AgentLog) -> None:
+def test_answers_follow_the_place_of_thread_start_after_a_rename(log: AgentLog) -> None:
     def draws(order: int) -> Any:
         dawdle()
         return draw("a")
@@ -224,7 +224,7 @@ with refold.open(sys.argv[1]) as log:
 """
 
 
-def test_a_resume_gives_a_thread_what_it_was_answered_and_no_other(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_resumed_thread_gets_only_its_own_answers(tmp_path: Path, child: Callable[..., Child]) -> None:
     url = f"file:{tmp_path}/log"
     assert child(READ, url).end() == -9
     last = child(READ, url, "resume")
@@ -271,7 +271,7 @@ with refold.open(sys.argv[1]) as log:
 """
 
 
-def test_equal_writes_at_once_are_each_sent_once_over_a_kill(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_equal_concurrent_writes_are_each_sent_once_across_a_kill(tmp_path: Path, child: Callable[..., Child]) -> None:
     url, paid = f"file:{tmp_path}/log", tmp_path / "paid"
     assert child(KILLED, url, paid).end() == -9
     (of_second,) = paid.read_text().splitlines()

@@ -32,7 +32,7 @@ from refold.agents.golden.runner import judged_run
 from refold.agents.journal import json_fidelity
 from refold.agents.journal.record import Failure
 from refold.agents.log import AgentLog
-from refold.agents.recorder.exception_details import VALUES_MAX, Making
+from refold.agents.recorder.exception_details import VALUES_MAX, ExceptionBuilder
 from refold.agents.recorder.failures import RecordedFailure, failure_of, raised
 from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redactor
@@ -92,7 +92,7 @@ def caught(call: Callable[[], object]) -> BaseException:
     raise AssertionError
 
 
-def test_attributes_come_back_and_no_init_runs() -> None:
+def test_attributes_are_restored_without_running_init() -> None:
     Base.made.clear()
     found = again(Refused(503, reason="down", more={"at": [1, 2.0, None]}))
     assert isinstance(found, Refused)
@@ -101,7 +101,7 @@ def test_attributes_come_back_and_no_init_runs() -> None:
     assert len(Base.made) == 1
 
 
-def test_fields_of_pythons_own_classes_and_slots_come_back() -> None:
+def test_fields_of_builtin_classes_and_slots_are_restored() -> None:
     missing = again(FileNotFoundError(2, "No such file", "x"))
     assert (missing.errno, missing.strerror, missing.filename) == (2, "No such file", "x")
     assert again(KeyError("a")).args == ("a",)
@@ -114,7 +114,7 @@ def test_fields_of_pythons_own_classes_and_slots_come_back() -> None:
     assert group.exceptions[1].code == 1
 
 
-def test_chains_come_back() -> None:
+def test_exception_chains_are_restored() -> None:
     def chained() -> None:
         try:
             raise Refused(1, reason="first")
@@ -133,7 +133,7 @@ def test_chains_come_back() -> None:
     assert (found.__cause__, found.__context__.args, found.__suppress_context__) == (None, ("x",), True)
 
 
-def test_a_chain_that_goes_in_a_circle_ends() -> None:
+def test_cyclic_exception_chain_ends() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
     assert str(again(one).__cause__) == "other"
@@ -165,7 +165,7 @@ def test_httpx_errors_have_their_response(is_read: bool) -> None:
     assert SECRET not in msgspec.json.encode(failure_of(error, 5).details).decode()
 
 
-def test_errors_of_requests_have_their_response() -> None:
+def test_requests_errors_have_their_response() -> None:
     response = requests.Response()
     response.status_code, response.reason, response.url = 404, "Not Found", "https://x.example/a"
     response._content, response._content_consumed, response.encoding = b"gone", True, "utf-8"
@@ -206,7 +206,7 @@ class Order(pydantic.BaseModel):
     ],
     ids=["types", "custom", "value_error", "json", "whole"],
 )
-def test_pydantics_errors_come_back(make: Callable[[], object]) -> None:
+def test_pydantic_errors_are_restored(make: Callable[[], object]) -> None:
     error: Any = caught(make)
     found = again(error)
     assert isinstance(found, pydantic.ValidationError)
@@ -234,7 +234,7 @@ VALUES: Any = st.recursive(
 @example(frozenset({Decimal("1.50")}))
 @example(uuid.UUID(int=5))
 @example(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
-def test_values_come_back_or_are_named(value: Any) -> None:
+def test_values_are_restored_or_named(value: Any) -> None:
     found = again(Refused(1, reason="x", more=value))
     if "more" in vars(found):
         assert (type(found.more), found.more, repr(found.more)) == (type(value), value, repr(value))
@@ -244,7 +244,7 @@ def test_values_come_back_or_are_named(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [Held(), 2**64, float("nan"), "\ud800", "x" * 300_000, [1] * VALUES_MAX, [Held()]],
                          ids=["object", "integer", "nan", "surrogate", "long", "many", "inner"])  # fmt: skip
-def test_what_has_no_form_is_left_out_and_named(value: Any) -> None:
+def test_unserializable_values_are_left_out_and_named(value: Any) -> None:
     found = again(Refused(1, reason="x", more=value))
     assert (type(found), found.code, hasattr(found, "more")) == (Refused, 1, False)
     assert "not recorded of it: more" in found.__notes__[0]
@@ -262,7 +262,7 @@ class Problem(pydantic.BaseModel):
     replies: list[Reply] = []
 
 
-def test_objects_that_are_made_of_their_fields_come_back() -> None:
+def test_objects_built_from_their_fields_are_restored() -> None:
     reply = Reply(429, ("a",), dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
     for value in (reply, Problem(code=5, replies=[reply]), {"all": [reply, reply]}, (reply,)):
         found = again(Refused(1, reason="x", more=value))
@@ -278,7 +278,7 @@ def test_deep_values_are_left_out() -> None:
     assert not hasattr(again(Refused(1, reason="x", more=deep)), "more")
 
 
-def test_a_stand_in_has_the_attributes_and_says_so() -> None:
+def test_stand_in_has_the_attributes_and_says_that_it_is_one() -> None:
     kind = type("Gone", (Exception,), {"__module__": "no.such.module"})
     error = kind("text")
     error.code = 7
@@ -331,7 +331,7 @@ NAME = f"{__name__}."
 
 @pytest.mark.parametrize("name", ["Trap", "Dropped"])
 @pytest.mark.parametrize("message", ["x", "other"])
-def test_no_code_of_a_class_runs_but_its_text(name: str, message: str) -> None:
+def test_only_str_of_a_class_is_called(name: str, message: str) -> None:
     Trap.sprung.clear()
     details = {"args": ["x"], "fields": {"guarded": 5, "__class__": "y", "own": 2}, "suppress": True}
     error = raised(Failure(exception=NAME + name, message=message, details=details))
@@ -357,7 +357,7 @@ def lazy() -> Iterator[list[str]]:
     del sys.modules["lazily_loaded"], sys.modules["lazily_itself"]
 
 
-def test_nothing_is_imported_because_a_record_names_it(lazy: list[str]) -> None:
+def test_no_module_is_imported_because_a_record_names_it(lazy: list[str]) -> None:
     before = set(sys.modules)
     for name in ("lazily_loaded.Error", "lazily_itself.Error", "antigravity.Error", "this.Error"):
         found = raised(Failure(exception=name, message="x", details={"fields": {"more": {"refold.enum": [name, "A"]}}}))
@@ -366,9 +366,9 @@ def test_nothing_is_imported_because_a_record_names_it(lazy: list[str]) -> None:
     assert set(sys.modules) == before
 
 
-def test_only_exceptions_and_enumerations_are_made() -> None:
+def test_only_exceptions_and_enumerations_are_constructed() -> None:
     assert isinstance(raised(Failure(exception="subprocess.Popen", message="x")), RecordedFailure)
-    made = Making(lambda name, message, details: ValueError(message))
+    made = ExceptionBuilder(lambda name, message, details: ValueError(message))
     for name in ("subprocess.Popen", f"{NAME}Held", "os.environ"):
         with contextlib.suppress(Exception):
             pytest.fail(f"made {made.value({'refold.enum': [name, 'x']})}")
@@ -387,7 +387,7 @@ FORMS: Any = st.recursive(
 
 @given(FORMS, st.sampled_from(["builtins.ValueError", f"{NAME}Refused", "httpx2.HTTPStatusError",
                                "pydantic_core._pydantic_core.ValidationError", "builtins.ExceptionGroup"]))  # fmt: skip
-def test_details_of_any_form_give_an_exception_with_the_text(details: Any, name: str) -> None:
+def test_malformed_details_give_an_exception_with_the_text(details: Any, name: str) -> None:
     found = raised(Failure(exception=name, message="the text", details=details))
     assert str(found) == "the text"
 
@@ -411,7 +411,7 @@ def patient(run: Run) -> Any:
         return [error.response.status_code, error.response.text]
 
 
-def test_an_agent_that_looks_into_an_error_is_replayed(log: AgentLog) -> None:
+def test_agent_that_inspects_an_error_replays(log: AgentLog) -> None:
     run = log.run("a")
     assert run.drive(patient) == [429, "slow down"]
     replayed = log.replay(run.id, patient)
@@ -428,7 +428,7 @@ def failing(run: Run) -> None:
         raise Refused(5, reason="own", more=(1, b"\xff"))
 
 
-def test_a_step_and_a_run_that_failed_are_the_same_again(log: AgentLog) -> None:
+def test_failed_step_and_run_raise_the_same_exception_again(log: AgentLog) -> None:
     run = log.run("a")
     with pytest.raises(Refused):
         run.drive(failing)
@@ -487,7 +487,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_class_of_the_program_itself_is_found_in_another_process(tmp_path: Path) -> None:
+def test_class_of_main_is_found_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(PROGRAM)
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     given: Any = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 60}

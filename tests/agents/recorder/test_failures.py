@@ -58,7 +58,7 @@ def _json_error() -> Exception:
     ],
     ids=repr,
 )  # fmt: skip
-def test_an_exception_is_raised_again_by_its_class_with_its_text(error: BaseException) -> None:
+def test_exception_is_raised_again_with_its_class_and_text(error: BaseException) -> None:
     failure = failure_of(error, 5)
     again = raised(failure)
     assert isinstance(again, type(error))
@@ -81,7 +81,7 @@ closed: list[object] = []
 @pytest.mark.parametrize(
     "error", [type("Gone", (Exception,), {"__module__": "no.such.module"})("text"), Closing("text")], ids=repr
 )
-def test_a_class_that_is_not_at_hand_or_cannot_be_made_is_told_by_its_name(error: Exception) -> None:
+def test_exception_of_an_unavailable_class_is_named(error: Exception) -> None:
     failure = failure_of(error, 5)
     again = raised(failure)
     assert isinstance(again, RecordedFailure)
@@ -89,9 +89,7 @@ def test_a_class_that_is_not_at_hand_or_cannot_be_made_is_told_by_its_name(error
     assert failure_of(again, 5).exception == failure.exception
 
 
-def test_a_recorded_class_is_looked_for_in_what_is_imported_and_nothing_is_loaded_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_class_is_looked_up_only_in_loaded_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "not_imported.py").write_text("class Trap(Exception): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     asked: list[str] = []
@@ -107,7 +105,7 @@ def test_a_recorded_class_is_looked_for_in_what_is_imported_and_nothing_is_loade
 
 
 @pytest.mark.parametrize(("error", "said"), [(Mute(), "RuntimeError"), (ValueError("a\ud800b"), "a\\ud800b")])
-def test_what_has_no_text_that_a_log_can_hold_is_recorded_all_the_same(error: Exception, said: str) -> None:
+def test_text_that_no_log_can_hold_is_recorded_in_another_form(error: Exception, said: str) -> None:
     failure = failure_of(error, 5)
     assert said in failure.message
     failure.traceback.encode()

@@ -16,7 +16,7 @@ import refold
 from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.failures import Unfinished
-from refold.agents.recorder.streamed_answers import pieces_of
+from refold.agents.recorder.streamed_answers import stream_pieces
 from refold.avro.errors import InputError
 
 made: list[str] = []
@@ -181,7 +181,7 @@ async def by_tool(run: refold.Run, text: str) -> Any:
 @pytest.mark.parametrize("text", ["one two three", "one break! three", ""])
 @pytest.mark.parametrize("in_step", [True, False])
 @pytest.mark.parametrize("name", WAYS)
-def test_what_came_later_is_recorded_as_it_was_taken(tmp_path: Path, name: str, in_step: bool, text: str) -> None:
+def test_later_items_are_recorded_as_they_were_consumed(tmp_path: Path, name: str, in_step: bool, text: str) -> None:
     seen: list[Any] = []
 
     async def agent(run: refold.Run) -> Any:
@@ -207,7 +207,7 @@ def test_what_came_later_is_recorded_as_it_was_taken(tmp_path: Path, name: str, 
         assert made == []
 
 
-def test_what_a_call_takes_after_its_step_is_not_recorded_and_not_given(tmp_path: Path) -> None:
+def test_items_consumed_after_the_step_are_neither_recorded_nor_given(tmp_path: Path) -> None:
     def agent(run: refold.Run) -> Any:
         with run.step("ask"):
             words = run.model(tokens, "one two three")
@@ -223,7 +223,7 @@ def test_what_a_call_takes_after_its_step_is_not_recorded_and_not_given(tmp_path
         assert len(call.answer["refold.pieces"]) == 1
 
 
-def test_a_piece_that_cannot_be_kept_fails_the_call_and_says_where(tmp_path: Path) -> None:
+def test_unserializable_item_fails_the_call_and_names_its_place(tmp_path: Path) -> None:
     def agent(run: refold.Run) -> Any:
         return list(run.model(lambda: iter([1, {"handler": print}])))
 
@@ -279,7 +279,7 @@ class LeavesUnread:
 
 
 @pytest.mark.parametrize("name", ["calls", "steps", "ends", "ends_in_a_step", "ends_in_an_async_step"])
-def test_what_is_left_unread_is_recorded_as_far_as_it_was_read(log: AgentLog, name: str) -> None:
+def test_partly_read_stream_is_recorded_as_far_as_it_was_read(log: AgentLog, name: str) -> None:
     for _ in range(3):
         run, agent = log.run("a"), getattr(LeavesUnread(), name)
         asyncio.run(run.drive_async(agent))
@@ -289,14 +289,14 @@ def test_what_is_left_unread_is_recorded_as_far_as_it_was_read(log: AgentLog, na
         assert (recording.outcome, [step.outcome for step in recording.steps]) == (
             "succeeded", ["succeeded"] * len(recording.steps),
         )  # fmt: skip
-        assert (pieces_of(stream.answer)[0]["text"], stream.answer["end"]) == ("a", "left")
+        assert (stream_pieces(stream.answer)[0]["text"], stream.answer["end"]) == ("a", "left")
         assert [call.answer for call in others] == (["D"] if name == "calls" else [])
         begun = len(made)
         assert log.replay(run.id, agent).is_same
         assert len(made) == begun
 
 
-def test_a_stream_is_not_read_on_after_the_code_called_something_else(log: AgentLog) -> None:
+def test_stream_cannot_be_read_after_another_call(log: AgentLog) -> None:
     with log.run("a") as run:
         stream = run.model(tokens, "a b c")
         assert next(stream).text == "a"
@@ -307,7 +307,7 @@ def test_a_stream_is_not_read_on_after_the_code_called_something_else(log: Agent
 
 
 @pytest.mark.parametrize("of", ["generator", "awaited"])
-def test_a_timeout_around_a_stream_takes_place_in_a_replay_too(log: AgentLog, of: str) -> None:
+def test_timeout_around_a_stream_recurs_in_a_replay(log: AgentLog, of: str) -> None:
     async def endless() -> AsyncIterator[str]:
         yield "a"
         await asyncio.Event().wait()

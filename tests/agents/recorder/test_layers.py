@@ -79,7 +79,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentLog]:
 
 
 @pytest.mark.filterwarnings("ignore:.*REFOLD_MASTER_KEY")
-def test_all_of_a_run_stands_in_its_log(both: AgentLog) -> None:
+def test_whole_run_is_in_its_log(both: AgentLog) -> None:
     log, run = both, one_run(both)
     recording = log.recording(run)
     assert list(broken(recording)) == []

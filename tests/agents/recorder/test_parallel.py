@@ -125,9 +125,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_what_threads_call_is_one_step_in_the_order_in_which_they_were_started(
-    log: AgentLog, way: Callable[..., None]
-) -> None:
+def test_calls_of_threads_are_one_step_in_start_order(log: AgentLog, way: Callable[..., None]) -> None:
     orders = [f"o-{number}" for number in range(4)]
 
     def agent(run: Run) -> None:
@@ -153,7 +151,7 @@ def test_what_threads_call_is_one_step_in_the_order_in_which_they_were_started(
     assert sorted(paid) == orders
 
 
-def test_tasks_at_once_are_one_step_and_the_codes_own_task_is_not_beside(log: AgentLog) -> None:
+def test_concurrent_tasks_are_one_step_without_the_callers_own_task(log: AgentLog) -> None:
     async def work() -> None:
         await look_async("first")
         await asyncio.gather(look_async("a"), look_async("b"))
@@ -187,7 +185,7 @@ def test_tasks_at_once_are_one_step_and_the_codes_own_task_is_not_beside(log: Ag
     assert asyncio.run(log.replay_async(run.id, agent_async)).is_same
 
 
-def test_code_that_does_not_wait_for_what_it_started_is_refused(log: AgentLog) -> None:
+def test_code_that_does_not_wait_for_its_tasks_is_refused(log: AgentLog) -> None:
     go, begun = threading.Event(), threading.Event()
 
     def model() -> str:
@@ -227,7 +225,7 @@ def test_code_that_does_not_wait_for_what_it_started_is_refused(log: AgentLog) -
     assert log.recording(run.id).outcome == "failed"
 
 
-def test_a_run_that_failed_in_a_parallel_step_goes_on_and_pays_once(log: AgentLog) -> None:
+def test_failed_run_resumes_in_a_parallel_step_and_pays_once(log: AgentLog) -> None:
     fails = [True]
 
     @refold.tool
@@ -257,7 +255,7 @@ def test_a_run_that_failed_in_a_parallel_step_goes_on_and_pays_once(log: AgentLo
     assert log.replay(run.id, agent).is_same
 
 
-def test_a_fork_parts_after_a_parallel_step(log: AgentLog, tmp_path: Path) -> None:
+def test_fork_starts_after_a_parallel_step(log: AgentLog, tmp_path: Path) -> None:
     def agent(run: Run) -> Any:
         by_submit(slowly, ["o-1", "o-2"])
         return look(run.state["order"])
@@ -269,7 +267,7 @@ def test_a_fork_parts_after_a_parallel_step(log: AgentLog, tmp_path: Path) -> No
     assert [step.name for step in log.recording(fork.id).steps] == ["parallel", "tool: look"]
 
 
-def test_a_replay_that_parts_in_a_parallel_step_says_so_though_the_code_goes_on(log: AgentLog) -> None:
+def test_replay_that_diverges_in_a_parallel_step_fails_even_if_the_code_continues(log: AgentLog) -> None:
     orders = ["o-1", "o-2"]
 
     def agent(run: Run) -> None:

@@ -99,7 +99,7 @@ def driven(run: Run, agent: Callable[[Run], Any]) -> Any:
 
 
 @pytest.mark.parametrize("agent", [by_invoke, by_ainvoke], ids=lambda agent: agent.__name__)
-def test_nodes_of_a_graph_that_run_at_once_open_steps(log: AgentLog, agent: Callable[[Run], Any]) -> None:
+def test_concurrent_graph_nodes_open_steps(log: AgentLog, agent: Callable[[Run], Any]) -> None:
     sent.clear()
     run = log.run("graph")
     output = driven(run, agent)
@@ -126,7 +126,7 @@ def test_nodes_of_a_graph_that_run_at_once_open_steps(log: AgentLog, agent: Call
     assert len(sent) == 4
 
 
-def test_tasks_one_after_the_other_open_steps_of_the_run(log: AgentLog) -> None:
+def test_sequential_tasks_open_steps_of_the_run(log: AgentLog) -> None:
     async def node(run: Run, name: str) -> None:
         async with run.step(name):
             await asyncio.to_thread(look_up, name)
@@ -142,7 +142,7 @@ def test_tasks_one_after_the_other_open_steps_of_the_run(log: AgentLog) -> None:
     assert asyncio.run(log.replay_async(run.id, agent)).is_same
 
 
-def test_a_part_that_fails_is_tried_again(log: AgentLog) -> None:
+def test_failed_branch_is_retried(log: AgentLog) -> None:
     tries: list[str] = []
 
     @refold.tool
@@ -169,7 +169,7 @@ def test_a_part_that_fails_is_tried_again(log: AgentLog) -> None:
     assert (replayed.is_same, replayed.now.output, len(tries)) == (True, TOPICS, 9)
 
 
-def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
+def test_indistinguishable_branches_are_refused(log: AgentLog) -> None:
     def nested(run: Run) -> None:
         def work() -> None:
             with run.step("outer"), run.step("inner"):
@@ -198,7 +198,7 @@ def test_what_cannot_be_told_apart_is_refused(log: AgentLog) -> None:
         log.run("a").drive(beside)
 
 
-def test_code_that_goes_on_while_a_part_is_open_is_refused(log: AgentLog) -> None:
+def test_code_that_continues_while_a_branch_is_open_is_refused(log: AgentLog) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def agent(run: Run) -> None:
@@ -223,14 +223,14 @@ def test_code_that_goes_on_while_a_part_is_open_is_refused(log: AgentLog) -> Non
     assert [step.name for step in log.recording(run.id).steps] == ["parallel", "tool: look_up"]
 
 
-def test_a_task_may_begin_while_its_thread_notes_another() -> None:
+def test_task_may_start_while_its_thread_records_another() -> None:
     """A garbage collection may start one at that moment: an SDK's client that nobody closed closes itself in a task."""
     with context._lock:
         assert context._lock.acquire(blocking=False)
         context._lock.release()
 
 
-def test_a_step_is_the_runs_own_where_a_library_brings_a_tasks_context_into_its_code(log: AgentLog) -> None:
+def test_step_belongs_to_the_run_when_a_library_restores_a_tasks_context(log: AgentLog) -> None:
     """PydanticAI does this: what its hooks set in a task is also set in the code that iterates over its graph."""
 
     async def context() -> Context:

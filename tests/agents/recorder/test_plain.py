@@ -75,7 +75,7 @@ def types_of(tree: Any) -> Any:
 
 
 @given(trees)
-def test_json_values_come_back_to_the_type_and_order(tree: Any) -> None:
+def test_json_values_round_trip_with_types_and_key_order(tree: Any) -> None:
     assert types_of(decoded(kept(tree, "it"))) == types_of(tree)
     assert types_of(Shape(None, "it").served(decoded(Shape(None, "it").recorded(tree)))) == types_of(tree)
 
@@ -94,14 +94,14 @@ def type_name(value: object) -> str:
     ],
     ids=type_name,
 )  # fmt: skip
-def test_what_has_no_record_is_no_state_and_no_answer(value: Any) -> None:
+def test_unserializable_value_is_neither_state_nor_answer(value: Any) -> None:
     with pytest.raises(InputError, match=r"run\.state"):
         kept(value, "run.state")
     with pytest.raises(InputError, match="the tool t"):
         Shape(None, "the tool t").recorded(value)
 
 
-def test_what_goes_round_in_circles_is_refused() -> None:
+def test_cyclic_value_is_refused() -> None:
     circle: list[Any] = []
     circle.append(circle)
     with pytest.raises(InputError, match="cannot be recorded"):
@@ -109,7 +109,7 @@ def test_what_goes_round_in_circles_is_refused() -> None:
 
 
 @given(st.integers(1, DEPTH_MAX * 2 + 10), st.sampled_from("[{"))
-def test_what_is_kept_is_no_deeper_than_a_log_holds(levels: int, kind: str) -> None:
+def test_stored_values_have_a_greatest_depth(levels: int, kind: str) -> None:
     tree: Any = 1.0
     for _ in range(levels):
         tree = [tree] if kind == "[" else {"refold.float": tree}
@@ -121,12 +121,12 @@ def test_what_is_kept_is_no_deeper_than_a_log_holds(levels: int, kind: str) -> N
         encode(json_tree(tree))
 
 
-def test_many_brackets_are_not_many_levels() -> None:
+def test_many_brackets_in_text_do_not_count_as_depth() -> None:
     wide = {"text": "[{" * 1000, "rows": [[each] for each in range(1000)], "number": "1" * 40}
     assert decoded(kept(wide, "it")) == wide
 
 
-def test_requests_may_hold_what_json_can_hold() -> None:
+def test_requests_may_contain_any_json() -> None:
     assert decoded(encoded({"at": dt.date(2026, 1, 2), "pair": (1, 2)}, "it")) == {"at": "2026-01-02", "pair": [1, 2]}
     with pytest.raises(InputError, match="what search was called with: client: an object cannot be recorded"):
         encoded({"kwargs": {"client": object()}}, "what search was called with")
@@ -152,7 +152,7 @@ def test_requests_may_hold_what_json_can_hold() -> None:
     ],
     ids=type_name,
 )  # fmt: skip
-def test_objects_of_a_named_type_come_back_as_they_were(returns: Any, answer: Any) -> None:
+def test_objects_of_a_named_type_round_trip(returns: Any, answer: Any) -> None:
     shape = Shape(returns, "the tool t")
     again = shape.served(decoded(shape.recorded(answer)))
     assert type(again) is type(answer)
@@ -170,20 +170,20 @@ def test_objects_of_a_named_type_come_back_as_they_were(returns: Any, answer: An
     ],
     ids=type_name,
 )  # fmt: skip
-def test_answers_that_are_not_of_the_named_type_come_back_as_what_they_were(returns: Any, answer: Any) -> None:
+def test_answer_of_another_type_than_named_is_restored_as_its_own(returns: Any, answer: Any) -> None:
     shape = shape_of(lambda: None, returns, "the tool t")
     again = shape.served(decoded(shape.recorded(answer)))
     assert again == answer
     assert types_of(again) == types_of(answer)
 
 
-def test_an_answer_of_a_named_type_that_has_no_record_is_refused() -> None:
+def test_unserializable_answer_of_a_named_type_is_refused() -> None:
     for returns, answer in [(Point, Point(math.nan)), (Loose, Loose()), (list[Loose], [Loose()])]:
         with pytest.raises(InputError, match="the tool t: its answer"):
             shape_of(lambda: None, returns, "the tool t").recorded(answer)
 
 
-def test_elements_of_sets_are_recorded_in_one_order_and_keys_in_theirs() -> None:
+def test_set_elements_are_sorted_and_key_order_is_kept() -> None:
     assert Shape(set[str], "it").recorded({"b", "c", "a"}) == b'["a","b","c"]'
     assert Shape(list[dict[str, dt.date]], "it").recorded([{"b": dt.date(2026, 1, 1), "a": dt.date(2026, 1, 1)}]) == (
         b'[{"b":"2026-01-01","a":"2026-01-01"}]'

@@ -45,7 +45,7 @@ def committed(recording: Recording) -> int:
     return sum(step.is_committed for step in recording.steps)
 
 
-def test_what_was_flushed_survives_a_kill(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_flushed_records_survive_a_kill(tmp_path: Path, child: Callable[..., Child]) -> None:
     url = f"file:{tmp_path / 'log'}"
     code = "steps(7)\nrun._sink.flush()\nos.kill(os.getpid(), signal.SIGKILL)"
     assert child(HEAD + code, url).end() == -9
@@ -53,7 +53,7 @@ def test_what_was_flushed_survives_a_kill(tmp_path: Path, child: Callable[..., C
     assert (committed(recording), recording.status) == (7, "running")
 
 
-def test_what_a_write_tool_is_sent_after_survives_a_kill_in_it(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_records_before_a_write_tool_survive_a_kill_in_it(tmp_path: Path, child: Callable[..., Child]) -> None:
     url = f"file:{tmp_path / 'log'}"
     code = (
         "tool = refold.tool(effect='write')(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
@@ -66,7 +66,7 @@ def test_what_a_write_tool_is_sent_after_survives_a_kill_in_it(tmp_path: Path, c
     assert (recording.steps[3].name, recording.steps[3].outcome) == ("sends", "")
 
 
-def test_without_a_flush_a_kill_takes_the_last_moments_only(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_kill_without_a_flush_loses_only_the_last_moments(tmp_path: Path, child: Callable[..., Child]) -> None:
     """Records become durable without a flush: another process sees them although the first does nothing more."""
     url = f"file:{tmp_path / 'log'}"
     process = child(HEAD + "steps(5)\nprint('done', flush=True)\nsys.stdin.readline()", url)
@@ -85,7 +85,7 @@ def test_without_a_flush_a_kill_takes_the_last_moments_only(tmp_path: Path, chil
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('x')", 1)], ids=["end", "exit", "error"]
 )
-def test_an_interpreter_that_ends_with_an_open_run_loses_nothing(
+def test_interpreter_exit_with_an_open_run_loses_nothing(
     tmp_path: Path, child: Callable[..., Child], end: str, status: int
 ) -> None:
     url = f"file:{tmp_path / 'log'}"
@@ -102,7 +102,7 @@ def test_an_interpreter_that_ends_with_an_open_run_loses_nothing(
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_records_nothing_and_says_so(log: AgentLog) -> None:
+def test_forked_process_records_nothing_and_says_so(log: AgentLog) -> None:
     context = multiprocessing.get_context("fork")
     said: Any = context.SimpleQueue()
 
@@ -125,7 +125,7 @@ def test_a_forked_process_records_nothing_and_says_so(log: AgentLog) -> None:
     assert [step.name for step in log.recording(run.id).steps] == ["here", "here again"]
 
 
-def test_the_log_can_be_used_beside_a_run(log: AgentLog) -> None:
+def test_log_is_usable_during_a_run(log: AgentLog) -> None:
     """Observations of the main thread, of other threads and of the recorder's thread are serialized."""
     stop = threading.Event()
 
@@ -157,7 +157,7 @@ def test_the_log_can_be_used_beside_a_run(log: AgentLog) -> None:
     assert log.verify().ok
 
 
-def test_two_runs_at_once_do_not_meet(log: AgentLog) -> None:
+def test_concurrent_runs_do_not_mix(log: AgentLog) -> None:
     runs = {}
 
     def agent(name: str) -> None:
@@ -179,7 +179,7 @@ def test_two_runs_at_once_do_not_meet(log: AgentLog) -> None:
         assert [each.delta[0][4] for each in recording.steps] == [[[name, number]] for number in range(20)]
 
 
-def test_a_log_that_is_closed_under_a_run_stops_it_by_name(tmp_path: Path) -> None:
+def test_log_closed_during_a_run_fails_it_by_name(tmp_path: Path) -> None:
     log = refold.open(f"file:{tmp_path / 'log'}")
     run = log.run("agent", id="r", state={"n": 0})
     with run.step("s"):
@@ -199,14 +199,14 @@ def test_a_log_that_is_closed_under_a_run_stops_it_by_name(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("given", [{"id": "a\nb"}, {"id": "\ud800"}, {"id": "x" * 2000}, {"agent": "a\nb"}], ids=repr)
-def test_a_run_that_cannot_be_recorded_does_not_begin(log: AgentLog, given: dict[str, str]) -> None:
+def test_run_that_cannot_be_recorded_does_not_start(log: AgentLog, given: dict[str, str]) -> None:
     before = threading.active_count()
     with pytest.raises(RefoldError):
         log.run(**{"agent": "agent", **given})  # type: ignore[arg-type]
     assert threading.active_count() == before, "nobody is left waiting for its work"
 
 
-def test_what_is_recorded_is_observed_when_it_happened(log: AgentLog) -> None:
+def test_observed_at_is_the_time_of_the_event(log: AgentLog) -> None:
     @refold.tool(effect="write")
     def send() -> None:
         """What was recorded before is stored when this is called."""
@@ -225,7 +225,7 @@ def test_what_is_recorded_is_observed_when_it_happened(log: AgentLog) -> None:
         assert number % 2 or begun.observed_at == begun.new
 
 
-def test_the_same_id_is_not_given_to_two_runs(log: AgentLog) -> None:
+def test_run_ids_are_unique(log: AgentLog) -> None:
     with log.run("agent", id="twice"):
         pass
     with pytest.raises(RefoldError, match="twice"):

@@ -35,7 +35,7 @@ def agent(run: Run) -> str:
     return json.dumps([said, booked])
 
 
-def test_the_order_of_keys_is_what_it_was(tmp_path: Path) -> None:
+def test_key_order_is_preserved(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         run = log.run("asker", input={"question": "?", "about": {"y": 1, "x": 2.0}}, state={"one": 1, "b": {}})
         run.drive(agent)

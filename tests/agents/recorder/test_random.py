@@ -226,7 +226,7 @@ def check(recording: Recording, plan: list[Planned], agent: Agent, start: Any) -
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(plan=plans, start=st.dictionaries(keys, trees, max_size=3), given_input=trees, output=trees)
-def test_what_stands_in_the_log_is_what_was_done(
+def test_log_contains_exactly_what_was_done(
     log: AgentLog, is_async: bool, plan: list[Planned], start: dict[str, Any], given_input: Any, output: Any
 ) -> None:
     with log.run("random", state=start, input=given_input, seed=7) as run:

@@ -52,7 +52,7 @@ class Flaky:
 # State
 
 
-def test_a_failed_step_leaves_the_state_as_it_found_it(log: AgentLog) -> None:
+def test_failed_step_restores_the_state(log: AgentLog) -> None:
     with log.run("a", state={"kept": [1], "gone": {}}) as run:
         state = run.state
         with pytest.raises(ValueError, match="no"), run.step("fails"):  # noqa: PT012
@@ -72,7 +72,7 @@ def test_a_failed_step_leaves_the_state_as_it_found_it(log: AgentLog) -> None:
     assert second.state_before == first.state_after
 
 
-def test_each_attempt_begins_with_the_state_of_the_first(log: AgentLog) -> None:
+def test_each_attempt_starts_with_the_state_of_the_first(log: AgentLog) -> None:
     seen = []
 
     def grows(run: Run, fails: Flaky) -> None:
@@ -94,7 +94,7 @@ def test_each_attempt_begins_with_the_state_of_the_first(log: AgentLog) -> None:
     [[(1, object())], {1: print}, float("nan"), object(), 2**64, {"a", 2**64}],
     ids=lambda value: type(value).__name__,
 )
-def test_a_state_that_cannot_be_kept_fails_the_step_that_left_it(log: AgentLog, value: Any) -> None:
+def test_unserializable_state_fails_its_step(log: AgentLog, value: Any) -> None:
     with log.run("a", state={"x": 0}) as run:
         with pytest.raises(InputError, match=r"run\.state"), run.step("spoils"):
             run.state["x"] = value
@@ -109,7 +109,7 @@ def test_a_state_that_cannot_be_kept_fails_the_step_that_left_it(log: AgentLog, 
     assert steps[0].failure.exception.endswith("InputError")
 
 
-def test_what_the_agent_does_to_its_values_afterwards_is_not_recorded(log: AgentLog) -> None:
+def test_later_changes_of_values_by_the_agent_are_not_recorded(log: AgentLog) -> None:
     given, answer = {"q": [1]}, {"rows": [1]}
 
     @refold.tool
@@ -135,7 +135,7 @@ def test_what_the_agent_does_to_its_values_afterwards_is_not_recorded(log: Agent
 # Ends
 
 
-def test_an_output_that_cannot_be_kept_fails_the_run(log: AgentLog) -> None:
+def test_unserializable_output_fails_the_run(log: AgentLog) -> None:
     with pytest.raises(InputError, match=r"run\.output"), log.run("a") as run:
         run.output = {1, print}
     recording = loaded(log, run)
@@ -149,7 +149,7 @@ def test_an_output_that_cannot_be_kept_fails_the_run(log: AgentLog) -> None:
     [(ValueError("no"), "failed"), (KeyboardInterrupt(), "cancelled"), (SystemExit(1), "cancelled")],
     ids=repr,
 )
-def test_how_a_run_ended_stands_in_it(log: AgentLog, error: BaseException, outcome: str) -> None:
+def test_outcome_of_a_run_is_recorded(log: AgentLog, error: BaseException, outcome: str) -> None:
     with pytest.raises(type(error)), log.run("a", state={}) as run:  # noqa: PT012
         run.output = "lost"
         with run.step("s"):
@@ -161,7 +161,7 @@ def test_how_a_run_ended_stands_in_it(log: AgentLog, error: BaseException, outco
     assert recording.steps[0].outcome == outcome
 
 
-def test_a_run_that_has_ended_takes_nothing_more(log: AgentLog) -> None:
+def test_ended_run_accepts_nothing_more(log: AgentLog) -> None:
     with log.run("a") as run:
         pass
     for late in (run.now, lambda: run.step("s").__enter__(), lambda: run.step("s", lambda: 1), lambda: run.end(None)):
@@ -172,7 +172,7 @@ def test_a_run_that_has_ended_takes_nothing_more(log: AgentLog) -> None:
 # One step at a time
 
 
-def test_steps_do_not_stand_in_steps(log: AgentLog) -> None:
+def test_steps_cannot_be_nested(log: AgentLog) -> None:
     with log.run("a") as run, run.step("outer"):
         with pytest.raises(InputError, match=r"step 1 \(outer\) is still open.*inner"), run.step("inner"):
             pass
@@ -191,7 +191,7 @@ def test_calls_outside_of_any_step_are_steps_of_their_own(log: AgentLog) -> None
     assert [(each.name, len(each.calls)) for each in loaded(log, run).steps] == [("now", 1), ("decide", 1), ("two", 2)]
 
 
-def test_what_a_tool_calls_in_its_turn_is_part_of_its_answer(log: AgentLog) -> None:
+def test_nested_calls_of_a_tool_are_part_of_its_answer(log: AgentLog) -> None:
     flaky_inner = Flaky(1)
 
     @refold.tool(attempts_max=2)
@@ -213,7 +213,7 @@ def test_what_a_tool_calls_in_its_turn_is_part_of_its_answer(log: AgentLog) -> N
         assert [call.asked.name for call in step.calls] == ["outer"]
 
 
-def test_a_run_in_a_tool_of_another_run_is_recorded_by_itself(log: AgentLog) -> None:
+def test_run_in_a_tool_of_another_run_is_recorded_separately(log: AgentLog) -> None:
     children: list[Run] = []
 
     @refold.tool
@@ -236,7 +236,7 @@ def test_a_run_in_a_tool_of_another_run_is_recorded_by_itself(log: AgentLog) -> 
 # Tries
 
 
-def test_retries_of_a_call_stand_with_it(log: AgentLog) -> None:
+def test_retries_of_a_call_are_recorded_with_it(log: AgentLog) -> None:
     fails = Flaky(2)
 
     @refold.tool(attempts_max=3, backoff_ms=1)
@@ -253,7 +253,7 @@ def test_retries_of_a_call_stand_with_it(log: AgentLog) -> None:
     ]
 
 
-def test_a_call_that_is_not_to_be_tried_again_is_not(log: AgentLog) -> None:
+def test_call_that_must_not_be_retried_is_not(log: AgentLog) -> None:
     fails = Flaky(2, ValueError)
 
     @refold.tool(attempts_max=3, retry_on=(TimeoutError,))
@@ -279,7 +279,7 @@ def test_a_call_that_is_not_to_be_tried_again_is_not(log: AgentLog) -> None:
     assert first.failure.tool == "search"
 
 
-def test_attempts_of_a_step_are_counted_bounded_and_waited_for(log: AgentLog) -> None:
+def test_step_attempts_are_counted_bounded_and_delayed(log: AgentLog) -> None:
     fails = Flaky(9)
     with log.run("a") as run, pytest.raises(TimeoutError, match="6 left"):
         run.step("s", fails, attempts_max=3, backoff_ms=1)
@@ -293,7 +293,7 @@ def test_attempts_of_a_step_are_counted_bounded_and_waited_for(log: AgentLog) ->
 
 
 @pytest.mark.parametrize("given", [{"attempts_max": 0}, {"attempts_max": -1}, {"backoff_ms": -1}], ids=repr)
-def test_tries_that_make_no_sense_are_refused(log: AgentLog, given: Any) -> None:
+def test_invalid_retry_settings_are_refused(log: AgentLog, given: Any) -> None:
     with log.run("a") as run:
         with pytest.raises(InputError, match="attempt"):
             run.step("s", lambda: 1, **given)
@@ -302,7 +302,7 @@ def test_tries_that_make_no_sense_are_refused(log: AgentLog, given: Any) -> None
     assert loaded(log, run).steps == ()
 
 
-def test_attempts_count_over_processes(log: AgentLog) -> None:
+def test_attempts_count_across_processes(log: AgentLog) -> None:
     fails = Flaky(9)
     with contextlib.suppress(TimeoutError), log.run("a") as run:
         run.step("s", fails, attempts_max=2)
@@ -317,7 +317,7 @@ def test_attempts_count_over_processes(log: AgentLog) -> None:
 # Reads and observations
 
 
-def test_reads_and_observations_are_recorded_and_lead_to_one_another(log: AgentLog) -> None:
+def test_reads_and_observations_are_recorded_and_linked(log: AgentLog) -> None:
     log.observe("document/ticket-1", {"fields": {"status": "open"}})
     with log.run("a") as run, run.step("s"):
         view = run.read("document/ticket-1")
@@ -343,7 +343,7 @@ def test_reads_and_observations_are_recorded_and_lead_to_one_another(log: AgentL
     assert calls[0].answer["observations"] == link.causes
 
 
-def test_objects_and_their_kinds_come_back(log: AgentLog) -> None:
+def test_objects_round_trip_with_their_types(log: AgentLog) -> None:
     @dataclasses.dataclass
     class Hit:
         at: dt.datetime
@@ -364,7 +364,7 @@ def test_objects_and_their_kinds_come_back(log: AgentLog) -> None:
     assert type(steps[1].calls[0].answer["score"]) is float
 
 
-def test_the_key_of_a_write_is_the_runs_to_give(log: AgentLog) -> None:
+def test_run_provides_the_idempotency_key_of_a_write(log: AgentLog) -> None:
     """Frameworks derive the arguments that a model may fill in from the signature, and pass defaults."""
     keys: list[str] = []
 

@@ -207,7 +207,7 @@ def agent(request: pytest.FixtureRequest) -> Callable[[Run], Any]:
     return agent
 
 
-def test_calls_of_threads_and_tasks_are_of_their_step(log: AgentLog, agent: Callable[[Run], Any]) -> None:
+def test_calls_of_threads_and_tasks_belong_to_their_step(log: AgentLog, agent: Callable[[Run], Any]) -> None:
     run = log.run("a")
     assert run.drive(agent) == ["paid 50", "paid 50"]
     assert done == ["look o-7", "pay o-7", "look o-8", "pay o-8"]
@@ -236,7 +236,7 @@ def test_calls_of_threads_and_tasks_are_of_their_step(log: AgentLog, agent: Call
 # Strays
 
 
-def test_a_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:
+def test_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:
     done.clear()
     with older_thread() as through, log.run("a") as run:
         with run.step("s"), pytest.raises(StrayCall, match=f"outside any run, while run {run.id} is open"):
@@ -246,7 +246,7 @@ def test_a_stray_call_is_refused_while_a_run_is_open(log: AgentLog) -> None:
         assert through(work) == "paid 50"  # no run is open
 
 
-def test_a_stray_call_is_the_runs_own_where_it_adopts(log: AgentLog) -> None:
+def test_adopting_run_records_a_stray_call(log: AgentLog) -> None:
     done.clear()
     with older_thread() as through, log.run("a", strays="adopt") as run, run.step("s"):
         assert through(work) == "paid 50"
@@ -257,7 +257,7 @@ def test_a_stray_call_is_the_runs_own_where_it_adopts(log: AgentLog) -> None:
         through(work)
 
 
-def test_code_may_say_that_it_belongs_to_no_run(log: AgentLog) -> None:
+def test_code_may_opt_out_of_the_run(log: AgentLog) -> None:
     def plain() -> Any:
         with refold.unrecorded():
             return work()
@@ -271,7 +271,7 @@ def test_code_may_say_that_it_belongs_to_no_run(log: AgentLog) -> None:
 
 
 @pytest.mark.parametrize("is_plain", [False, True])
-def test_a_replay_ends_with_a_stray_call(log: AgentLog, is_plain: bool) -> None:
+def test_replay_ends_at_a_stray_call(log: AgentLog, is_plain: bool) -> None:
     def plain() -> Any:
         with refold.unrecorded():
             return work()
@@ -293,7 +293,7 @@ def test_a_replay_ends_with_a_stray_call(log: AgentLog, is_plain: bool) -> None:
     assert done == []
 
 
-def test_a_thread_that_goes_on_after_its_step_or_run_is_refused(log: AgentLog) -> None:
+def test_thread_that_outlives_its_step_or_run_is_refused(log: AgentLog) -> None:
     done.clear()
     for waits_for_run in (False, True):
         go = threading.Event()
@@ -323,7 +323,7 @@ def test_a_thread_that_goes_on_after_its_step_or_run_is_refused(log: AgentLog) -
     assert done == []
 
 
-def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(log: AgentLog) -> None:
+def test_process_forked_from_a_run_records_and_does_nothing(log: AgentLog) -> None:
     with log.run("a") as run, run.step("s"):
         reading, writing = os.pipe()
         child = os.fork()
@@ -342,7 +342,7 @@ def test_a_process_that_was_forked_from_a_run_records_nothing_and_does_nothing(l
     assert log.recording(run.id).steps[0].calls == ()
 
 
-def test_an_observation_is_made_while_another_thread_reads(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observation_is_recorded_while_another_thread_reads(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
     read = LogReach.read
 
@@ -369,7 +369,7 @@ def test_an_observation_is_made_while_another_thread_reads(log: AgentLog, monkey
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_order_of_calls_at_once_does_not_depend_on_timing(log: AgentLog, seed: int) -> None:
+def test_order_of_concurrent_calls_does_not_depend_on_timing(log: AgentLog, seed: int) -> None:
     chance = random.Random(seed)
 
     def slowly(order: str) -> str:

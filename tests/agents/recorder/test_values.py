@@ -76,7 +76,7 @@ def recorded(log: AgentLog) -> AgentLog:
 
 
 @kinds
-def test_a_replay_gets_what_was_there(recorded: AgentLog, kind: str) -> None:
+def test_replay_restores_values(recorded: AgentLog, kind: str) -> None:
     CALLED.clear()
     found = recorded.replay(run_id(kind), partial(agent, kind=kind))
     assert found.now.failure is None
@@ -86,7 +86,7 @@ def test_a_replay_gets_what_was_there(recorded: AgentLog, kind: str) -> None:
 
 
 @kinds
-def test_a_fork_gets_what_was_there_and_what_is_put_in_its_place(recorded: AgentLog, kind: str) -> None:
+def test_fork_restores_and_replaces_values(recorded: AgentLog, kind: str) -> None:
     made = KINDS[kind]
     for at in (0, 2, 4):
         child = recorded.fork(run_id(kind), at=at, policy="recorded", state={"begun": made()}, allow=())
@@ -114,7 +114,7 @@ def test_a_fork_gets_what_was_there_and_what_is_put_in_its_place(recorded: Agent
 
 
 @kinds
-def test_a_golden_trace_gets_what_was_there(recorded: AgentLog, kind: str) -> None:
+def test_golden_trace_restores_values(recorded: AgentLog, kind: str) -> None:
     golden = golden_of_run(recorded.recording(run_id(kind)), recorded._fields, entry="keeper:agent")
     again = golden_of(text_of(golden), "x")
     CALLED.clear()
@@ -126,7 +126,7 @@ def test_a_golden_trace_gets_what_was_there(recorded: AgentLog, kind: str) -> No
 
 
 @pytest.mark.faults
-def test_a_killed_run_goes_on_with_what_was_there(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_killed_run_resumes_with_its_values(tmp_path: Path, child: Callable[..., Child]) -> None:
     killed = child(CODE, f"file:{tmp_path}/log")
     assert killed.process.wait() == -signal.SIGKILL
     CALLED.clear()
@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_with_what_was_there(tmp_path: Path, child: Callabl
         assert log.replay("killed", partial(agent, kind=EVERY)).is_same
 
 
-def test_a_confined_replay_and_fork_get_what_was_there(log: AgentLog) -> None:
+def test_confined_replay_and_fork_restore_values(log: AgentLog) -> None:
     entry = "refold_tests.kept_values:everything"
     begun(log, EVERY, "confined").drive(everything)
     found = log.replay("confined", entry, confined=True)
@@ -149,7 +149,7 @@ def test_a_confined_replay_and_fork_get_what_was_there(log: AgentLog) -> None:
     assert (child.outcome, child.output) == ("succeeded", log.recording("confined").output)
 
 
-def test_what_a_redactor_changed_comes_back_as_its_text(log: AgentLog) -> None:
+def test_redacted_value_is_restored_as_its_text(log: AgentLog) -> None:
     def paying(run: refold.Run) -> None:
         with run.step("pays"):
             run.state["paid"] = Item("to ann@example.com", Decimal(4_111_111_111_111_111), (Path("a/ann@example.com"),))
@@ -163,7 +163,7 @@ def test_what_a_redactor_changed_comes_back_as_its_text(log: AgentLog) -> None:
 
 
 @kinds
-def test_a_failed_step_puts_back_what_was_there(log: AgentLog, kind: str) -> None:
+def test_failed_step_restores_values(log: AgentLog, kind: str) -> None:
     def fail(run: refold.Run) -> None:
         run.state["a"] = None
         raise ZeroDivisionError
@@ -174,7 +174,7 @@ def test_a_failed_step_puts_back_what_was_there(log: AgentLog, kind: str) -> Non
         require_same(run.state["a"], KINDS[kind], "state")
 
 
-def test_values_are_shown_without_marks(tmp_path: Path) -> None:
+def test_values_are_displayed_without_type_marks(tmp_path: Path) -> None:
     run = "shown"
     url = f"file:{tmp_path}/log"
     with refold.open(url) as log:
@@ -248,7 +248,7 @@ def loose() -> Any:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_kept_is_named_with_its_path(log: AgentLog, value: Any, said: str) -> None:
+def test_unserializable_value_is_named_with_its_path(log: AgentLog, value: Any, said: str) -> None:
     with pytest.raises(InputError) as refused, log.run("keeper", id=f"refused-{abs(hash(said))}") as run:  # noqa: SIM117
         with run.step("keeps"):
             run.state.update(value)
@@ -258,7 +258,7 @@ def test_what_cannot_be_kept_is_named_with_its_path(log: AgentLog, value: Any, s
             log.run("keeper", **{place: value})
 
 
-def test_what_is_put_aside_by_a_property_is_no_field(log: AgentLog) -> None:
+def test_value_set_by_a_property_is_not_a_field(log: AgentLog) -> None:
     value = Loose(1)
     assert value.double == 2
     assert decoded(kept(value, "it")) == {"a": 1, "refold.class": f"{__name__}:Loose"}
@@ -307,7 +307,7 @@ def test_data_loads_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "antigravity" not in sys.modules
 
 
-def test_a_class_that_changed_comes_back_as_a_stand_in_that_says_so() -> None:
+def test_changed_class_is_restored_as_a_stand_in_that_says_so() -> None:
     tree = {"refold.class": f"{Item.__module__}:Item", "name": "tea", "colour": {"refold.tuple": [1]}}
     found = loaded(tree)
     assert isinstance(found, StandIn)
@@ -322,7 +322,7 @@ def test_a_class_that_changed_comes_back_as_a_stand_in_that_says_so() -> None:
     assert gone.name == "GREEN"
 
 
-def test_an_object_is_made_without_its_constructor() -> None:
+def test_object_is_created_without_its_constructor() -> None:
     found = loaded(dumped(Order((), Colour.RED), "it"))
     assert found == Order((), Colour.RED)
     tree = dumped(Counted(1), "it")
@@ -340,7 +340,7 @@ class Counted:
         type(self).made += 1
 
 
-def test_a_class_of_a_script_has_one_name_however_it_is_loaded(tmp_path: Path) -> None:
+def test_class_of_a_script_has_one_name_however_it_is_loaded(tmp_path: Path) -> None:
     """Recorded by `python desk.py`, it is replayed by `refold run replay --agent desk.py:agent` with the same hash."""
     (tmp_path / "desk.py").write_text(
         "import dataclasses, refold\n"
@@ -364,7 +364,7 @@ def test_a_class_of_a_script_has_one_name_however_it_is_loaded(tmp_path: Path) -
     assert shown["output"] == {"id": 7, "refold.class": "desk:Order"}
 
 
-def test_names_of_classes_find_them() -> None:
+def test_class_names_resolve_to_their_classes() -> None:
     assert class_name(Item) == f"{Item.__module__}:Item"
     assert loaded_class(f"{Item.__module__}:Item") is Item
     assert class_name(type(place("x"))) == ""
@@ -400,7 +400,7 @@ values = st.recursive(leaves, nested, max_leaves=8)
 
 
 @given(values)
-def test_a_value_comes_back_from_the_record(value: Any) -> None:
+def test_value_is_restored_from_the_record(value: Any) -> None:
     try:
         data = kept(value, "it")
     except InputError as error:
@@ -417,7 +417,7 @@ def test_a_value_comes_back_from_the_record(value: Any) -> None:
 @given(
     st.recursive(st.none() | st.integers() | texts, lambda t: st.lists(t) | st.dictionaries(names, t), max_leaves=12)
 )
-def test_any_tree_can_be_loaded_and_shown(tree: Any) -> None:
+def test_any_tree_can_be_loaded_and_displayed(tree: Any) -> None:
     """It may be any tree, because a redactor may have changed it."""
     loaded(tree)
     bare(tree)

@@ -44,14 +44,14 @@ SENT: list[Any] = []
         ("none.at[7].all", None),
     ],
 )
-def test_a_path_takes_out_what_it_names_and_nothing_else(path: str, left: Plain) -> None:
+def test_path_removes_exactly_what_it_names(path: str, left: Plain) -> None:
     given = {"id": 5, "at": {"x": 1, "a b": 2}, "of": [{"id": 1, "n": 1}, {"id": 2}]}
     whole = json.dumps(given)
     assert without({"kwargs": given}, [path]) == {"kwargs": given if left is None else left}
     assert json.dumps(given) == whole
 
 
-def test_arguments_without_names_and_bodies_of_exchanges() -> None:
+def test_positional_arguments_and_exchange_bodies() -> None:
     assert without({"args": [1, {"id": 2}], "kwargs": {"a": 1}}, ["args[1].id"]) == {
         "args": [1, {}],
         "kwargs": {"a": 1},
@@ -65,12 +65,12 @@ def test_arguments_without_names_and_bodies_of_exchanges() -> None:
 
 
 @pytest.mark.parametrize("path", ["", ".a", "a.", "[0]", "a[", "a[-1]", "a[x]", 'a["b]', "a..b"])
-def test_what_is_no_path_is_refused_where_it_is_given(path: str) -> None:
+def test_invalid_path_is_refused_at_its_definition(path: str) -> None:
     with pytest.raises(InputError, match="not a path"):
         refold.tool(ignore=[path])
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_contradictory_settings_are_refused() -> None:
     options: list[Any] = [{"ignore": "id"}, {"ignore": ["id"], "key": len}, {"key": 5}]
     for each in options:
         with pytest.raises(InputError):
@@ -91,7 +91,7 @@ PATHS = st.lists(st.sampled_from(["a", "b.a", "a[0]", "c[*].b", "b.c.a", "c[1].a
        st.dictionaries(st.sampled_from("abc"), TREES, max_size=3), PATHS)  # fmt: skip
 @example({"a": 1, "b": {"c": 1}}, {"a": 2, "b": {"c": True}}, ["a"])
 @example({"a": 1}, {}, ["a"])
-def test_what_differs_only_in_ignored_parts_asks_the_same_and_nothing_else_does(
+def test_requests_are_equal_exactly_when_only_ignored_parts_differ(
     one: dict[str, Any], other: dict[str, Any], paths: list[str]
 ) -> None:
     now, recorded = (
@@ -105,7 +105,7 @@ def test_what_differs_only_in_ignored_parts_asks_the_same_and_nothing_else_does(
         assert same == (json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True))
 
 
-def test_old_hashes_stay() -> None:
+def test_stored_hashes_do_not_change() -> None:
     whole = RecordedRequest(kind="tool", name="t", request={"kwargs": {"a": 1}})
     assert whole.hash == "13db1806d39afaeff28bf98aba3774c25445ed49862d61358a77c564c261d6bd"
 
@@ -159,7 +159,7 @@ def nothing_sent() -> None:
     SENT.clear()
 
 
-def test_replay_and_golden_and_compare_agree_that_it_is_the_same(log: AgentLog) -> None:
+def test_replay_golden_and_compare_agree_on_equality(log: AgentLog) -> None:
     run = log.run("a")
     answers = run.drive(agent)
     recording = log.recording(run.id)
@@ -190,7 +190,7 @@ def test_replay_and_golden_and_compare_agree_that_it_is_the_same(log: AgentLog) 
 
 
 @pytest.mark.parametrize("changed", [{"order": "O-8"}, {"options": {"deep": 1}}])
-def test_what_differs_elsewhere_departs(log: AgentLog, changed: Any) -> None:
+def test_difference_in_another_part_is_a_departure(log: AgentLog, changed: Any) -> None:
     run = log.run("a")
     run.drive(agent)
     SENT.clear()
@@ -200,7 +200,7 @@ def test_what_differs_elsewhere_departs(log: AgentLog, changed: Any) -> None:
     assert SENT == []
 
 
-def test_a_recording_from_before_is_found_by_code_that_ignores_now(log: AgentLog) -> None:
+def test_recording_without_ignored_parts_is_replayed_by_code_with_them(log: AgentLog) -> None:
     @refold.tool(name="get")
     def before(order: str, at: int) -> str:
         return order
@@ -216,7 +216,7 @@ def test_a_recording_from_before_is_found_by_code_that_ignores_now(log: AgentLog
         log.replay(run.id, lambda run: now("y", next(NUMBERS)))
 
 
-def test_a_key_that_is_none_is_refused(log: AgentLog) -> None:
+def test_invalid_key_is_refused(log: AgentLog) -> None:
     @refold.tool(key=lambda asked: None)
     def get(order: str) -> str:
         return order
@@ -249,7 +249,7 @@ with refold.open("file:log") as log:
 
 
 @pytest.mark.outside
-def test_a_write_that_differs_only_in_ignored_parts_is_sent_once(tmp_path: Path) -> None:
+def test_writes_that_differ_only_in_ignored_parts_are_sent_once(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(PROGRAM)
     given: Any = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
     died = subprocess.run([sys.executable, "agent.py", "die"], check=False, **given)

@@ -32,7 +32,7 @@ class Done:
         self.synced.set()
 
 
-def test_work_is_done_in_order_and_durable_after_a_flush_and_after_the_end() -> None:
+def test_work_is_ordered_and_durable_after_flush_and_close() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     for number in range(50):
@@ -45,7 +45,7 @@ def test_work_is_done_in_order_and_durable_after_a_flush_and_after_the_end() -> 
     writer.close()
 
 
-def test_what_was_put_becomes_durable_without_a_flush() -> None:
+def test_queued_work_becomes_durable_without_a_flush() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     writer.put(done.work(0))
@@ -54,7 +54,7 @@ def test_what_was_put_becomes_durable_without_a_flush() -> None:
     writer.close()
 
 
-def test_pieces_are_gathered_until_somebody_waits_for_them() -> None:
+def test_chunks_are_batched_until_someone_waits_for_them() -> None:
     done = Done()
     writer = Writer(done.sync, "r", gather_s=3600)
     for number in range(3):
@@ -70,7 +70,7 @@ def test_pieces_are_gathered_until_somebody_waits_for_them() -> None:
     assert done.durable == QUEUE_MAX + 21
 
 
-def test_what_is_settled_is_left_to_whoever_flushes_next() -> None:
+def test_settled_work_is_synced_by_the_next_flush() -> None:
     done = Done()
     writer = Writer(done.sync, "r", gather_s=3600)
     for number in range(3):
@@ -82,7 +82,7 @@ def test_what_is_settled_is_left_to_whoever_flushes_next() -> None:
     assert done.durable == 7
 
 
-def test_what_is_settled_becomes_durable_soon_where_nobody_flushes() -> None:
+def test_settled_work_becomes_durable_soon_without_a_flush() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     writer.put(done.work(0))
@@ -92,7 +92,7 @@ def test_what_is_settled_becomes_durable_soon_where_nobody_flushes() -> None:
     writer.close()
 
 
-def test_a_piece_that_fails_is_heard_of_by_whoever_settles() -> None:
+def test_failed_chunk_raises_in_settle() -> None:
     writer = Writer(lambda: None, "r")
 
     def fails() -> None:
@@ -104,7 +104,7 @@ def test_a_piece_that_fails_is_heard_of_by_whoever_settles() -> None:
         writer.close()
 
 
-def test_a_full_queue_holds_the_agent_back_and_loses_nothing() -> None:
+def test_full_queue_blocks_the_agent_and_loses_nothing() -> None:
     done = Done()
     done.may_go_on.clear()
     writer = Writer(done.sync, "r")
@@ -127,7 +127,7 @@ def test_a_full_queue_holds_the_agent_back_and_loses_nothing() -> None:
     assert done.numbers == list(range(count))
 
 
-def test_work_that_fails_ends_it_all_and_everybody_hears_of_it() -> None:
+def test_failed_work_stops_the_writer_and_raises_in_every_caller() -> None:
     done = Done()
     done.may_go_on.clear()
     writer = Writer(done.sync, "r")
@@ -149,7 +149,7 @@ def test_work_that_fails_ends_it_all_and_everybody_hears_of_it() -> None:
     assert done.numbers == []
 
 
-def test_a_failure_is_heard_by_whoever_is_held_back() -> None:
+def test_failure_raises_in_blocked_callers() -> None:
     begun, heard = threading.Event(), threading.Event()
     writer = Writer(lambda: None, "r")
 
@@ -173,7 +173,7 @@ def test_a_failure_is_heard_by_whoever_is_held_back() -> None:
     thread.join()
 
 
-def test_a_sync_that_fails_is_heard_of() -> None:
+def test_failed_sync_raises() -> None:
     def sync() -> None:
         raise OSError("disk full")
 
@@ -184,7 +184,7 @@ def test_a_sync_that_fails_is_heard_of() -> None:
         writer.close()
 
 
-def test_nothing_is_taken_behind_the_end() -> None:
+def test_closed_writer_accepts_nothing() -> None:
     done = Done()
     writer = Writer(done.sync, "r")
     writer.close()
@@ -195,7 +195,7 @@ def test_nothing_is_taken_behind_the_end() -> None:
     assert done.numbers == []
 
 
-def test_many_threads_put_while_it_is_closed_and_what_was_taken_is_done() -> None:
+def test_accepted_work_is_done_when_many_threads_put_during_close() -> None:
     done, taken = Done(), []
     writer = Writer(done.sync, "r")
 

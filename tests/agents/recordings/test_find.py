@@ -15,7 +15,7 @@ import pytest
 import refold
 from refold.agents.journal.record import Attempt, Failure, Step
 from refold.agents.keys.ring import MemoryKeyRing
-from refold.agents.recordings.find import RunList, Wanted, find
+from refold.agents.recordings.find import RunConditions, RunList, find
 from refold.agents.vault import ClearVault, Vault, run_key
 from refold.avro.errors import InputError
 from refold.streams.client import Log
@@ -34,7 +34,7 @@ class Filled:
 
     def find(self, limit: int | None = None, **wanted: Any) -> RunList:
         """Find the matching runs."""
-        return find(self.log, self.vault, Wanted(**wanted), limit)
+        return find(self.log, self.vault, RunConditions(**wanted), limit)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Fill
         yield Filled(log, vault)
 
 
-def test_a_log_finds_its_runs_as_the_command_does(tmp_path: Path) -> None:
+def test_log_runs_filters_as_the_command_does(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         for name, agent, tags in (("a", "desk", ("x",)), ("b", "desk", ()), ("c", "other", ("x",))):
             with log.run(agent, id=name, tags=tags, input={"order": name * 9}) as run:
@@ -142,13 +142,13 @@ def ids(found: RunList) -> list[str]:
     ],
     ids=str,
 )
-def test_runs_are_found(filled: Filled, wanted: dict[str, Any], expected: list[str]) -> None:
+def test_run_filters(filled: Filled, wanted: dict[str, Any], expected: list[str]) -> None:
     found = filled.find(**wanted)
     assert ids(found) == expected
     assert found.unread == []
 
 
-def test_a_row_says_what_a_list_shows(filled: Filled) -> None:
+def test_row_has_the_columns_of_a_list(filled: Filled) -> None:
     rows = {each.run: each for each in filled.find().rows}
     first, child, running = rows["r-1"], rows["child"], rows["r-5"]
     assert (first.agent, first.started_at, first.ended_at) == ("agent-1", BEGIN + SECOND, BEGIN + 11 * SECOND)
@@ -157,13 +157,13 @@ def test_a_row_says_what_a_list_shows(filled: Filled) -> None:
     assert (running.outcome, running.ended_at, running.steps) == ("running", None, 1)
 
 
-def test_only_so_many_and_the_newest(filled: Filled) -> None:
+def test_limit_keeps_the_newest(filled: Filled) -> None:
     assert ids(filled.find(limit=2)) == ["child", "r-5"]
     assert ids(filled.find(limit=2, text="answer")) == ["r-5", "r-4"]
     assert ids(filled.find(limit=0)) == []
 
 
-def test_what_cannot_be_read_is_counted(tmp_path: Path, seed: int) -> None:
+def test_unreadable_runs_are_counted(tmp_path: Path, seed: int) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         filled = Filled(log, Vault(log, MemoryKeyRing()))
         fill(log, filled.vault, random.Random(seed))
@@ -173,12 +173,12 @@ def test_what_cannot_be_read_is_counted(tmp_path: Path, seed: int) -> None:
         [row] = filled.find(user="u-4").rows
         assert (row.title, row.outcome, row.steps) == (None, "succeeded", 1)
         assert ids(filled.find(tool="tool-4")) == ["r-4"]
-        sealed = find(log, ClearVault(log), Wanted(text="answer"))
+        sealed = find(log, ClearVault(log), RunConditions(text="answer"))
         assert (sealed.rows, len(sealed.unread)) == ([], 6)
 
 
-def test_a_log_without_runs_has_none(tmp_path: Path) -> None:
+def test_log_without_runs_has_none(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
-        assert find(log, ClearVault(log), Wanted()).rows == []
+        assert find(log, ClearVault(log), RunConditions()).rows == []
         log.observe("document/a", {"kind": "x"})
-        assert find(log, ClearVault(log), Wanted(text="x")).rows == []
+        assert find(log, ClearVault(log), RunConditions(text="x")).rows == []

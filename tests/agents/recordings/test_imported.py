@@ -18,7 +18,7 @@ from refold.agents.compare.compare import compare
 from refold.agents.importers import chat, tau_bench
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile, run_id
-from refold.agents.importers.messages import ToolCall as Said
+from refold.agents.importers.messages import ToolCall as AssertionEnvelope
 from refold.agents.importers.messages import parse_messages
 from refold.agents.journal.chain import broken, state_hash
 from refold.agents.journal.record import Call, Recording, Step
@@ -56,7 +56,7 @@ def imported(folder: Path, messages: list[Line]) -> Recording:
     return found
 
 
-def test_each_reply_is_a_step_with_its_calls_and_what_was_said(tmp_path: Path) -> None:
+def test_each_reply_is_a_step_with_its_calls_and_text(tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "hello"},
         asked(("look", '{"id": 7}'), ("look", "no json")),
@@ -91,7 +91,7 @@ def test_each_reply_is_a_step_with_its_calls_and_what_was_said(tmp_path: Path) -
     assert second.state_before == first.state_after
 
 
-def test_contents_in_blobs_and_messages_past_the_limit_are_there(tmp_path: Path) -> None:
+def test_blob_contents_and_messages_past_the_limit_are_present(tmp_path: Path) -> None:
     large = "x" * 40_000
     messages: list[Line] = [{"role": "system", "content": large}, {"role": "user", "content": large}]
     for number in range(40):
@@ -107,7 +107,7 @@ def test_contents_in_blobs_and_messages_past_the_limit_are_there(tmp_path: Path)
     assert [each["content"] for each in state["messages"]] == [each["content"] for each in messages]
 
 
-def test_half_of_an_import_is_refused_by_what_is_missing(tmp_path: Path) -> None:
+def test_partial_import_is_refused_naming_what_is_missing(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         assert list(recordings(log, None, ClearVault(log))) == []
         log.observe("run/x", {"agent": "a", "imported_from": "chat", "step_count": 1})
@@ -144,8 +144,8 @@ def changed(line: Line, kind: str, rng: random.Random) -> tuple[Line, int, str] 
     return line, replies.index(at) + 1, "answer"
 
 
-def said(message: Line) -> list[Said]:
-    return [Said(call.tool, call.inputs) for call in parse_messages([message], "")[0].calls]
+def said(message: Line) -> list[AssertionEnvelope]:
+    return [AssertionEnvelope(call.tool, call.inputs) for call in parse_messages([message], "")[0].calls]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def runs(
         yield found
 
 
-def test_all_imported_runs_are_equal_to_their_own_replay(lines: list[Line], runs: dict[str, Recording]) -> None:
+def test_every_imported_run_equals_its_own_replay(lines: list[Line], runs: dict[str, Recording]) -> None:
     for line in lines:
         whole = runs[run_id(line["traj"])]
         assert len(whole.steps) == sum(message["role"] == "assistant" for message in line["traj"])
@@ -194,7 +194,7 @@ def test_all_imported_runs_are_equal_to_their_own_replay(lines: list[Line], runs
         assert again.hash == whole.hash
 
 
-def test_one_change_in_a_conversation_is_named_by_its_step(
+def test_changed_conversation_is_named_by_its_step(
     lines: list[Line], copies: list[tuple[Line, int, str]], runs: dict[str, Recording], seed: int
 ) -> None:
     kinds = set()
@@ -214,7 +214,7 @@ def test_one_change_in_a_conversation_is_named_by_its_step(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_change_in_a_recording_is_named_by_its_step(
+def test_changed_recording_is_named_by_its_step(
     lines: list[Line], runs: dict[str, Recording], kind: str, seed: int
 ) -> None:
     rng, tried = random.Random(f"{seed} {kind}"), 0

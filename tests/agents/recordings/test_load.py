@@ -22,7 +22,7 @@ exactly = msgspec.json.Encoder(order="sorted").encode
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["clear", "sealed"])
-def test_what_was_written_is_read(tmp_path: Path, seed: int, is_sealed: bool) -> None:
+def test_recording_round_trips(tmp_path: Path, seed: int, is_sealed: bool) -> None:
     rng = random.Random(seed)
     runs = [random_run(rng, f"r-{n}", rng.choice((0, 1, 5, 70)), ended=rng.random() < 0.8) for n in range(12)]
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -38,7 +38,7 @@ def test_what_was_written_is_read(tmp_path: Path, seed: int, is_sealed: bool) ->
         assert [list(broken(each)) for each in runs] == [[]] * len(runs)
 
 
-def test_a_step_that_was_changed_is_found(tmp_path: Path, seed: int) -> None:
+def test_altered_step_is_detected(tmp_path: Path, seed: int) -> None:
     run = random_run(random.Random(seed), "r", 5)
     changed = msgspec.structs.replace(run.steps[2], result="another")
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -46,7 +46,7 @@ def test_a_step_that_was_changed_is_found(tmp_path: Path, seed: int) -> None:
         assert list(broken(load(log, "r", ClearVault(log)))) == [3]
 
 
-def test_a_fork_begins_with_its_parents_steps(tmp_path: Path, seed: int) -> None:
+def test_fork_starts_with_its_parents_steps(tmp_path: Path, seed: int) -> None:
     parent = random_run(random.Random(seed), "parent", 6)
     own = tuple(Step(number=n, name="own", attempts=parent.steps[0].attempts, outcome="succeeded") for n in (4, 5))
     child = forked(parent, "child", 3, *own)
@@ -63,7 +63,7 @@ def test_a_fork_begins_with_its_parents_steps(tmp_path: Path, seed: int) -> None
             assert list(broken(found)) == []
 
 
-def test_a_run_is_read_as_it_stood(tmp_path: Path, seed: int) -> None:
+def test_run_is_read_as_of_a_cut(tmp_path: Path, seed: int) -> None:
     run = random_run(random.Random(seed), "r", 3)
     pending = msgspec.structs.replace(run, status="running", outcome="", ended_at=0)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -76,7 +76,7 @@ def test_a_run_is_read_as_it_stood(tmp_path: Path, seed: int) -> None:
         assert load(log, "r", ClearVault(log)).outcome == run.outcome
 
 
-def test_a_run_that_is_not_there_names_those_like_it(tmp_path: Path, seed: int) -> None:
+def test_unknown_run_id_suggests_similar_ones(tmp_path: Path, seed: int) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         with pytest.raises(UnknownEntity, match="no run is recorded in this log yet"):
             load(log, "r-1", ClearVault(log))
@@ -88,7 +88,7 @@ def test_a_run_that_is_not_there_names_those_like_it(tmp_path: Path, seed: int) 
             load(log, "xyz", ClearVault(log))
 
 
-def test_expired_content_says_what_is_still_known(tmp_path: Path, seed: int) -> None:
+def test_expired_content_lists_what_is_still_known(tmp_path: Path, seed: int) -> None:
     run = random_run(random.Random(seed), "r", 2)
     child = forked(run, "child", 1)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -104,7 +104,7 @@ def test_expired_content_says_what_is_still_known(tmp_path: Path, seed: int) -> 
             list(recordings(log, ["child"], vault))
 
 
-def test_what_no_run_wrote_is_refused(tmp_path: Path) -> None:
+def test_incomplete_or_cyclic_run_records_are_refused(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         write(log, Recording(run="a", parent="b", forked_at=0, patch={"state": []}))
         with pytest.raises(UnknownEntity, match="no run b is in this log"):

@@ -90,7 +90,7 @@ def test_no_secret_is_stored(stored: tuple[str, Stored]) -> None:
     assert recording.outcome == "succeeded"
 
 
-def test_without_a_redactor_the_search_finds_each_of_them(stored: tuple[str, Stored]) -> None:
+def test_search_finds_every_secret_without_a_redactor(stored: tuple[str, Stored]) -> None:
     url, chunks = stored
     planted = Planted()
     with refold.open(url) as log:

@@ -48,7 +48,7 @@ def deep(levels: int) -> Any:
         (for_run(lambda tree: 1 / 0, lambda: KEY), SECRET),
     ],
 )
-def test_the_error_shows_nothing_of_the_secret(redact: Any, tree: Any) -> None:
+def test_error_shows_nothing_of_the_secret(redact: Any, tree: Any) -> None:
     with pytest.raises(RedactionFailed) as caught:
         redact(tree)
     error = caught.value
@@ -60,13 +60,13 @@ def test_the_error_shows_nothing_of_the_secret(redact: Any, tree: Any) -> None:
     assert "nothing was written" in str(error)
 
 
-def test_two_keys_that_become_one_are_not_written() -> None:
+def test_colliding_redacted_keys_are_not_written() -> None:
     token = Redactor(KEY)("bob@example.com")
     with pytest.raises(RedactionFailed, match="two keys"):
         Redactor(KEY)({"bob@example.com": 1, token: 2})
 
 
-def test_what_is_no_text_but_known_stays() -> None:
+def test_known_non_text_values_are_kept() -> None:
     blob = refold.Blob(hash=bytes(32), size=3, media_type="text/plain")
     assert Redactor(KEY)({"a": blob, "password": "x1"})["a"] is blob
 
@@ -80,10 +80,10 @@ def test_what_is_no_text_but_known_stays() -> None:
         ({"without": ["mail"]}, "email, card"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_once(options: dict[str, Any], says: str) -> None:
+def test_unusable_redactor_is_refused_at_once(options: dict[str, Any], says: str) -> None:
     with pytest.raises(refold.InputError, match=says):
         Redactor(**options)
 
 
-def test_a_redactor_does_not_show_its_key() -> None:
+def test_repr_of_a_redactor_hides_its_key() -> None:
     assert repr(Redactor(KEY)) == "<Redactor>"

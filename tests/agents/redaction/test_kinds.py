@@ -76,7 +76,7 @@ def test_secrets_in_a_text(text: str, left: str) -> None:
         "",
     ],
 )
-def test_texts_that_hold_none(text: str) -> None:
+def test_texts_without_secrets(text: str) -> None:
     assert Redactor(KEY)({"a": text})["a"] == text
 
 
@@ -90,11 +90,11 @@ def test_texts_that_hold_none(text: str) -> None:
         ({"n": 4111111111111112, "x": 0.5}, {"n": 4111111111111112, "x": 0.5}),
     ],
 )
-def test_values_that_are_none(tree: Any, left: Any) -> None:
+def test_values_without_secrets(tree: Any, left: Any) -> None:
     assert Redactor(KEY)(tree) == left
 
 
-def test_numbers_and_all_that_is_below_a_name() -> None:
+def test_numbers_and_subtrees_below_a_secret_name() -> None:
     redact = Redactor(KEY)
     card = redact("4111111111111111")
     assert redact([4111111111111111, 4111111111111111.0]) == [card, card]
@@ -102,7 +102,7 @@ def test_numbers_and_all_that_is_below_a_name() -> None:
     assert TOKEN.sub("t", str(found)) == "{'credentials': {'user': 't', 'keys': ['t', 't', {'x': 't'}], 'on': True}}"
 
 
-def test_what_a_user_adds_and_takes_away() -> None:
+def test_user_patterns_are_added_and_removed() -> None:
     def people(text: str) -> list[tuple[int, int]]:
         return [match.span() for match in re.finditer("Mia Li", text)]
 
@@ -115,18 +115,18 @@ def test_what_a_user_adds_and_takes_away() -> None:
     assert seen("bob@example.com 4111111111111111", without=["email"]) == "bob@example.com [card]"
 
 
-def test_layout_of_json_in_a_text_is_kept() -> None:
+def test_json_layout_in_a_text_is_kept() -> None:
     text = '{ "b" : 1.0,\n\t"api_key":"k\\u0065y one",  "a\\/b": ["caf\\u00e9", "bob\\u0040x.org"], "a": {"pin":12} }'
     assert seen(text) == (
         '{ "b" : 1.0,\n\t"api_key":"[secret]",  "a\\/b": ["caf\\u00e9", "[email]"], "a": {"pin":"[secret]"} }'
     )
 
 
-def test_two_of_one_name_in_a_json_text_are_both_found() -> None:
+def test_duplicate_names_in_a_json_text_are_both_redacted() -> None:
     assert seen('{"pin": "1234", "pin": "5678"}') == '{"pin": "[secret]", "pin": "[secret]"}'
 
 
-def test_a_run_knows_nothing_of_others() -> None:
+def test_runs_share_no_learned_secrets() -> None:
     redact = Redactor(KEY)
     first, second = redact.for_run(fresh_key), redact.for_run(fresh_key)
     assert first.shown({"password": "correct-horse-9"}) == second({"password": "correct-horse-9"})
@@ -134,16 +134,16 @@ def test_a_run_knows_nothing_of_others() -> None:
     assert second("it is correct-horse-9") == redact("it is correct-horse-9") == "it is correct-horse-9"
 
 
-def test_a_run_takes_the_logs_key_where_its_redactor_has_none() -> None:
+def test_run_uses_the_logs_key_when_its_redactor_has_none() -> None:
     other = b"fedcba9876543210"
     text = "bob@example.com"
     assert Redactor().for_run(lambda: KEY)(text) == Redactor(KEY)(text) == Redactor(KEY).for_run(lambda: other)(text)
 
 
-def test_one_short_word_says_nothing_of_other_texts() -> None:
+def test_short_secret_does_not_affect_other_texts() -> None:
     assert seen({"secret": "production", "note": "in production"})["note"] == "in production"
 
 
-def test_texts_given_as_secrets_are_found_in_any_text() -> None:
+def test_literal_secrets_are_found_in_any_text() -> None:
     assert seen('{"x": "a swordfish!"}', secrets=["swordfish", ""]) == '{"x": "a [secret]!"}'
     assert seen("a swordfish!", secrets=["sword", "swordfish"]) == "a [secret]!"

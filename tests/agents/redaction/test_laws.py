@@ -51,18 +51,18 @@ def unescaped(tree: Any) -> str:
 
 
 @given(trees(HARMLESS_LEAF))
-def test_what_holds_no_secret_is_given_back_itself(tree: Any) -> None:
+def test_value_without_secrets_is_returned_unchanged(tree: Any) -> None:
     assert Redactor(KEY)(tree) is tree
 
 
 @given(trees(HARMLESS_LEAF))
-def test_a_text_of_json_without_a_secret_keeps_its_bytes(tree: Any) -> None:
+def test_json_text_without_secrets_keeps_its_bytes(tree: Any) -> None:
     text = json.dumps(tree, indent=1)
     assert Redactor(KEY)({"a": text})["a"] == text
 
 
 @given(st.data(), SHAPED)
-def test_what_has_a_form_of_its_own_survives_nowhere(data: st.DataObject, secret: str) -> None:
+def test_secrets_with_a_pattern_are_removed_everywhere(data: st.DataObject, secret: str) -> None:
     tree = wrapped(data.draw, in_a_text(secret, data.draw))
     before = copy.deepcopy(tree)
     found = Redactor(KEY)(tree)
@@ -71,27 +71,27 @@ def test_what_has_a_form_of_its_own_survives_nowhere(data: st.DataObject, secret
 
 
 @given(st.data(), st.one_of(EMAIL, API_KEY, card()))
-def test_what_stands_in_a_key_survives_nowhere(data: st.DataObject, secret: str) -> None:
+def test_secrets_in_keys_are_removed(data: st.DataObject, secret: str) -> None:
     tree = wrapped(data.draw, {in_a_text(secret, data.draw): 1, "other": [2]})
     assert secret not in unescaped(Redactor(KEY)(tree))
 
 
 @given(st.data(), SECRET_NAMES, st.one_of(OPAQUE, st.integers(10**13, 10**14), SHAPED))
-def test_what_stands_under_a_secrets_name_survives_nowhere(data: st.DataObject, name: str, secret: Any) -> None:
+def test_values_below_a_secret_name_are_removed(data: st.DataObject, name: str, secret: Any) -> None:
     inner = data.draw(st.sampled_from([secret, [secret], {"deep": [secret]}, f"Bearer {secret}"]))
     tree = wrapped(data.draw, {name: inner, "other": 1})
     assert str(secret) not in unescaped(Redactor(KEY)(tree))
 
 
 @given(st.data(), SECRET_NAMES, OPAQUE)
-def test_what_is_named_once_is_known_in_the_whole_tree(data: st.DataObject, name: str, secret: str) -> None:
+def test_secret_named_once_is_removed_from_the_whole_tree(data: st.DataObject, name: str, secret: str) -> None:
     note = in_a_text(secret, data.draw)
     tree = dict(data.draw(st.permutations([("note", note), (name, secret)])))
     assert secret not in unescaped(Redactor(KEY)(wrapped(data.draw, tree)))
 
 
 @given(st.data(), SECRET_NAMES, OPAQUE)
-def test_what_a_run_was_shown_is_known_in_all_that_comes_after(data: st.DataObject, name: str, secret: str) -> None:
+def test_secret_passed_to_shown_is_removed_from_all_later_values(data: st.DataObject, name: str, secret: str) -> None:
     redact = Redactor(KEY)
     later = wrapped(data.draw, f"it said x{secret}x")
     redact({name: secret})
@@ -101,7 +101,7 @@ def test_what_a_run_was_shown_is_known_in_all_that_comes_after(data: st.DataObje
 
 
 @given(st.data(), SHAPED, OPAQUE, SECRET_NAMES)
-def test_once_is_enough_and_always_the_same(data: st.DataObject, shaped: str, opaque: str, name: str) -> None:
+def test_redaction_is_idempotent_and_deterministic(data: st.DataObject, shaped: str, opaque: str, name: str) -> None:
     leaf = {"text": in_a_text(shaped, data.draw), name: opaque, "again": f"{opaque} {shaped}", shaped: 1}
     tree = wrapped(data.draw, leaf)
     redact = Redactor(KEY)
@@ -113,7 +113,7 @@ def test_once_is_enough_and_always_the_same(data: st.DataObject, shaped: str, op
 
 
 @given(st.text(), st.lists(SHAPED, max_size=3), st.randoms(use_true_random=False))
-def test_any_text_settles(text: str, secrets: list[str], order: random.Random) -> None:
+def test_redaction_of_any_text_is_idempotent(text: str, secrets: list[str], order: random.Random) -> None:
     pieces = [*text, *secrets]
     order.shuffle(pieces)
     once = Redactor(KEY)("".join(pieces))
@@ -121,7 +121,7 @@ def test_any_text_settles(text: str, secrets: list[str], order: random.Random) -
 
 
 @given(st.text("=:\"'\\ \n[]{},?&@/.-pasword0123", max_size=60))
-def test_any_text_of_the_signs_that_mean_something_settles(text: str) -> None:
+def test_redaction_of_any_special_characters_is_idempotent(text: str) -> None:
     for each in (text, f"password{text}", f"token={text}", f'{{"api_key": "{text}"}}', f"://{text}@x.org"):
         once = Redactor(KEY)(each)
         assert Redactor(KEY)(once) == once
@@ -142,7 +142,7 @@ def test_only_the_secret_changes(data: st.DataObject, secret: str) -> None:
 
 
 @given(st.data(), SHAPED, SECRET_NAMES)
-def test_a_secret_has_one_token_however_it_is_found(data: st.DataObject, secret: str, name: str) -> None:
+def test_secret_has_one_token_however_it_is_found(data: st.DataObject, secret: str, name: str) -> None:
     redact = Redactor(KEY)
     token = redact(secret)
     assert TOKEN.fullmatch(token)
@@ -152,7 +152,7 @@ def test_a_secret_has_one_token_however_it_is_found(data: st.DataObject, secret:
 
 
 @given(st.data(), OPAQUE, SECRET_NAMES)
-def test_what_a_replay_makes_of_tokens_is_what_was_recorded(data: st.DataObject, secret: str, name: str) -> None:
+def test_redacting_tokens_in_a_replay_gives_the_recorded_text(data: st.DataObject, secret: str, name: str) -> None:
     """The live agent has the secret, the replayed one its token: both make the same recorded request."""
 
     def agent(secret: str) -> list[Any]:
@@ -167,7 +167,7 @@ def test_what_a_replay_makes_of_tokens_is_what_was_recorded(data: st.DataObject,
 
 
 @given(st.text(), st.text())
-def test_what_stands_between_tokens_is_changed_alone(before: str, after: str) -> None:
+def test_text_between_tokens_is_redacted_separately(before: str, after: str) -> None:
     token = "[email:0123456789abcdef0123]"
     assert between_tokens(f"{before}{token}{after}", lambda text: text.replace("e", "x")) == (
         before.replace("e", "x") + token + after.replace("e", "x")

@@ -120,7 +120,7 @@ def test_whole_trees_are_redacted_in_linear_time() -> None:
     assert [name for name, of in TREES.items() if not is_linear(redacted, of, 4_000, 4, 9)] == []
 
 
-def test_a_long_text_of_quoted_passwords_is_redacted_whole() -> None:
+def test_long_text_of_quoted_passwords_is_fully_redacted() -> None:
     redact = Redactor(KEY)
     found = redact('password=\\"hunter2\\" ' * 2_000)
     assert found == f'password=\\"{redact({"pin": "hunter2"})["pin"]}\\" ' * 2_000

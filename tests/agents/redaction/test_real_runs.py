@@ -18,7 +18,7 @@ from refold.agents.redaction.redactor import Redactor
 ADDRESS = re.compile(r"\b[a-z]+[._][a-z]+[._]?[0-9]+@(?:example|gmail)\.com\b")
 
 
-def test_of_recorded_runs_the_addresses_go_and_nothing_else(tau_bench_file: Path) -> None:
+def test_real_runs_lose_their_addresses_and_nothing_else(tau_bench_file: Path) -> None:
     redact = Redactor(b"0123456789abcdef")
     addresses: list[str] = []
 

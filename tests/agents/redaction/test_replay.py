@@ -53,7 +53,7 @@ def record(url: str) -> str:
         return str(run.id)
 
 
-def test_a_hundred_replays_have_the_recorded_hash(tmp_path: Path) -> None:
+def test_hundred_replays_have_the_recorded_hash(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     run = record(url)
     with refold.open(url) as log:
@@ -62,7 +62,7 @@ def test_a_hundred_replays_have_the_recorded_hash(tmp_path: Path) -> None:
         assert all(each.is_same for each in found)
 
 
-def test_a_changed_agent_is_seen_through_its_tokens(tmp_path: Path) -> None:
+def test_changed_agent_is_detected_through_its_tokens(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     run = record(url)
 
@@ -75,7 +75,7 @@ def test_a_changed_agent_is_seen_through_its_tokens(tmp_path: Path) -> None:
     assert "eve@" not in str(caught.value)
 
 
-def test_a_fork_redacts_what_it_changes(tmp_path: Path) -> None:
+def test_fork_redacts_its_changes(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     run = record(url)
     with refold.open(url) as log:
@@ -90,7 +90,7 @@ def test_a_fork_redacts_what_it_changes(tmp_path: Path) -> None:
     assert recording.steps[-1].state_after
 
 
-def test_what_was_redacted_is_gone_on_with_through_a_redactor(tmp_path: Path) -> None:
+def test_redacted_run_resumes_through_a_redactor(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         with pytest.raises(ZeroDivisionError), log.run("payer", input=INPUT, redact=refold.Redactor()) as failed:

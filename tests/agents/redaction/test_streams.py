@@ -66,7 +66,7 @@ def redacted(texts: list[str]) -> list[str]:
     st.sampled_from(FORMS), WORD, AROUND, st.one_of(API_KEY, card(), JWT), AROUND, WORD,
     st.lists(st.integers(0, 10_000), min_size=1, max_size=12),
 )  # fmt: skip
-def test_a_secret_is_found_wherever_it_is_cut(
+def test_secret_is_found_at_any_chunk_boundary(
     form: Callable[[list[str]], list[Any]], before: str, left: str, secret: str, right: str, after: str,
     places: list[int],
 ) -> None:  # fmt: skip
@@ -82,7 +82,9 @@ def test_a_secret_is_found_wherever_it_is_cut(
 
 
 @given(st.sampled_from(FORMS), WORD, st.lists(st.integers(0, 100), max_size=6))
-def test_pieces_without_a_secret_stay(form: Callable[[list[str]], list[Any]], text: str, places: list[int]) -> None:
+def test_chunks_without_secrets_are_unchanged(
+    form: Callable[[list[str]], list[Any]], text: str, places: list[int]
+) -> None:
     pieces = form(cut(text, places))
     assert pieces_redacted(pieces, redacted) == pieces
 
@@ -100,7 +102,7 @@ def test_pieces_without_a_secret_stay(form: Callable[[list[str]], list[Any]], te
     ],
     ids=["in the middle", "at the end", "at the beginning", "in a line", "over lines", "no token", "nothing left"],
 )  # fmt: skip
-def test_cuts_stay_where_they_were(pieces: list[str], new: str, found: list[str]) -> None:
+def test_chunk_boundaries_are_kept(pieces: list[str], new: str, found: list[str]) -> None:
     assert "".join(recut(pieces, new)) == new
     assert recut(pieces, new) == found
 
@@ -129,7 +131,7 @@ def secrets_of(rng: random.Random) -> tuple[str, str]:
     ), unknown
 
 
-def test_nothing_of_a_secret_is_stored_and_a_replay_is_given_the_pieces(
+def test_secret_in_a_stream_is_not_stored_and_a_replay_gets_the_same_chunks(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REFOLD_KEYS", "none")

@@ -95,7 +95,7 @@ def test_secrets_in_a_text(text: str, left: str) -> None:
         'say "hello"@once',
     ],
 )  # fmt: skip
-def test_texts_that_hold_none(text: str) -> None:
+def test_texts_without_secrets(text: str) -> None:
     assert Redactor(KEY)({"a": text})["a"] == text
 
 
@@ -115,7 +115,7 @@ LISTS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("tree", "left"), LISTS)
-def test_names_in_another_item(tree: Any, left: Any) -> None:
+def test_names_in_a_sibling_item(tree: Any, left: Any) -> None:
     assert seen(tree) == left
     assert seen(json.dumps({"a": tree}, ensure_ascii=False)) == json.dumps({"a": left}, ensure_ascii=False)
 
@@ -132,17 +132,17 @@ def test_names_in_another_item(tree: Any, left: Any) -> None:
         ["password"],
     ],
 )
-def test_lists_that_hold_none(tree: Any) -> None:
+def test_lists_without_secrets(tree: Any) -> None:
     assert Redactor(KEY)(tree) is tree
     assert seen(json.dumps(tree)) == json.dumps(tree)
 
 
-def test_of_the_secrets_that_a_run_shows_the_newest_256_are_known() -> None:
+def test_newest_256_secrets_of_a_run_are_remembered() -> None:
     known = KnownSecrets().extended(f"secret number {number}" for number in range(300))
     assert known.shown == tuple(f"secret number {number}" for number in range(300 - 256, 300))
 
 
-def test_groups_are_looked_for_where_they_are_asked_for() -> None:
+def test_optional_groups_apply_when_enabled() -> None:
     text = "ssn 078-05-1120, call +49 (0)30 901820 or (212) 555-0187 or 030 901820; 2026-01-02, 000-12-3456, 10.0.0.1"
     left = "ssn [ssn], call [phone] or [phone] or [phone]; 2026-01-02, 000-12-3456, 10.0.0.1"
     assert seen(text, groups=["ssn", "phone"]) == left
@@ -152,7 +152,7 @@ def test_groups_are_looked_for_where_they_are_asked_for() -> None:
         Redactor(groups=["address"])
 
 
-def test_the_command_line_takes_groups_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_reads_groups_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     redact = redactor_for("")
     assert redact is not None
     assert redact("ssn 078-05-1120") == "ssn 078-05-1120"
@@ -174,7 +174,7 @@ def samples(tau_bench_file: Path) -> Path:
     return folder
 
 
-def test_in_real_sessions_and_turns_nothing_else_is_taken_for_a_secret(samples: Path) -> None:
+def test_real_sessions_have_no_false_positives(samples: Path) -> None:
     """Checked by hand: an address in a traceback, and the header of each request. Anything more is a false positive."""
     redact = Redactor(KEY)
     found: dict[str, set[str]] = {}

@@ -59,7 +59,7 @@ def killed_and_resumed(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("turn", range(3))
-def test_what_was_answered_in_a_step_that_was_cut_short_is_not_asked_again(
+def test_answered_calls_of_an_interrupted_step_are_not_repeated(
     tmp_path: Path, child: Callable[..., Child], seed: int, turn: int
 ) -> None:
     print(f"seed {seed}, turn {turn}")
@@ -70,7 +70,7 @@ def test_what_was_answered_in_a_step_that_was_cut_short_is_not_asked_again(
 
 
 @pytest.mark.faults
-def test_a_run_that_is_killed_at_any_moment_of_a_long_step_ends_right(
+def test_run_killed_at_any_moment_of_a_long_step_completes_correctly(
     tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     print(f"seed {seed}")
@@ -105,9 +105,7 @@ with refold.open(sys.argv[1]) as log:
 """
 
 
-def test_equal_writes_of_a_step_that_was_cut_short_are_each_sent_once(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_equal_writes_of_an_interrupted_step_are_each_sent_once(tmp_path: Path, child: Callable[..., Child]) -> None:
     url, letters = f"file:{tmp_path}/log", tmp_path / "letters"
     for place, dies_behind in enumerate([1, 3]):
         assert child(LETTERS, url, letters, dies_behind, *["resume"] * place).end() == -9

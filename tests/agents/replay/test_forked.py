@@ -9,7 +9,7 @@ import pytest
 from refold.agents.journal.delta import applied
 from refold.agents.journal.record import Call, Failure, RecordedRequest, Recording, to_tree
 from refold.agents.recorder.answers import CallSite
-from refold.agents.replay.forked import Forked, NotAllowed
+from refold.agents.replay.forked import ForkAnswers, NotAllowed
 from refold.agents.replay.patch import Patch, patch_of, read_patch
 from refold.agents.replay.player import Differs
 from refold.agents.replay.unrecorded import Unrecorded
@@ -32,19 +32,19 @@ def answer(call: Call | None) -> Any:
     return call.answer
 
 
-def test_the_parents_steps_come_from_the_recording(parent: Recording) -> None:
-    fork = Forked(parent, 1, Patch())
+def test_parents_steps_are_replayed_from_the_recording(parent: Recording) -> None:
+    fork = ForkAnswers(parent, 1, Patch())
     assert fork.step(1, "look") == parent.steps[0]
     assert fork.step(2, "send") is None
     assert answer(fork.call(LOOK, tool("find", q="x").asked)) == ["a"]
     with pytest.raises(Differs):
-        Forked(parent, 1, Patch()).step(1, "seek")
+        ForkAnswers(parent, 1, Patch()).step(1, "seek")
     with pytest.raises(Unrecorded):
-        Forked(parent, 1, Patch()).call(LOOK, tool("find", q="y").asked)
+        ForkAnswers(parent, 1, Patch()).call(LOOK, tool("find", q="y").asked)
 
 
-def test_live_asks_the_world_but_for_what_writes(parent: Recording) -> None:
-    fork = Forked(parent, 1, Patch())
+def test_live_policy_calls_the_world_except_for_writes(parent: Recording) -> None:
+    fork = ForkAnswers(parent, 1, Patch())
     assert fork.call(SEND, model("", prompt="send?").asked) is None
     assert fork.call(SEND, made("now").asked) is None
     assert answer(fork.call(SEND, MAIL.asked)) == "sent-1"  # recorded: returned, not sent
@@ -56,9 +56,9 @@ def test_live_asks_the_world_but_for_what_writes(parent: Recording) -> None:
 
 
 @pytest.mark.parametrize("asked", [MAIL.asked, made("observe", name="a/1", request={}).asked])
-def test_what_writes_runs_if_it_is_allowed_by_name(parent: Recording, asked: RecordedRequest) -> None:
-    assert Forked(parent, 1, Patch(), allow=["mail", "observe"]).call(SEND, asked) is None
-    other = Forked(parent, 1, Patch(), allow=["other"])
+def test_write_tool_runs_when_allowed_by_name(parent: Recording, asked: RecordedRequest) -> None:
+    assert ForkAnswers(parent, 1, Patch(), allow=["mail", "observe"]).call(SEND, asked) is None
+    other = ForkAnswers(parent, 1, Patch(), allow=["other"])
     if asked.kind == "observe":
         with pytest.raises(NotAllowed, match="--allow observe"):
             other.call(SEND, asked)
@@ -66,18 +66,18 @@ def test_what_writes_runs_if_it_is_allowed_by_name(parent: Recording, asked: Rec
         assert other.call(SEND, asked) is not None
 
 
-def test_a_tool_of_unknown_effect_counts_as_one_that_writes(parent: Recording) -> None:
+def test_tool_of_unknown_effect_counts_as_a_write_tool(parent: Recording) -> None:
     with pytest.raises(NotAllowed):
-        Forked(parent, 1, Patch()).call(SEND, tool("rare", effect="").asked)
+        ForkAnswers(parent, 1, Patch()).call(SEND, tool("rare", effect="").asked)
 
 
-def test_an_effect_from_before_the_fork_answers_nothing_behind_it(parent: Recording) -> None:
+def test_effect_before_the_fork_does_not_answer_one_after_it(parent: Recording) -> None:
     with pytest.raises(NotAllowed):
-        Forked(parent, 2, Patch()).call(LATER, MAIL.asked)
+        ForkAnswers(parent, 2, Patch()).call(LATER, MAIL.asked)
 
 
-def test_recorded_serves_what_is_recorded_and_no_more(parent: Recording) -> None:
-    fork = Forked(parent, 1, Patch(), "recorded")
+def test_recorded_policy_serves_only_recorded_answers(parent: Recording) -> None:
+    fork = ForkAnswers(parent, 1, Patch(), "recorded")
     assert answer(fork.call(LATER, model("", prompt="send?").asked)) == "yes"
     assert answer(fork.call(LATER, made("now").asked)) == 5
     assert fork.call(LATER, made("now").asked) is None
@@ -85,7 +85,7 @@ def test_recorded_serves_what_is_recorded_and_no_more(parent: Recording) -> None
         fork.call(LATER, model("", prompt="sent?").asked)
 
 
-def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
+def test_ask_policy_prompts_for_unrecorded_answers(parent: Recording) -> None:
     met: list[str] = []
 
     def ask(place: CallSite, asked: RecordedRequest, why: Unrecorded) -> Call | None:
@@ -93,7 +93,7 @@ def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
         assert why.place == place
         return Call(asked=asked, answer="told", source="recorded") if asked.request["kwargs"] else None
 
-    fork = Forked(parent, 1, Patch(), "asked", ask=ask)
+    fork = ForkAnswers(parent, 1, Patch(), "asked", ask=ask)
     assert answer(fork.call(SEND, model("", prompt="send?").asked)) == "yes"
     assert answer(fork.call(SEND, model("", prompt="now?").asked)) == "told"
     assert fork.call(SEND, model("").asked) is None
@@ -103,9 +103,9 @@ def test_asked_asks_for_what_is_not_recorded(parent: Recording) -> None:
         fork.call(SEND, tool("mail", effect="write").asked)
 
 
-def test_results_of_the_patch_come_first(parent: Recording) -> None:
+def test_patched_results_take_precedence(parent: Recording) -> None:
     patch = patch_of({}, results={"2/mail": "other", "2/chat#2": Failure(exception="builtins.TimeoutError")})
-    fork = Forked(parent, 1, patch)
+    fork = ForkAnswers(parent, 1, patch)
     assert answer(fork.call(SEND, tool("mail", effect="write", to="bob").asked)) == "other"
     assert fork.call(SEND, model("").asked) is None
     second = fork.call(SEND, model("").asked)
@@ -114,18 +114,18 @@ def test_results_of_the_patch_come_first(parent: Recording) -> None:
     assert fork.call(LATER, model("").asked) is None
     for key in ("1/find", "find", "2/", "x/find"):
         with pytest.raises(InputError, match="STEP/NAME"):
-            Forked(parent, 1, patch_of({}, results={key: 1}))
+            ForkAnswers(parent, 1, patch_of({}, results={key: 1}))
 
 
-def test_arguments_of_the_patch_hold_behind_the_fork(parent: Recording) -> None:
-    fork = Forked(parent, 1, patch_of({}, arguments={"model": {"model": "b"}, "find": {"limit": 1}}))
+def test_patched_arguments_apply_after_the_fork(parent: Recording) -> None:
+    fork = ForkAnswers(parent, 1, patch_of({}, arguments={"model": {"model": "b"}, "find": {"limit": 1}}))
     assert fork.arguments(1, "model", "chat") == {}
     assert fork.arguments(2, "model", "chat") == {"model": "b"}
     assert fork.arguments(2, "tool", "find") == {"limit": 1}
     assert fork.arguments(2, "tool", "other") == {}
 
 
-def test_a_patch_edits_the_state_by_paths_or_by_a_function() -> None:
+def test_patch_edits_the_state_by_paths_or_by_a_function() -> None:
     before = {"order": {"items": [1, 2]}, "x": 1}
     patch = patch_of(before, state={"order.items[1]": 5, "order.items[2]": 6, "order.new": True}, drop=["x"])
     assert applied(before, patch.state) == {"order": {"items": [1, 5, 6], "new": True}}
@@ -138,7 +138,7 @@ def test_a_patch_edits_the_state_by_paths_or_by_a_function() -> None:
             patch_of(before, drop=[path])
 
 
-def test_a_patch_reads_back_from_what_is_recorded() -> None:
+def test_patch_round_trips_through_the_record() -> None:
     patch = patch_of({}, state={"a": 1}, input=None, results={"2/x": None}, arguments={"chat": {"model": "b"}})
     assert read_patch(patch.tree) == patch
     assert read_patch(None) == Patch()
@@ -146,6 +146,6 @@ def test_a_patch_reads_back_from_what_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("at", [-1, 4])
-def test_a_fork_parts_behind_a_committed_step(parent: Recording, at: int) -> None:
+def test_fork_starts_after_a_committed_step(parent: Recording, at: int) -> None:
     with pytest.raises(InputError, match="committed steps end at 3"):
-        Forked(parent, at, Patch())
+        ForkAnswers(parent, at, Patch())

@@ -132,7 +132,7 @@ WAYS: list[Callable[[int], None]] = [
 
 
 @pytest.mark.parametrize("way", [*WAYS, by_unix_socket])
-def test_every_way_out_is_closed_and_the_place_is_named(way: Callable[[int], None], port: int) -> None:
+def test_every_network_call_is_denied_and_its_place_named(way: Callable[[int], None], port: int) -> None:
     told: list[NetworkDenied] = []
     with NetworkGuard(told.append) as guard, pytest.raises(NetworkDenied) as raised:
         way(port)
@@ -142,14 +142,14 @@ def test_every_way_out_is_closed_and_the_place_is_named(way: Callable[[int], Non
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_is_open_before_and_behind_and_outside(way: Callable[[int], None], port: int) -> None:
+def test_network_is_open_before_after_and_outside_the_guard(way: Callable[[int], None], port: int) -> None:
     way(port)
     with NetworkGuard(), outside():
         way(port)
     way(port)
 
 
-def test_a_connection_from_before_takes_nothing(port: int) -> None:
+def test_existing_connection_sends_nothing(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         for send in ("send", "sendall"):
             with NetworkGuard(), pytest.raises(NetworkDenied, match="open before"):
@@ -160,7 +160,7 @@ def test_a_connection_from_before_takes_nothing(port: int) -> None:
         assert connection.recv(4) == b"HTTP"
 
 
-def test_a_pool_from_before_is_under_guard_for_what_is_given_to_it(port: int) -> None:
+def test_existing_thread_pool_is_guarded_for_work_submitted_inside(port: int) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(by_socket, port).result()
         with NetworkGuard(), pytest.raises(NetworkDenied) as raised:
@@ -169,7 +169,7 @@ def test_a_pool_from_before_is_under_guard_for_what_is_given_to_it(port: int) ->
         pool.submit(by_socket, port).result()
 
 
-def test_other_threads_are_not_hurt(port: int) -> None:
+def test_other_threads_are_unaffected(port: int) -> None:
     begin, done = threading.Event(), threading.Event()
 
     def beside() -> None:
@@ -187,7 +187,7 @@ def test_other_threads_are_not_hurt(port: int) -> None:
     assert guard.denied is None
 
 
-def test_a_task_beside_is_not_hurt(port: int) -> None:
+def test_concurrent_task_is_unaffected(port: int) -> None:
     async def guarded(inside: asyncio.Event, leave: asyncio.Event) -> None:
         with NetworkGuard():
             inside.set()
@@ -208,7 +208,7 @@ def test_a_task_beside_is_not_hurt(port: int) -> None:
     asyncio.run(both())
 
 
-def test_an_event_loop_and_a_pair_work_under_guard() -> None:
+def test_event_loop_and_socketpair_work_under_the_guard() -> None:
     async def wait() -> int:
         return await asyncio.to_thread(lambda: 7)
 
@@ -221,7 +221,7 @@ def test_an_event_loop_and_a_pair_work_under_guard() -> None:
     assert guard.denied is None
 
 
-def test_the_first_is_kept_though_the_code_catches_it(port: int) -> None:
+def test_first_denial_is_kept_even_if_the_code_catches_it(port: int) -> None:
     with NetworkGuard() as guard:
         for way in (by_socket, by_name):
             with contextlib.suppress(NetworkDenied):
@@ -230,7 +230,7 @@ def test_the_first_is_kept_though_the_code_catches_it(port: int) -> None:
     assert guard.denied.what == f"connect to 127.0.0.1:{port}"
 
 
-def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
+def test_nested_guard_leaves_the_outer_one_active(port: int) -> None:
     with NetworkGuard() as outer:
         with NetworkGuard():
             pass
@@ -240,7 +240,7 @@ def test_a_guard_in_a_guard_leaves_the_outer_one_closed(port: int) -> None:
     by_socket(port)
 
 
-def test_the_platform_is_known_in_a_process_where_nobody_asked_for_it() -> None:
+def test_platform_is_known_in_a_process_that_never_queried_it() -> None:
     """Python starts a process to find the platform, once; OpenAI's SDK queries it in its first request."""
     code = (
         "import platform\nfrom refold.agents.replay.guard import NetworkGuard\n"

@@ -74,7 +74,7 @@ def log(tmp_path: Path) -> Iterator[AgentLog]:
         yield log
 
 
-def test_a_recorded_run_replays_to_its_hash_and_asks_nobody(log: AgentLog) -> None:
+def test_recorded_run_replays_to_its_hash_without_calls(log: AgentLog) -> None:
     before = log.rebuild().root
     log.observe("document/policy", {"fields": {"limit": 10}}, source="tests")  # a replay reads the recorded state
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_a_recorded_run_replays_to_its_hash_and_asks_nobody(log: AgentLog) -> No
     assert before
 
 
-def test_states_that_came_out_the_same_are_not_worked_out_again(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_states_are_not_computed_again(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[object] = []
 
     def comparing(before: Any, after: Any) -> Any:
@@ -109,7 +109,7 @@ def test_states_that_came_out_the_same_are_not_worked_out_again(log: AgentLog, m
     assert len(compared) == 3
 
 
-def test_on_kafka_a_run_replays_and_forks_as_on_disk(log: AgentLog, kafka: brokers.SharedKafka, prefix: str) -> None:
+def test_run_on_kafka_replays_and_forks_as_on_disk(log: AgentLog, kafka: brokers.SharedKafka, prefix: str) -> None:
     there = log.recording("r1")
     with refold.open(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2") as other:
         other.observe("document/policy", {"fields": {"limit": 100}}, source="tests")
@@ -127,7 +127,7 @@ def test_on_kafka_a_run_replays_and_forks_as_on_disk(log: AgentLog, kafka: broke
         assert other.replay(run.id, agent).is_same
 
 
-def test_a_replay_from_the_log_has_no_network(log: AgentLog) -> None:
+def test_replay_from_the_log_has_no_network(log: AgentLog) -> None:
     def reaching(run: Run) -> None:
         socket.create_connection(("127.0.0.1", 9))
 
@@ -135,9 +135,7 @@ def test_a_replay_from_the_log_has_no_network(log: AgentLog) -> None:
         log.replay("r1", reaching)
 
 
-def test_the_agent_is_found_by_the_name_it_was_recorded_with(
-    log: AgentLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_is_found_by_its_recorded_name(log: AgentLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small_agent.py").write_text("def agent(run):\n    return run.uuid() and 1\n")
     monkeypatch.chdir(tmp_path)
     run = log.run("small", entry="small_agent.py:agent", id="r2")
@@ -157,7 +155,7 @@ def parent(log: AgentLog) -> tuple[Recording, dict[str, str]]:
     return log.recording("r1"), {name: view[name].state_hash for name in names}
 
 
-def test_a_fork_goes_on_with_another_state_and_leaves_its_parent(log: AgentLog) -> None:
+def test_fork_continues_with_another_state_and_leaves_its_parent_unchanged(log: AgentLog) -> None:
     before = parent(log)
     run = log.fork("r1", at=1, state={"order.amount": 70}, allow=["refund", "observe"])
     assert run.drive(agent) == "yes"
@@ -176,7 +174,7 @@ def test_a_fork_goes_on_with_another_state_and_leaves_its_parent(log: AgentLog) 
     assert done == []
 
 
-def test_a_fork_of_a_fork_has_both_patches(log: AgentLog) -> None:
+def test_fork_of_a_fork_has_both_patches(log: AgentLog) -> None:
     first = log.fork("r1", at=1, state={"order.amount": 70, "tags": ["a"]}, allow=["refund", "observe"])
     first.drive(agent)
     second = log.fork(first.id, at=2, state={"answer": "no", "tags[1]": "b"})
@@ -196,7 +194,7 @@ def test_a_fork_of_a_fork_has_both_patches(log: AgentLog) -> None:
         assert list(broken(log.recording(each.id))) == []
 
 
-def test_a_fork_from_the_start_has_another_input(log: AgentLog) -> None:
+def test_fork_from_the_start_has_another_input(log: AgentLog) -> None:
     run = log.fork("r1", at=0, input={"order": "o-9"}, allow=["refund", "observe"])
     run.drive(agent)
     assert done == ["find o-9", "small: 50 of 100?", "refund o-9 50"]
@@ -207,7 +205,7 @@ def test_a_fork_from_the_start_has_another_input(log: AgentLog) -> None:
     assert log.replay(run.id, agent).is_same
 
 
-def test_a_forks_calls_have_other_arguments_and_results(log: AgentLog) -> None:
+def test_forks_calls_have_patched_arguments_and_results(log: AgentLog) -> None:
     run = log.fork("r1", at=1, arguments={"model": {"model": "large", "prompt": "refund?"}}, policy="recorded")
     with pytest.raises(Unrecorded, match=r"kwargs\.model"):
         run.drive(agent)
@@ -221,7 +219,7 @@ def test_a_forks_calls_have_other_arguments_and_results(log: AgentLog) -> None:
     assert log.recording(run.id).outcome == "failed"
 
 
-def test_a_fork_runs_other_code(log: AgentLog) -> None:
+def test_fork_runs_other_code(log: AgentLog) -> None:
     def careful(run: Run) -> str:
         run.step("look", look, run)
         with run.step("ask"):
@@ -234,7 +232,7 @@ def test_a_fork_runs_other_code(log: AgentLog) -> None:
     assert (child.version, child.code_version, child.kind) == ("2", "abc", "fork")
 
 
-def test_what_writes_does_not_run_in_a_fork_unless_it_is_allowed(log: AgentLog) -> None:
+def test_write_tool_does_not_run_in_a_fork_unless_allowed(log: AgentLog) -> None:
     unchanged = log.fork("r1", at=1, policy="recorded")
     unchanged.drive(agent)
     assert done == []  # every call was recorded
@@ -255,7 +253,7 @@ def test_what_writes_does_not_run_in_a_fork_unless_it_is_allowed(log: AgentLog) 
         )
 
 
-def test_a_fork_can_ask(log: AgentLog) -> None:
+def test_fork_may_prompt(log: AgentLog) -> None:
     asked: list[str] = []
 
     def ask(place: Any, request: Any, why: Unrecorded) -> Call | None:
@@ -268,7 +266,7 @@ def test_a_fork_can_ask(log: AgentLog) -> None:
     assert done == []
 
 
-def test_a_fork_whose_code_does_otherwise_before_it_is_refused(log: AgentLog) -> None:
+def test_fork_whose_code_diverges_before_its_start_is_refused(log: AgentLog) -> None:
     def renamed(run: Run) -> None:
         run.step("seek", look, run)
 

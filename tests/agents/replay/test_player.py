@@ -34,7 +34,7 @@ def answered(answers: Replayer | Resumer, place: CallSite, asked: RecordedReques
     return call.answer
 
 
-def test_equal_requests_are_answered_in_their_order_and_others_in_any(recording: Recording) -> None:
+def test_equal_requests_are_answered_in_order_and_different_ones_in_any_order(recording: Recording) -> None:
     player = Replayer(recording)
     assert answered(player, LOOK, find("y")) == 0
     assert answered(player, LOOK, find("x")) == ["a"]
@@ -44,7 +44,7 @@ def test_equal_requests_are_answered_in_their_order_and_others_in_any(recording:
     assert player.call(TELL, RecordedRequest(kind="decide", request={"choice": "other"})) is None
 
 
-def test_what_is_not_recorded_is_loud_and_stays_so(recording: Recording) -> None:
+def test_unrecorded_request_raises_and_keeps_raising(recording: Recording) -> None:
     player = Replayer(recording)
     with pytest.raises(Unrecorded) as raised:
         player.call(LOOK, find("z"))
@@ -59,7 +59,7 @@ def test_what_is_not_recorded_is_loud_and_stays_so(recording: Recording) -> None
     assert player.departure is raised.value
 
 
-def test_a_request_that_stands_elsewhere_or_is_used_up_says_so(recording: Recording) -> None:
+def test_request_recorded_elsewhere_or_used_up_says_so(recording: Recording) -> None:
     with pytest.raises(Unrecorded, match=r"recorded  the same in step 1 \(look\)\n") as raised:
         Replayer(recording).call(TELL, find("y"))
     assert [at.place for at in raised.value.elsewhere] == [LOOK]
@@ -78,7 +78,7 @@ def test_a_request_that_stands_elsewhere_or_is_used_up_says_so(recording: Record
         (model(0, messages=[{"role": "user", "content": "go"}], model="m").asked, "chat", "kwargs.model"),
     ],
 )
-def test_the_nearest_is_of_the_kind_and_the_places_are_named(
+def test_nearest_request_has_the_same_kind_and_its_differing_paths_are_named(
     recording: Recording, asked: RecordedRequest, nearest: str, path: str
 ) -> None:
     with pytest.raises(Unrecorded) as raised:
@@ -89,7 +89,7 @@ def test_the_nearest_is_of_the_kind_and_the_places_are_named(
     assert path in [each.path for each in raised.value.differences]
 
 
-def test_the_likest_text_is_nearest() -> None:
+def test_most_similar_text_is_nearest() -> None:
     texts = ["refund order 17 of Ann", "list the open tickets", "refund order 18 of Bob"]
     recording = run_of(step("ask", *(model("", prompt=text) for text in texts)))
     with pytest.raises(Unrecorded) as raised:
@@ -98,14 +98,14 @@ def test_the_likest_text_is_nearest() -> None:
     assert raised.value.nearest.position == 2
 
 
-def test_a_true_is_no_one_and_a_float_is_its_integer() -> None:
+def test_true_is_not_one_and_an_integral_float_is_its_integer() -> None:
     recording = run_of(step("look", tool("find", 1, n=1)))
     with pytest.raises(Unrecorded):
         Replayer(recording).call(LOOK, tool("find", n=True).asked)
     assert answered(Replayer(recording), LOOK, tool("find", n=1.0).asked) == 1
 
 
-def test_in_the_whole_run_a_request_is_answered_from_any_step(recording: Recording) -> None:
+def test_whole_run_mode_answers_from_any_step(recording: Recording) -> None:
     player = Replayer(recording, "run")
     assert answered(player, TELL, find("y")) == 0
     assert answered(player, TELL, find("x")) == ["a"]
@@ -114,7 +114,7 @@ def test_in_the_whole_run_a_request_is_answered_from_any_step(recording: Recordi
         player.call(LOOK, find("x"))
 
 
-def test_in_the_whole_run_the_clock_never_ends(recording: Recording) -> None:
+def test_whole_run_mode_never_runs_out_of_clock_readings(recording: Recording) -> None:
     def asked() -> list[Any]:
         player = Replayer(recording, "run")
         kinds: list[Any] = ["now", "now", "now", "random", "random", "uuid"]
@@ -127,7 +127,7 @@ def test_in_the_whole_run_the_clock_never_ends(recording: Recording) -> None:
     assert found[3] != found[4]
 
 
-def test_attempts_that_a_crash_cut_short_are_taken_as_they_were() -> None:
+def test_interrupted_attempts_are_replayed_as_recorded() -> None:
     failed = Attempt(number=1, calls=(tool("find", 1),), failure=Failure(exception="E"))
     recording = run_of(step("look", tool("find", 2), before=(failed, Attempt(number=2))))
     player = Replayer(recording)
@@ -137,7 +137,7 @@ def test_attempts_that_a_crash_cut_short_are_taken_as_they_were() -> None:
     assert Replayer(run_of(step("look", before=(failed,)))).begun(1) == ()  # the code is run again, and fails again
 
 
-def test_a_resume_has_committed_steps_and_then_the_world(recording: Recording) -> None:
+def test_resume_replays_committed_steps_and_then_runs_live(recording: Recording) -> None:
     pending = step("send", outcome="", before=(Attempt(number=1, failure=Failure(exception="E")),))
     steps = recording.steps
     recording = run_of(*steps, pending)
@@ -151,7 +151,7 @@ def test_a_resume_has_committed_steps_and_then_the_world(recording: Recording) -
     assert resumer.begun(4) == ()
 
 
-def test_a_resume_by_other_code_is_refused(recording: Recording) -> None:
+def test_resume_by_other_code_is_refused(recording: Recording) -> None:
     with pytest.raises(Differs, match=r'name: "seek" now, "look" recorded'):
         Resumer(recording).step(1, "seek")
     with pytest.raises(Unrecorded, match="step 1"):
@@ -164,13 +164,13 @@ def test_a_resume_by_other_code_is_refused(recording: Recording) -> None:
         resumer.call(CallSite(3, "more", 1), find("x"))
 
 
-def test_a_fork_is_not_resumed(recording: Recording) -> None:
+def test_fork_is_not_resumed(recording: Recording) -> None:
     child = msgspec.structs.replace(recording, parent="run-0", forked_at=1)
     with pytest.raises(InputError, match="fork run run-0 again at 1"):
         Resumer(child)
 
 
-def test_the_parents_steps_of_a_fork_are_taken_and_its_arguments_hold() -> None:
+def test_forks_parent_steps_are_replayed_and_its_arguments_apply() -> None:
     patch = {"arguments": {"model": {"model": "b"}}}
     child = msgspec.structs.replace(
         run_of(step("look", tool("find", 1)), step("ask", model("", model="b"))),
@@ -194,6 +194,6 @@ def test_threads_get_each_recorded_call_once() -> None:
     assert sorted(found) == list(range(400))
 
 
-def test_a_call_is_served_once_and_as_recorded() -> None:
+def test_call_is_served_once_and_as_recorded() -> None:
     call: Call = tool("find", {"deep": [1.5, None]})
     assert Replayer(run_of(step("look", call))).call(LOOK, call.asked) == call

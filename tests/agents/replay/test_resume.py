@@ -17,7 +17,7 @@ from refold_tests.resuming import CODE, PLACES, STEPS, agent_of
 
 
 @pytest.mark.faults
-def test_a_killed_run_goes_on_at_the_step_it_was_killed_in(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_killed_run_resumes_at_the_interrupted_step(tmp_path: Path, child: Callable[..., Child]) -> None:
     url, calls = f"file:{tmp_path}/log", tmp_path / "calls"
     killed = child(CODE, url, calls)
     assert [killed.line() for _ in range(STEPS)] == [str(step) for step in range(1, STEPS + 1)]
@@ -46,7 +46,7 @@ def test_a_killed_run_goes_on_at_the_step_it_was_killed_in(tmp_path: Path, child
             assert found.unused == ()
 
 
-def test_a_resume_by_code_that_does_otherwise_leaves_the_run_as_it_stood(tmp_path: Path) -> None:
+def test_resume_by_diverging_code_leaves_the_run_unchanged(tmp_path: Path) -> None:
     def stopping(run: refold.Run) -> None:
         with run.step("first"):
             run.state["a"] = run.uuid()

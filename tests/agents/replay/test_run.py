@@ -84,13 +84,13 @@ def policy(entity: str, answer: Any) -> dict[str, Any]:
     return POLICY
 
 
-def test_a_hundred_replays_give_one_hash_and_ask_nobody(recording: Recording) -> None:
+def test_hundred_replays_give_one_hash_without_calls(recording: Recording) -> None:
     hashes = {replayed(refund, recording, fields=policy).hash for _ in range(100)}
     assert hashes == {recording.hash}
     assert calls == []
 
 
-def test_a_replay_gives_the_states_and_the_failed_attempts_again(recording: Recording) -> None:
+def test_replay_reproduces_states_and_failed_attempts(recording: Recording) -> None:
     found = replayed(refund, recording, fields=policy)
     assert found.is_same
     assert found.parting is None
@@ -131,9 +131,7 @@ CHANGES: list[tuple[str, str, int | None]] = [
 
 
 @pytest.mark.parametrize(("line", "other", "number"), CHANGES)
-def test_one_changed_line_is_caught_at_its_step(
-    recording: Recording, line: str, other: str, number: int | None
-) -> None:
+def test_changed_line_is_detected_at_its_step(recording: Recording, line: str, other: str, number: int | None) -> None:
     assert line in SOURCE
     names = {**globals()}
     exec(SOURCE.replace(line, other, 1), names)
@@ -154,13 +152,13 @@ def parted(agent: Callable[[Run], Any], recording: Recording) -> int | None:
     return found.parting.step
 
 
-def test_a_line_that_does_the_same_changes_nothing(recording: Recording) -> None:
+def test_equivalent_line_changes_nothing(recording: Recording) -> None:
     names = {**globals()}
     exec(SOURCE.replace('order["amount"]}', 'order.get("amount")}'), names)
     assert replayed(names["refund"], recording, fields=policy).is_same
 
 
-def test_a_call_left_out_is_a_difference_and_named(recording: Recording) -> None:
+def test_omitted_call_is_named_as_a_difference(recording: Recording) -> None:
     names = {**globals()}
     exec(SOURCE.replace('run.state["mail"] = send_mail', 'run.state["mail"] = "sent-1" or send_mail'), names)
     found = replayed(names["refund"], recording, fields=policy)
@@ -168,7 +166,7 @@ def test_a_call_left_out_is_a_difference_and_named(recording: Recording) -> None
     assert [at.call.asked.name for at in found.unused if at.call.asked.kind == "tool"] == ["send_mail"]
 
 
-def test_an_unrecorded_call_that_the_code_catches_is_loud_all_the_same(recording: Recording) -> None:
+def test_unrecorded_call_fails_the_replay_even_if_the_code_catches_it(recording: Recording) -> None:
     def careless(run: Run) -> None:
         try:
             find_order(order="o-8")
@@ -179,7 +177,7 @@ def test_an_unrecorded_call_that_the_code_catches_is_loud_all_the_same(recording
         replayed(careless, recording)
 
 
-def test_the_network_is_closed_also_to_code_that_catches_it(recording: Recording) -> None:
+def test_network_is_closed_even_to_code_that_catches_the_error(recording: Recording) -> None:
     def reaching(run: Run) -> None:
         find_order(order="o-7")
         try:
@@ -191,7 +189,7 @@ def test_the_network_is_closed_also_to_code_that_catches_it(recording: Recording
         replayed(reaching, recording)
 
 
-def test_an_async_agent_replays_too() -> None:
+def test_async_agent_replays() -> None:
     async def answer(prompt: str) -> str:
         await asyncio.sleep(0)
         return prompt.upper()
@@ -214,7 +212,7 @@ def test_an_async_agent_replays_too() -> None:
     assert asyncio.run(inside())
 
 
-def test_how_a_run_failed_is_replayed() -> None:
+def test_failure_of_a_run_is_replayed() -> None:
     def failing(run: Run) -> None:
         with run.step("look"):
             raise KeyError(run.input)
@@ -232,7 +230,7 @@ def test_how_a_run_failed_is_replayed() -> None:
     assert found.parting.step == 1
 
 
-def test_a_failure_whose_class_is_not_at_hand_is_raised_under_its_name() -> None:
+def test_failure_of_an_unavailable_class_is_raised_under_its_name() -> None:
     met: list[BaseException] = []
 
     def agent(run: Run) -> None:
@@ -254,7 +252,7 @@ def test_a_failure_whose_class_is_not_at_hand_is_raised_under_its_name() -> None
 @pytest.mark.parametrize(
     "error", [KeyError("x"), UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), Flaky("a", 2), OSError(2, "no")]
 )
-def test_a_failure_comes_back_as_its_class_and_says_the_same(error: Exception) -> None:
+def test_failure_is_restored_with_its_class_and_text(error: Exception) -> None:
     met: list[BaseException] = []
 
     def agent(run: Run) -> None:
@@ -272,7 +270,7 @@ def test_a_failure_comes_back_as_its_class_and_says_the_same(error: Exception) -
     assert str(met[1]) == str(error)
 
 
-def test_a_run_that_did_not_end_is_replayed_as_far_as_it_goes(recording: Recording) -> None:
+def test_unfinished_run_is_replayed_as_far_as_it_goes(recording: Recording) -> None:
     steps = recording.steps[:2]
     pending = msgspec.structs.replace(recording.steps[2], attempts=(Attempt(),), outcome="", hash="")
     cut = msgspec.structs.replace(recording, steps=(*steps, pending), outcome="", output=None, hash="")
@@ -286,7 +284,7 @@ def test_a_run_that_did_not_end_is_replayed_as_far_as_it_goes(recording: Recordi
     assert other.parting.step == 2
 
 
-def test_what_has_no_code_is_gone_through_by_itself(recording: Recording) -> None:
+def test_run_without_code_is_stepped_through(recording: Recording) -> None:
     with pytest.raises(InputError, match="refold run steps"):
         replayed(refund, msgspec.structs.replace(recording, has_code=False))
     went = list(stepped(recording))
@@ -302,13 +300,13 @@ def test_what_has_no_code_is_gone_through_by_itself(recording: Recording) -> Non
     ]  # fmt: skip
 
 
-def test_an_agent_that_needs_what_was_read_and_has_no_log_says_so(recording: Recording) -> None:
+def test_agent_that_needs_its_reads_without_a_log_fails_with_a_reason(recording: Recording) -> None:
     found = replayed(refund, recording)
     assert found.now.failure is not None
     assert "document/policy" in found.now.failure.message
 
 
-def test_each_edge_has_its_class(recording: Recording) -> None:
+def test_each_replay_edge_has_its_determinism(recording: Recording) -> None:
     assert counted(edges(recording)) == {"deterministic": 5, "recorded": 9, "unknown": 0}
     by_kind = {(each.kind, each.attempt): each.determinism for each in edges(recording)}
     assert by_kind["decide", 1] == "deterministic"
@@ -322,7 +320,7 @@ def test_each_edge_has_its_class(recording: Recording) -> None:
     ]  # fmt: skip
 
 
-def test_departures_are_one_family() -> None:
+def test_departures_share_a_base_class() -> None:
     found: list[Callable[..., Any]] = [Unrecorded, NetworkDenied]
     assert all(issubclass(each, Departure) for each in found)  # type: ignore[arg-type]
 
@@ -330,7 +328,7 @@ def test_departures_are_one_family() -> None:
 @pytest.mark.parametrize(
     "kind", [KeyboardInterrupt, asyncio.CancelledError, SystemExit], ids=lambda kind: kind.__name__
 )
-def test_a_run_that_was_interrupted_is_replayed_to_the_same_end(tmp_path: Path, kind: type[BaseException]) -> None:
+def test_interrupted_run_replays_to_the_same_end(tmp_path: Path, kind: type[BaseException]) -> None:
     def agent(run: Run) -> None:
         with run.step("work"):
             raise kind("enough")

@@ -66,7 +66,7 @@ PLACES = pytest.mark.parametrize("place", ["in a step", "in a function", "outsid
 
 
 @PLACES
-def test_a_run_within_is_a_child_and_is_never_done_again(log: AgentLog, place: str) -> None:
+def test_nested_run_is_a_child_and_never_repeated(log: AgentLog, place: str) -> None:
     agent = begun_in(log, place)
     assert log.run("outer", id="r1").drive(agent) == 3
     recording = log.recording("r1")
@@ -89,7 +89,7 @@ def test_a_run_within_is_a_child_and_is_never_done_again(log: AgentLog, place: s
 
 @PLACES
 @pytest.mark.parametrize("policy", ["live", "recorded"])
-def test_a_fork_goes_into_a_child_by_its_policy(log: AgentLog, place: str, policy: Any) -> None:
+def test_fork_handles_a_child_by_its_policy(log: AgentLog, place: str, policy: Any) -> None:
     agent = begun_in(log, place)
     log.run("outer", id="r1").drive(agent)
     fork = log.fork("r1", at=0, policy=policy)
@@ -112,7 +112,7 @@ def test_a_fork_goes_into_a_child_by_its_policy(log: AgentLog, place: str, polic
         assert done == [3, 4]
 
 
-def test_a_child_that_does_otherwise_is_no_same_replay(log: AgentLog) -> None:
+def test_diverging_child_makes_the_replay_not_the_same(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
         with run.step("outer"):
             return log.run("inner", input="abc").drive(child)
@@ -143,7 +143,7 @@ def test_a_child_that_does_otherwise_is_no_same_replay(log: AgentLog) -> None:
     assert done == [3]
 
 
-def test_a_departure_that_is_caught_in_the_parent_ends_it_all_the_same(log: AgentLog) -> None:
+def test_departure_caught_in_the_parent_still_ends_the_replay(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
         with run.step("outer"), contextlib.suppress(Exception):
             log.run("inner", input=given).drive(paying)
@@ -159,7 +159,7 @@ def test_a_departure_that_is_caught_in_the_parent_ends_it_all_the_same(log: Agen
 
 
 @pytest.mark.parametrize("in_block", [True, False], ids=["block", "function"])
-def test_a_resume_does_a_child_that_ended_no_more(log: AgentLog, in_block: bool) -> None:
+def test_resume_does_not_repeat_an_ended_child(log: AgentLog, in_block: bool) -> None:
     lives = 0
 
     def agent(run: Run) -> Any:
@@ -183,7 +183,7 @@ def test_a_resume_does_a_child_that_ended_no_more(log: AgentLog, in_block: bool)
     assert log.replay("r1", agent).is_same
 
 
-def test_a_resume_refuses_a_child_that_ends_otherwise_or_goes_on(log: AgentLog) -> None:
+def test_resume_refuses_a_child_that_diverges(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
         with run.step("outer"):
             log.run("inner", input="abc").drive(child)
@@ -207,7 +207,7 @@ def test_a_resume_refuses_a_child_that_ends_otherwise_or_goes_on(log: AgentLog) 
     assert done == [3]
 
 
-def test_a_step_that_is_tried_again_begins_a_new_child_whose_effects_are_the_same(log: AgentLog) -> None:
+def test_retried_step_starts_a_new_child_with_the_same_effects(log: AgentLog) -> None:
     tries: list[str] = []
 
     def begins() -> int:
@@ -230,7 +230,7 @@ def test_a_step_that_is_tried_again_begins_a_new_child_whose_effects_are_the_sam
     assert done == [3]
 
 
-def test_a_child_that_fails_fails_again_in_a_replay(log: AgentLog) -> None:
+def test_failed_child_fails_again_in_a_replay(log: AgentLog) -> None:
     def failing(run: Run) -> int:
         paying(run)
         raise ValueError("no good")
@@ -250,7 +250,7 @@ def test_a_child_that_fails_fails_again_in_a_replay(log: AgentLog) -> None:
     assert done == [3]
 
 
-def test_a_child_is_not_resumed_by_itself(log: AgentLog) -> None:
+def test_child_is_not_resumed_on_its_own(log: AgentLog) -> None:
     def failing(run: Run) -> int:
         raise ValueError("no good")
 
@@ -264,7 +264,7 @@ def test_a_child_is_not_resumed_by_itself(log: AgentLog) -> None:
         log.run("inner", resume="mine")
 
 
-def test_a_child_that_is_not_ended_fails_its_step(log: AgentLog) -> None:
+def test_unfinished_child_fails_its_step(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
         with run.step("outer"):
             log.run("inner", input="abc")
@@ -274,7 +274,7 @@ def test_a_child_that_is_not_ended_fails_its_step(log: AgentLog) -> None:
     assert log.recording("r1").outcome == "failed"
 
 
-def test_three_deep_is_answered_all_the_way(log: AgentLog) -> None:
+def test_three_levels_of_runs_replay(log: AgentLog) -> None:
     def middle(run: Run) -> int:
         with run.step("middle"):
             return int(log.run("inner", input=run.input).drive(paying)) + pay(10)
@@ -295,7 +295,7 @@ def test_three_deep_is_answered_all_the_way(log: AgentLog) -> None:
     assert done == [3, 10, 20]
 
 
-def test_a_run_that_begins_in_a_tool_is_part_of_the_tools_answer(log: AgentLog) -> None:
+def test_run_started_in_a_tool_is_part_of_the_tools_answer(log: AgentLog) -> None:
     @refold.tool(effect="read", name="ask")
     def ask() -> int:
         return int(log.run("inner", input="abc").drive(paying))
@@ -311,7 +311,7 @@ def test_a_run_that_begins_in_a_tool_is_part_of_the_tools_answer(log: AgentLog) 
     assert done == [3]
 
 
-def test_a_run_that_begins_within_one_that_begins_in_a_tool_is_that_ones_child(log: AgentLog) -> None:
+def test_run_nested_in_a_run_started_in_a_tool_is_its_child(log: AgentLog) -> None:
     def middle(run: Run) -> int:
         with run.step("middle"):
             return int(log.run("inner", input="abc").drive(paying))
@@ -329,7 +329,7 @@ def test_a_run_that_begins_within_one_that_begins_in_a_tool_is_that_ones_child(l
     assert log.recording(log.recording(found.run).caller).agent == "middle"
 
 
-def test_a_run_that_is_resumed_within_a_replay_is_refused(log: AgentLog) -> None:
+def test_run_resumed_within_a_replay_is_refused(log: AgentLog) -> None:
     def failing(run: Run) -> None:
         raise RuntimeError("no more")
 
@@ -349,7 +349,7 @@ def test_a_run_that_is_resumed_within_a_replay_is_refused(log: AgentLog) -> None
     assert done == [3]
 
 
-def test_a_thread_from_before_begins_none_while_a_replay_is_open(log: AgentLog) -> None:
+def test_existing_thread_starts_no_run_during_a_replay(log: AgentLog) -> None:
     with older_thread() as through:
 
         def agent(run: Run) -> Any:
@@ -363,7 +363,7 @@ def test_a_thread_from_before_begins_none_while_a_replay_is_open(log: AgentLog) 
     assert done == [3]
 
 
-def test_a_log_of_another_url_begins_no_run_within(log: AgentLog, tmp_path: Path) -> None:
+def test_log_of_another_url_starts_no_nested_run(log: AgentLog, tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path}/other") as other:
 
         def agent(run: Run) -> Any:
@@ -375,7 +375,7 @@ def test_a_log_of_another_url_begins_no_run_within(log: AgentLog, tmp_path: Path
     assert done == []
 
 
-def test_a_child_is_written_through_the_redactor_of_the_run_around_it(log: AgentLog) -> None:
+def test_child_is_recorded_through_its_parents_redactor(log: AgentLog) -> None:
     def inner(run: Run) -> str:
         with run.step("look"):
             run.state["password"] = run.input["password"]
@@ -400,7 +400,7 @@ def test_a_child_is_written_through_the_redactor_of_the_run_around_it(log: Agent
         log.run("outer").drive(redacting)
 
 
-def test_a_run_within_begins_in_the_code_of_the_run_and_in_no_tool(log: AgentLog) -> None:
+def test_child_run_starts_in_the_runs_code_and_not_in_a_tool(log: AgentLog) -> None:
     @refold.tool(effect="read", name="ask")
     def ask() -> int:
         return int(outer[0].child("inner", input="abc").drive(paying))
@@ -416,7 +416,7 @@ def test_a_run_within_begins_in_the_code_of_the_run_and_in_no_tool(log: AgentLog
     assert done == []
 
 
-def test_an_id_that_is_given_is_the_childs_and_is_no_other_runs(log: AgentLog) -> None:
+def test_given_id_is_the_childs_and_unique(log: AgentLog) -> None:
     def agent(run: Run) -> Any:
         with run.step("outer"):
             return log.run("inner", id="mine", input="abc").drive(paying)
@@ -432,7 +432,7 @@ def test_an_id_that_is_given_is_the_childs_and_is_no_other_runs(log: AgentLog) -
     assert done == [3]
 
 
-def test_a_redactor_that_leaves_nothing_leaves_children_apart(log: AgentLog) -> None:
+def test_redactor_that_removes_everything_still_keeps_children_distinct(log: AgentLog) -> None:
     def agent(run: Run) -> None:
         with run.step("outer"):
             for _ in range(2):
@@ -442,7 +442,7 @@ def test_a_redactor_that_leaves_nothing_leaves_children_apart(log: AgentLog) -> 
     assert done == [3, 3]
 
 
-def test_a_task_that_is_given_is_one_task_also_in_another_run(log: AgentLog) -> None:
+def test_given_task_id_is_one_task_across_runs(log: AgentLog) -> None:
     def agent(run: Run) -> None:
         with run.step("outer"):
             run.child("inner", input="abc", task="pay order 7").drive(paying)

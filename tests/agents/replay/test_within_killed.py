@@ -66,20 +66,20 @@ def assert_whole(log: refold.AgentLog, run: str, kind: str, world: Path) -> None
     assert effects(world) == EFFECTS
 
 
-def test_a_run_that_is_killed_at_any_moment_has_each_effect_once(
+def test_run_killed_at_any_moment_executes_each_effect_once(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     campaign(f"file:{tmp_path}/log", child, tmp_path, seed, fault_rounds)
 
 
-def test_so_it_is_on_kafka(
+def test_run_killed_at_any_moment_on_kafka_executes_each_effect_once(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     campaign(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", child, tmp_path, seed, max(2, fault_rounds // 10))
 
 
 @pytest.mark.parametrize("turns", [(0, 1), (1, 0)], ids=["as before", "the other first"])
-def test_equal_children_at_once_are_told_apart_by_their_place(
+def test_equal_concurrent_children_are_distinguished_by_place(
     tmp_path: Path, child: Callable[..., Child], turns: tuple[int, int]
 ) -> None:
     """The order of their resumes does not tell which of them had ended."""
@@ -95,7 +95,7 @@ def test_equal_children_at_once_are_told_apart_by_their_place(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_order_of_parallel_children_does_not_depend_on_timing(tmp_path: Path, kind: str) -> None:
+def test_order_of_parallel_children_does_not_depend_on_timing(tmp_path: Path, kind: str) -> None:
     with refold.open(f"file:{tmp_path}/log") as log:
         hashes = set()
         for number in range(3):
@@ -174,7 +174,7 @@ with refold.open(url) as log:
 @pytest.mark.parametrize(
     "how", ["after a write", "after an async write", "after a large answer", "after a thread", "after a run within"]
 )
-def test_a_run_within_that_was_cut_short_is_found_after_what_is_not_done_again(
+def test_interrupted_child_is_found_after_steps_that_are_not_repeated(
     tmp_path: Path, child: Callable[..., Child], how: str
 ) -> None:
     """A resumed run starts fewer threads than the first process did, because it need not request what is recorded."""

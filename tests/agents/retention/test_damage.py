@@ -61,7 +61,7 @@ def swept(log: AgentLog, days: float) -> SweepResult:
 
 
 @pytest.mark.parametrize("how", DAMAGE, ids=DAMAGE_IDS)
-def test_a_damaged_key_of_a_kept_run_is_named_and_all_others_are_done(
+def test_damaged_key_of_a_kept_run_is_named_and_others_are_swept(
     url: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open_log(url) as log:
@@ -104,7 +104,7 @@ def test_a_damaged_key_of_a_kept_run_is_named_and_all_others_are_done(
 
 
 @pytest.mark.parametrize("how", DAMAGE[:-1], ids=DAMAGE_IDS[:-1])
-def test_a_damaged_key_of_an_expired_run_is_destroyed_with_it(url: str, how: str, tmp_path: Path) -> None:
+def test_damaged_key_of_an_expired_run_is_destroyed_with_it(url: str, how: str, tmp_path: Path) -> None:
     damage(key_file(tmp_path, "b"), how)
     with open_log(url) as log:
         done = swept(log, 8)
@@ -117,7 +117,7 @@ def test_a_damaged_key_of_an_expired_run_is_destroyed_with_it(url: str, how: str
     assert [*(tmp_path / "log" / "keys").iterdir()] == []
 
 
-def test_a_key_that_cannot_be_destroyed_leaves_its_run_whole_and_the_others_go(url: str, tmp_path: Path) -> None:
+def test_indestructible_key_leaves_its_run_whole_and_others_expire(url: str, tmp_path: Path) -> None:
     damage(key_file(tmp_path, "b"), "a folder")
     with open_log(url) as log:
         done = swept(log, 8)
@@ -130,7 +130,7 @@ def test_a_key_that_cannot_be_destroyed_leaves_its_run_whole_and_the_others_go(u
                 log.recording(each)
 
 
-def test_a_file_that_is_no_key_of_any_run_is_named_and_left(
+def test_file_that_is_not_a_runs_key_is_named_and_kept(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     odd = tmp_path / "log" / "keys" / "notes"
@@ -142,7 +142,7 @@ def test_a_file_that_is_no_key_of_any_run_is_named_and_left(
     assert odd.read_text() == "mine"
 
 
-def test_the_reason_of_a_flag_is_redacted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flag_reason_is_redacted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     def reason(name: str) -> Any:
         with open_log(url) as log:
             return log.vault.open(f"run/{name}", "flag_reason", log.state(f"run/{name}").fields["flag_reason"])
@@ -184,9 +184,7 @@ def test_names_in_metadata_are_sealed_with_it(metadata: dict[str, Any], tmp_path
     assert b"Mia Li" not in whole
 
 
-def test_metadata_of_older_runs_and_in_the_clear_reads_as_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metadata_of_older_and_unsealed_runs_stays_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(f"file:{tmp_path}/log") as log:
         record(log, "a")
         seal = log.vault.seal

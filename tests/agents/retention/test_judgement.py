@@ -46,7 +46,7 @@ def test_open_pinned_golden_and_flagged_runs_are_kept() -> None:
     }  # fmt: skip
 
 
-def test_a_fork_that_is_kept_holds_all_before_it() -> None:
+def test_kept_fork_keeps_its_ancestors() -> None:
     found = kept(
         root=ended(99), middle=ended(99, parent_run="root"), leaf=ended(1, parent_run="middle"),
         old=ended(99, parent_run="root"), alone=ended(99, parent_run="elsewhere"), loop=ended(99, parent_run="loop"),
@@ -57,7 +57,7 @@ def test_a_fork_that_is_kept_holds_all_before_it() -> None:
     assert [found[each] for each in ("old", "alone", "loop")] == [[], [], []]
 
 
-def test_a_run_that_is_kept_holds_those_within_it() -> None:
+def test_kept_run_keeps_its_child_runs() -> None:
     found = kept(
         outer=ended(1), child=ended(99, caller_run="outer"), grandchild=ended(99, caller_run="child"),
         old=ended(99), of_old=ended(99, caller_run="old"), lost=ended(99, caller_run="elsewhere"),
@@ -70,7 +70,7 @@ def test_a_run_that_is_kept_holds_those_within_it() -> None:
     assert [found[each] for each in ("old", "of_old", "lost", "loop")] == [[], [], [], []]
 
 
-def test_what_was_imported_is_as_old_as_its_import() -> None:
+def test_imported_run_ages_from_its_import() -> None:
     seen = ContentUse(ended_ms={"a": (NOW - DAY_MICROS) // 1000})
     found = judged({"a": ended(500)}, seen, DAYS, NOW)["a"]
     assert found.kept == ["class success for 7 days"]

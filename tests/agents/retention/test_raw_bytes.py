@@ -103,9 +103,7 @@ def key_of(log: AgentLog, name: str) -> bytes:
     return key
 
 
-def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_no_file_contains_expired_data_while_a_recorder_runs(tmp_path: Path, child: Callable[..., Child]) -> None:
     """A process records runs. While each is open its key is noted, and a sweep expires all that have ended."""
     url = f"file:{tmp_path}/log"
     keys: dict[str, bytes] = {}
@@ -146,7 +144,7 @@ def test_beside_a_recorder_nothing_of_what_expired_is_left_in_any_file(
 
 
 @pytest.mark.kafka
-def test_a_destroyed_key_and_a_removed_content_leave_the_brokers_segments_once_they_are_compacted(
+def test_destroyed_key_and_removed_blob_leave_the_brokers_segments_after_compaction(
     kafka_cluster: Callable[..., Kafka],
     tmp_path: Path,
     child: Callable[..., Child],

@@ -82,7 +82,9 @@ def stored(tmp_path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("kafka", marks=pytest.mark.kafka)])
-def test_what_expires_is_gone_and_all_else_stands(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_expired_runs_are_removed_and_everything_else_stays(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     url = request.getfixturevalue(f"{kind}_url")
     with open_log(url) as log:
         names = ("a", "b", "pinned", "flagged", "parent", "tested")
@@ -142,7 +144,7 @@ def test_what_expires_is_gone_and_all_else_stands(kind: str, request: pytest.Fix
         assert SECRET.encode() not in whole
 
 
-def test_equal_contents_in_the_clear_stay_as_long_as_anything_names_them(
+def test_equal_unsealed_blobs_stay_while_referenced(
     file_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("REFOLD_KEYS", "none")
@@ -167,7 +169,7 @@ def test_equal_contents_in_the_clear_stay_as_long_as_anything_names_them(
     assert whole.count(SECRET.encode()) == 20_000, "the document's"
 
 
-def test_sealed_content_without_its_ring_is_left_alone(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sealed_content_without_its_ring_is_kept(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_log(file_url) as log:
         record(log, "a")
     monkeypatch.setenv("REFOLD_KEYS", "none")
@@ -178,7 +180,7 @@ def test_sealed_content_without_its_ring_is_left_alone(file_url: str, monkeypatc
         assert log.recording("a").output == {"said": 3}
 
 
-def test_who_records_is_not_disturbed(file_url: str) -> None:
+def test_concurrent_recorder_is_undisturbed(file_url: str) -> None:
     """Sweep with 0 days between any two steps: open runs keep everything, also one that was resumed."""
     nothing = days_of(["success=0", "failed=0"])
     with open_log(file_url) as log, open_log(file_url) as beside:
@@ -209,7 +211,7 @@ print("end", flush=True)
 
 
 @pytest.mark.faults
-def test_a_killed_sweep_leaves_a_log_that_verifies_and_is_done_by_the_next(
+def test_killed_sweep_leaves_a_valid_log_and_is_finished_by_the_next(
     file_url: str, child: Callable[..., Child], fault_rounds: int, seed: int, tmp_path: Path
 ) -> None:
     """kill -9 at any moment: before the first key, between keys, between keys and contents, after everything."""
@@ -256,7 +258,7 @@ def _until(process: Child, folder: Path, moment: int, run: str) -> None:
         time.sleep(0.0005)
 
 
-def test_the_command_says_what_it_would_do_and_does_it(file_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_its_plan_and_executes_it(file_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     def refold(*arguments: str) -> str:
         assert run([*arguments, "--log", file_url]) == 0
         return capsys.readouterr().out

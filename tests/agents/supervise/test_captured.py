@@ -82,10 +82,10 @@ def test_a_captured_agent_is_paused_in_its_next_call(desk: Desk, start: Starting
     desk.wish("paused")
     desk.awaits_gate()
     go_on.set()  # the first call is answered; the second is held
-    desk.awaits("paused")
+    desk.await_status("paused")
     assert len(server.requests) == 1
     desk.wish("running")
-    desk.awaits("ended")
+    desk.await_status("ended")
     assert len(server.requests) == 2
     assert {run.agent for run in desk.log.runs()} == {"desk"}
 
@@ -166,7 +166,7 @@ def test_a_contained_agent_reaches_its_work_folder_and_the_proxy_only(
     toml = desk.folder / "refold.toml"
     toml.write_text(toml.read_text().replace('"agent.py"]', f'"agent.py", {json.dumps(paths)!r}]'))
     supervisor(start, desk.url, desk.folder)
-    row = desk.awaits("ended", "failed")
+    row = desk.await_status("ended", "failed")
     output = desk.output()
     assert row.status == "ended", (row.why, output)
     said = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
@@ -202,7 +202,7 @@ def test_where_bubblewrap_is_refused_the_agent_does_not_start(
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     declare(desk, server, "open('ran', 'w')\n", "isolation = 'bubblewrap'")
     supervisor(start, desk.url, desk.folder)
-    row = desk.awaits("failed")
+    row = desk.await_status("failed")
     assert row.why == (
         'isolation = "bubblewrap": the kernel refuses it here: bwrap: No permissions to create new namespace'
     )

@@ -47,7 +47,7 @@ def ended(desk: Desk) -> None:
 def test_an_agent_is_run_and_ended_with_its_supervisor(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
-    row = desk.awaits("running")
+    row = desk.await_status("running")
     assert is_alive(row.pid, process_start(row.pid))
     assert (row.desired, row.attempt, row.has_owner, row.term, row.command[-1]) == (
         "running", 1, True, 1, str(desk.folder)
@@ -59,7 +59,7 @@ def test_an_agent_is_run_and_ended_with_its_supervisor(desk: Desk, start: Starti
     assert desk.story == ["starting", "running", "stopping", "stopped"]
     ended(desk)
     two = supervisor(start, desk.url, desk.folder)
-    row = desk.awaits("running", lives_min=2)
+    row = desk.await_status("running", lives_min=2)
     assert (row.term, row.attempt) == (2, 2)
     assert row.run == desk.row.run
     two.signal(signal.SIGTERM)
@@ -93,16 +93,16 @@ command = ["no-such-program"]
 def test_a_stop_is_followed_and_stays_after_a_restart_of_the_supervisor(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
-    desk.awaits("running")
+    desk.await_status("running")
     desk.wish("stopped")
-    desk.awaits("stopped")
+    desk.await_status("stopped")
     ended(desk)
     one.signal(signal.SIGTERM)
     assert one.end() == 0
     two = supervisor(start, desk.url, desk.folder)
     await_true(lambda: desk.row.term == 2)
     desk.wish("running")
-    desk.awaits("running", lives_min=2)
+    desk.await_status("running", lives_min=2)
     two.signal(signal.SIGTERM)
     assert two.end() == 0
     assert desk.story[3:] == ["stopped", "starting", "running", "stopping", "stopped"]
@@ -123,9 +123,9 @@ time.sleep(600)
         f"[agents.desk]\nstop_s = 0.1\ncommand = [{sys.executable!r}, '-S', '-c', '''{code}''', {str(desk.folder)!r}]\n"
     )
     supervisor(start, desk.url, desk.folder)
-    desk.awaits("running", lives_min=3)
+    desk.await_status("running", lives_min=3)
     desk.wish("stopped")
-    assert desk.awaits("stopped").exit_status == -9
+    assert desk.await_status("stopped").exit_status == -9
     ended(desk)
 
 
@@ -152,13 +152,13 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
     for moment in ("stopping", "released"):
         lived = len(lives(desk.folder))
         one = supervisor(start, desk.url, desk.folder, moment=moment, lease_s=SHORT_S)
-        desk.awaits("running", lives_min=lived + 1)
+        desk.await_status("running", lives_min=lived + 1)
         one.signal(signal.SIGTERM)
         assert one.end() == -signal.SIGKILL
         ended(desk)
     lived = len(lives(desk.folder))
     supervisor(start, desk.url, desk.folder)
-    row = desk.awaits("running", lives_min=lived + 1)
+    row = desk.await_status("running", lives_min=lived + 1)
     assert row.term > len(DEATHS) + 2
     assert is_alive(row.pid, process_start(row.pid))
 
@@ -166,7 +166,7 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
 def test_a_supervisor_stopped_past_its_lease_has_lost_the_agent(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder, lease_s=SHORT_S)
-    first = desk.awaits("running", lives_min=1)
+    first = desk.await_status("running", lives_min=1)
     two = supervisor(start, desk.url, desk.folder)
     one.signal(signal.SIGSTOP)
     await_true(lambda: is_gone(first.pid), "its keeper did not end the agent")
@@ -180,18 +180,18 @@ def test_a_supervisor_stopped_past_its_lease_has_lost_the_agent(desk: Desk, star
     lived = len(lives(desk.folder))
     two.signal(signal.SIGTERM)
     assert two.end() == 0
-    row = desk.awaits("running", lives_min=lived + 1)
+    row = desk.await_status("running", lives_min=lived + 1)
     assert row.owner.endswith(f"/{one.process.pid}"), "it takes back what was given up"
 
 
 def test_a_supervisor_that_waits_takes_over_at_once_from_one_that_ends(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
-    desk.awaits("running", lives_min=1)
+    desk.await_status("running", lives_min=1)
     supervisor(start, desk.url, desk.folder)
     one.signal(signal.SIGTERM)
     assert one.end() == 0
-    assert desk.awaits("running", lives_min=2).term == 2
+    assert desk.await_status("running", lives_min=2).term == 2
 
 
 def _judge(desk: Desk) -> None:
@@ -216,7 +216,7 @@ def test_supervisors_keepers_and_agents_killed_at_random_moments(
     lone_agent(desk.folder, restart="always", backoff_s=0.01)
     running = [supervisor(start, desk.url, desk.folder, lease_s=SHORT_S) for _ in range(2)]
     for _ in range(ROUNDS):
-        desk.awaits("running", lives_min=1)
+        desk.await_status("running", lives_min=1)
         time.sleep(chance.random() * 0.5)
         victim = chance.choice(["agent", "keeper", "supervisor", "stopped supervisor"])
         row = desk.row
@@ -236,10 +236,10 @@ def test_supervisors_keepers_and_agents_killed_at_random_moments(
             one.signal(signal.SIGCONT)
         lives(desk.folder)
     desk.wish("stopped")
-    desk.awaits("stopped")
+    desk.await_status("stopped")
     _judge(desk)
     desk.wish("running")
-    desk.awaits("running")
+    desk.await_status("running")
     _judge(desk)
 
 
@@ -301,7 +301,7 @@ def paused(desk: Desk) -> AgentRow:
     desk.wish("paused")
     desk.awaits_gate()
     (desk.folder / "go").touch()  # the second step ends, and the third does not begin
-    row = desk.awaits("paused")
+    row = desk.await_status("paused")
     assert paid(desk) == ["0", "1"]
     return row
 
@@ -318,7 +318,7 @@ def test_a_paused_agent_waits_at_a_step_and_goes_on_under_another_supervisor(des
     await_true(lambda: desk.row.term == 2 and desk.row.status == "paused")
     assert desk.row.pid == 0, "it is paused without a process"
     desk.wish("running")
-    assert desk.awaits("ended").run == row.run
+    assert desk.await_status("ended").run == row.run
     assert paid(desk) == ["0", "1", "2", "3"]
     assert desk.log.recording(row.run).outcome == "succeeded"
 
@@ -330,6 +330,6 @@ def test_a_killed_agent_resumes_its_run_and_pays_once(desk: Desk, start: Startin
     _kill(row.pid, "desk.py")
     await_true(lambda: desk.row.pid == 0)
     desk.wish("running")
-    row = desk.awaits("ended")
+    row = desk.await_status("ended")
     assert row.attempt == 2
     assert paid(desk) == ["0", "1", "2", "3"]

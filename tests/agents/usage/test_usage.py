@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import refold
-from refold.agents.capture.answers import said_in
+from refold.agents.capture.answers import json_exchange
 from refold.agents.usage.prices import PRICES_ENVIRONMENT, SHIPPED, Prices, prices
 from refold.agents.usage.tokens import TokenUsage, usage_in
 from refold.avro.errors import InputError
@@ -53,19 +53,19 @@ FORMS: dict[str, tuple[dict[str, Any], TokenUsage | None]] = {
 
 
 @pytest.mark.parametrize("form", list(FORMS))
-def test_each_form_of_usage_counts_each_token_once(form: str) -> None:
+def test_each_usage_format_counts_each_token_once(form: str) -> None:
     answered, expected = FORMS[form]
     assert usage_in(answered) == expected
 
 
-def test_what_a_stream_says_of_tokens_in_two_events_is_one(tmp_path: Path) -> None:
+def test_token_counts_split_over_two_events_are_merged(tmp_path: Path) -> None:
     events = [
         {"type": "message_start", "message": {"model": "claude-opus-5-5", "usage": {
             "input_tokens": 5, "cache_read_input_tokens": 900, "output_tokens": 1}}},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 42}},
     ]  # fmt: skip
     chunks = [[at, f"event: {each['type']}\ndata: {json.dumps(each)}\n\n"] for at, each in enumerate(events)]
-    asked, answered = said_in({"url": "http://h/v1/messages", "body": "{}"}, {"chunks": chunks})
+    asked, answered = json_exchange({"url": "http://h/v1/messages", "body": "{}"}, {"chunks": chunks})
     assert (asked, usage_in(answered)) == ({}, TokenUsage(5, 42, 900))
 
 
@@ -95,23 +95,23 @@ def test_each_kind_of_token_has_its_price() -> None:
     "us.anthropic.claude-opus-5-5-20261001-v1:0",
     "anthropic/claude-opus-5-5", "claude-opus-5-5-latest", "Claude-Opus-5-5",
 ])  # fmt: skip
-def test_a_model_is_found_by_each_of_its_names(name: str) -> None:
+def test_model_is_found_by_each_of_its_names(name: str) -> None:
     assert prices({}).cost(name, TokenUsage(1_000_000, 1_000_000)) == pytest.approx(24)
 
 
 @pytest.mark.parametrize("name", ["claude-opus-5-6", "claude-opus", "opus-5-5", "gpt-5-superlative", ""])
-def test_a_model_that_is_not_in_the_table_has_no_price(name: str) -> None:
+def test_unknown_model_has_no_price(name: str) -> None:
     assert prices({}).cost(name, TokenUsage(1)) is None
 
 
-def test_the_shipped_table_says_whence_and_when() -> None:
+def test_shipped_table_names_its_source_and_date() -> None:
     table = prices({})
     assert "price" in table.source
     assert table.checked == "2026-11-26"
     assert "REFOLD_PRICES" in SHIPPED.read_text()
 
 
-def test_people_put_their_own_prices_before_those(tmp_path: Path) -> None:
+def test_user_prices_take_precedence(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('[models]\n"gpt-5" = { input = 7 }\n"Our-Model" = { input = 3, output = 4 }\n')
     table = prices({PRICES_ENVIRONMENT: str(own)})
@@ -127,14 +127,14 @@ def test_people_put_their_own_prices_before_those(tmp_path: Path) -> None:
     "#" * 2_000_000,
 ], ids=["cut", "no table", "another kind", "text", "negative", "no limit", "no tables", "infinite", "huge", "deep",
         "long"])  # fmt: skip
-def test_a_table_that_is_none_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
+def test_invalid_table_is_refused_by_its_path(tmp_path: Path, text: str) -> None:
     own = tmp_path / "own.toml"
     own.write_text(text)
     with pytest.raises(InputError, match=r"own\.toml"):
         prices({PRICES_ENVIRONMENT: str(own)})
 
 
-def test_a_run_says_what_its_models_took(tmp_path: Path) -> None:
+def test_run_reports_its_models_usage(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('[models]\n"known-model" = { input = 1000, output = 2000 }\n')
     url = f"file:{tmp_path / 'log'}"

@@ -17,13 +17,13 @@ from refold_tests.command import refold_command
 PATIENCE_S = 120
 
 
-def test_without_a_terminal_it_says_so(incident_url: str) -> None:
+def test_missing_terminal_is_reported(incident_url: str) -> None:
     refused = refold_command("deck", "--log", incident_url).refused()
     assert refused.startswith("the deck needs a terminal (over ssh: ssh -t)")
 
 
 @pytest.mark.outside
-def test_in_a_terminal_it_shows_the_runs_and_q_leaves(incident_url: str) -> None:
+def test_terminal_shows_the_runs_and_q_quits(incident_url: str) -> None:
     owner, terminal = pty.openpty()
     deck = subprocess.Popen(
         [sys.executable, "-P", "-m", "refold.explorer.cli.main", "deck", "--log", incident_url],

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.outside
 SCREENS = Path(__file__).parent / "screens"
 
 
-def test_the_incident_is_solved_by_keys(incident_url: str) -> None:
+def test_incident_is_solved_by_keys(incident_url: str) -> None:
     async def solve(deck: Decked) -> None:
         await deck.shows("A leaking kettle", "Reads a limit", "$ refold runs")
         await deck.press("/")
@@ -44,7 +44,7 @@ def test_the_incident_is_solved_by_keys(incident_url: str) -> None:
     on_deck(incident_url, solve)
 
 
-def test_the_overwrite_is_found_from_the_run_that_read_it(incident_url: str) -> None:
+def test_overwrite_is_found_from_the_run_that_read_it(incident_url: str) -> None:
     async def find(deck: Decked) -> None:
         await deck.press(":")
         await deck.type(f"run {READER} 2")
@@ -63,7 +63,7 @@ def test_the_overwrite_is_found_from_the_run_that_read_it(incident_url: str) -> 
     on_deck(incident_url, find)
 
 
-def test_the_slider_moves_over_three_clocks(incident_url: str) -> None:
+def test_slider_moves_over_three_clocks(incident_url: str) -> None:
     async def move(deck: Decked) -> None:
         await deck.press(":")
         await deck.type(f"entity {CONFIG}")
@@ -82,7 +82,7 @@ def test_the_slider_moves_over_three_clocks(incident_url: str) -> None:
     on_deck(incident_url, move)
 
 
-def test_the_state_of_a_moment_that_was_asked_for(incident_url: str) -> None:
+def test_state_of_a_requested_time(incident_url: str) -> None:
     async def ask(deck: Decked) -> None:
         await deck.press("@")
         await deck.type("@deploy-1")
@@ -114,7 +114,7 @@ def test_two_marked_runs_are_compared(incident_url: str) -> None:
     on_deck(incident_url, compare)
 
 
-def test_runs_that_belong_together_are_one_key_away(incident_url: str) -> None:
+def test_related_runs_are_one_key_away(incident_url: str) -> None:
     async def walk(deck: Decked) -> None:
         await deck.press(":")
         await deck.type(f"run {READER}")
@@ -129,7 +129,7 @@ def test_runs_that_belong_together_are_one_key_away(incident_url: str) -> None:
     on_deck(incident_url, walk)
 
 
-def test_each_shown_command_gives_the_values_of_its_screen(incident_url: str) -> None:
+def test_each_shown_command_prints_the_values_of_its_screen(incident_url: str) -> None:
     seen: dict[str, str] = {}
 
     async def walk(deck: Decked) -> None:
@@ -167,7 +167,7 @@ def test_each_shown_command_gives_the_values_of_its_screen(incident_url: str) ->
     assert "rate_limit" in answer("changes")
 
 
-def test_a_run_that_goes_on_is_shown_as_it_goes(tmp_path: Path) -> None:
+def test_active_run_is_updated_live(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         log.observe(CONFIG, {"rate_limit": 1})
@@ -189,7 +189,7 @@ def test_a_run_that_goes_on_is_shown_as_it_goes(tmp_path: Path) -> None:
         on_deck(url, watch, live_s=0.5)
 
 
-def test_what_cannot_be_answered_is_said(incident_url: str) -> None:
+def test_errors_are_shown(incident_url: str) -> None:
     async def ask(deck: Decked) -> None:
         for words, said in {
             "run nobody": "no run nobody is in this log", "entity tool_config/none": "tool_config/none",
@@ -209,7 +209,7 @@ def test_what_cannot_be_answered_is_said(incident_url: str) -> None:
     on_deck(incident_url, ask)
 
 
-def test_the_question_mark_teaches_the_keys_and_q_leaves(incident_url: str) -> None:
+def test_question_mark_shows_the_keys_and_q_quits(incident_url: str) -> None:
     async def ask(deck: Decked) -> None:
         for words, taught in {
             "runs": "agent:NAME", f"entity {CONFIG}": "three clocks", f"run {RUN}": "opens at the failure",
@@ -228,7 +228,7 @@ def test_the_question_mark_teaches_the_keys_and_q_leaves(incident_url: str) -> N
     on_deck(incident_url, ask)
 
 
-def test_the_screens_look_as_they_did(incident_url: str) -> None:
+def test_screens_match_their_snapshots(incident_url: str) -> None:
     """The screens are 80x24. After an intended change, delete the file and run the test twice."""
     written = []
 

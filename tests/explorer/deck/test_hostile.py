@@ -40,7 +40,7 @@ def hostile_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def test_hostile_text_is_shown_and_does_nothing(hostile_url: str) -> None:
+def test_hostile_text_is_shown_without_effect(hostile_url: str) -> None:
     async def look(deck: Decked) -> None:
         screens = []
         for words in ("runs", "run hostile-1", "entity tool_config/acme", "changes", "entities tool_config"):
@@ -61,7 +61,7 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_url: str) -> None:
 
 
 @given(st.text(), st.integers(0, 8))
-def test_no_value_acts_on_a_terminal(value: str, indent: int) -> None:
+def test_no_value_controls_the_terminal(value: str, indent: int) -> None:
     text = value_text(value, indent).plain
     assert all(each.isprintable() or each in "\n\t\u200c\u200d" or each.isspace() for each in text)
     assert "\x1b" not in text
@@ -72,7 +72,7 @@ def test_no_value_acts_on_a_terminal(value: str, indent: int) -> None:
     st.lists(st.builds(DeckColumn, st.just("x"), st.integers(1, 40), st.integers(0, 3)), max_size=8),
     st.integers(1, 300),
 )
-def test_columns_fit_a_terminal_as_far_as_they_may_be_left_out(columns: list[DeckColumn], width: int) -> None:
+def test_columns_fit_the_terminal_by_dropping_optional_ones(columns: list[DeckColumn], width: int) -> None:
     every = [DeckColumn("rest"), *columns]
     widths = column_widths(every, width)
     assert 0 in widths

@@ -47,13 +47,13 @@ def joined(shown: Any, steps: list[str], more: Any, offset: int) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(TREES, st.integers(40, 3000))
-def test_its_cursors_lead_to_all_of_it(tree: Any, chars: int) -> None:
+def test_cursors_lead_to_the_whole_answer(tree: Any, chars: int) -> None:
     assert followed(tree, chars) == tree
 
 
 @settings(max_examples=20, deadline=None)
 @given(TREES)
-def test_a_tree_that_fits_is_whole(tree: Any) -> None:
+def test_tree_that_fits_is_whole(tree: Any) -> None:
     assert bounded(tree, size_of(tree)) == (tree, [])
 
 
@@ -66,7 +66,7 @@ def test_a_tree_that_fits_is_whole(tree: Any) -> None:
     ],
     ids=["text", "controls", "halves", "numbers", "texts", "members", "steps", "nested"],
 )  # fmt: skip
-def test_no_answer_is_longer_than_its_bound(tree: Any) -> None:
+def test_no_answer_exceeds_its_bound(tree: Any) -> None:
     for chars in (2_000, 20_000):
         text = fitted({"again": {"at": "cut:x"}}, tree, chars)
         assert chars / 10 < len(text) <= chars
@@ -82,12 +82,12 @@ def test_small_members_are_whole_next_to_a_large_one() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x@1", "/a", "/a@", "/a@-1", "/a@²", "/a@" + "9" * 20, "@1x"])
-def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+def test_invalid_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InputError, match="cursor"):
         part_at(cursor)
 
 
 @pytest.mark.parametrize("cursor", ["/b@0", "/a/9@0", "/a/x@0", "/a/0/0@0", "/n@1"])
-def test_a_part_that_is_not_there_is_refused(cursor: str) -> None:
+def test_missing_part_is_refused(cursor: str) -> None:
     with pytest.raises(InputError, match="no such part"):
         bounded({"a": ["x"], "n": 1}, 100, part_at(cursor))

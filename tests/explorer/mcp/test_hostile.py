@@ -72,7 +72,7 @@ def checked(said: str) -> None:
         assert word not in said, said[:2_000]
 
 
-def test_damaged_messages_over_http_are_answered_and_hurt_nothing(server: HttpServer) -> None:
+def test_damaged_messages_over_http_are_answered_without_harm(server: HttpServer) -> None:
     chance = random.Random(SEED)
     for number in range(COUNT):
         message = damaged(chance)
@@ -84,7 +84,7 @@ def test_damaged_messages_over_http_are_answered_and_hurt_nothing(server: HttpSe
     assert (status, json.loads(said)["result"]) == (200, {})
 
 
-def test_damaged_messages_over_stdio_are_passed_over(incident_url: str) -> None:
+def test_damaged_messages_over_stdio_are_skipped(incident_url: str) -> None:
     chance = random.Random(SEED + 1)
     process = started(incident_url)
     assert process.stdin is not None
@@ -115,7 +115,7 @@ def say(to: IO[bytes], text: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
-def test_a_signal_ends_it_at_once_while_its_client_is_silent(incident_url: str, number: signal.Signals) -> None:
+def test_signal_ends_it_at_once_while_its_client_is_silent(incident_url: str, number: signal.Signals) -> None:
     process = started(incident_url)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -134,7 +134,7 @@ def started(url: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_only_this_servers_names_and_no_web_site_may_ask(server: HttpServer) -> None:
+def test_only_known_hosts_and_no_web_origin_are_served(server: HttpServer) -> None:
     port = server.url.rpartition(":")[2].partition("/")[0]
     ping = json.dumps(PING).encode()
     assert server.post(ping)[0] == 200
@@ -145,7 +145,7 @@ def test_only_this_servers_names_and_no_web_site_may_ask(server: HttpServer) -> 
     assert server.post(b" " * (1 << 20) + ping)[0] == 413
 
 
-def test_with_a_token_nobody_else_is_answered(incident_url: str) -> None:
+def test_requests_without_the_token_are_refused(incident_url: str) -> None:
     ping = json.dumps(PING).encode()
     with http_server(incident_url, TOKEN) as server:
         assert server.post(ping)[0] == 401

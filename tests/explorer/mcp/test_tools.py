@@ -47,12 +47,12 @@ ASKED: dict[str, tuple[Given, Sequence[str]]] = {
 WAYS = [(way, mode) for way in ("stdio", "http") for mode in MODES]
 
 
-def test_every_tool_is_asked() -> None:
+def test_every_tool_is_called() -> None:
     assert {each.partition("-")[0] for each in ASKED} == set(TOOLS)
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes"])
-def test_the_definitions_are_few_and_small(incident_url: str, writes: bool) -> None:
+def test_definitions_are_few_and_small(incident_url: str, writes: bool) -> None:
     history = HistoryServer(LogTarget(incident_url), writes=writes)
     try:
         tools = history.tools()
@@ -68,7 +68,7 @@ def test_the_definitions_are_few_and_small(incident_url: str, writes: bool) -> N
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_tool_answers_what_the_command_prints(
+def test_tool_answers_what_the_command_prints(
     server: HttpServer, incident_url: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given, command = ASKED[name]
@@ -87,7 +87,7 @@ def test_a_tool_answers_what_the_command_prints(
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS, ids=["-".join(each) for each in WAYS])
-def test_a_session_over_every_transport_and_protocol(
+def test_session_over_every_transport_and_protocol(
     server: HttpServer, incident_url: str, way: str, mode: str
 ) -> None:  # fmt: skip
     async def work(client: Client) -> None:
@@ -120,7 +120,7 @@ def test_every_older_handshake_is_answered(server: HttpServer, version: str) -> 
     assert json.loads(said)["result"]["protocolVersion"] == version
 
 
-def test_the_same_answer_comes_again_after_the_log_has_grown(tmp_path: Path) -> None:
+def test_answer_is_repeatable_after_the_log_has_grown(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     _observed(url, 1)
 
@@ -141,7 +141,7 @@ def _observed(url: str, value: int) -> None:
         log.observe(CONFIG, {"rate_limit": value})
 
 
-def test_a_long_answer_is_read_to_its_end_by_cursors(tmp_path: Path) -> None:
+def test_long_answer_is_read_to_its_end_by_cursors(tmp_path: Path) -> None:
     url, note = f"file:{tmp_path / 'log'}", "".join(chr(0x4E00 + each % 5000) for each in range(50_000))
     with refold.open(url) as log:
         for number in range(400):
@@ -195,7 +195,7 @@ WRONG: dict[str, tuple[str, Given, str]] = {
 }
 
 
-def test_what_cannot_be_answered_says_what_to_do(server: HttpServer) -> None:
+def test_errors_say_what_to_do(server: HttpServer) -> None:
     async def work(client: Client) -> None:
         for tool, given, says in WRONG.values():
             assert says in await refused(client, tool, **given)
@@ -203,7 +203,7 @@ def test_what_cannot_be_answered_says_what_to_do(server: HttpServer) -> None:
     asked(server.url, work)
 
 
-def test_it_records_only_where_it_may(tmp_path: Path) -> None:
+def test_tools_record_only_when_allowed(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     _observed(url, 1)
     said = {"entity": CONFIG, "patch": {"rate_limit": 7}, "agent": "operator"}
@@ -227,7 +227,7 @@ def test_it_records_only_where_it_may(tmp_path: Path) -> None:
     asked(by_stdio(url, "--write"), writing)
 
 
-def test_sealed_content_needs_the_key_as_for_the_commands(incident_url: str) -> None:
+def test_sealed_content_needs_the_key_as_in_the_commands(incident_url: str) -> None:
     without = {"REFOLD_KEYS": "none"}
     printed = json.loads(refold_command("state", f"run/{RUN}", "--json", log=incident_url, more=without).out)
     assert "$sealed" in json.dumps(printed)
@@ -240,7 +240,7 @@ def test_sealed_content_needs_the_key_as_for_the_commands(incident_url: str) -> 
     asked(by_stdio(incident_url, more=without), work)
 
 
-def test_before_there_is_a_log_the_tools_say_so(tmp_path: Path) -> None:
+def test_missing_log_is_reported_by_the_tools(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
 
     async def work(client: Client) -> None:
@@ -252,7 +252,7 @@ def test_before_there_is_a_log_the_tools_say_so(tmp_path: Path) -> None:
     asked(by_stdio(url), work)
 
 
-def test_a_log_without_runs_is_said_to_have_none(tmp_path: Path) -> None:
+def test_log_without_runs_is_reported(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}"):
         pass
 
@@ -268,7 +268,7 @@ def test_a_log_without_runs_is_said_to_have_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_log_on_kafka_is_asked_the_same(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_on_kafka_answers_the_same(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_MASTER_KEY", "bW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1tbW1t")
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     write_incident(url)
@@ -284,7 +284,7 @@ def test_a_log_on_kafka_is_asked_the_same(kafka: SharedKafka, prefix: str, monke
         asked(server.url, work)
 
 
-def test_wrong_options_are_refused_before_anything_is_served() -> None:
+def test_invalid_options_are_refused_before_serving() -> None:
     done = refold_command("mcp", "--tls-cert", "x", log="file:nothing")
     assert (done.status, done.out) == (2, "")
     assert "--http" in done.err
@@ -293,7 +293,7 @@ def test_wrong_options_are_refused_before_anything_is_served() -> None:
     assert re.search(r"token.*REFOLD_TOKEN", far.err)
 
 
-def test_without_the_extra_the_message_names_it(tmp_path: Path) -> None:
+def test_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError(\"No module named 'mcp'\", name='mcp')\n")
     done = refold_command(
         "mcp", log="file:nothing", more={"PYTHONPATH": f"{tmp_path}{os.pathsep}" + os.environ.get("PYTHONPATH", "")}

@@ -61,7 +61,7 @@ def posted(pages: Explored, name: str, headers: dict[str, str] | None = None, /,
     return pages.ask(f"/do/{name}", "POST", headers, urlencode(fields).encode())
 
 
-def test_a_moment_is_marked(writable: Explored, url: str) -> None:
+def test_point_in_time_is_marked(writable: Explored, url: str) -> None:
     done = posted(writable, "mark", name="deploy-2", back="/operate")
     assert (done.status, done.headers["Location"]) == (303, "/operate")
     assert "@deploy-2" in writable.get("/operate").text
@@ -72,7 +72,7 @@ def test_a_moment_is_marked(writable: Explored, url: str) -> None:
     assert "deploy-2" in again.text
 
 
-def test_a_run_is_flagged_and_pinned_and_let_go(writable: Explored, url: str) -> None:
+def test_run_is_flagged_pinned_and_released(writable: Explored, url: str) -> None:
     page = writable.get("/run/unknown-1")
     done = posted(writable, "flag", run="unknown-1", reason="paid twice", back=page.url)
     assert (done.status, done.headers["Location"]) == (303, "/run/unknown-1")
@@ -91,7 +91,7 @@ def test_a_run_is_flagged_and_pinned_and_let_go(writable: Explored, url: str) ->
         assert (fields["flagged"], fields["pinned"]) == (False, False)
 
 
-def test_an_unknown_effect_is_settled_once(writable: Explored, url: str) -> None:
+def test_unknown_effect_is_settled_once(writable: Explored, url: str) -> None:
     with refold.open(url, read_only=True) as log:
         [effect] = log.effects.list(status="unknown")
     given = {"effect": effect.key, "fate": "done", "result": '{"eur": 5}', "note": "in the bank's list"}
@@ -104,7 +104,7 @@ def test_an_unknown_effect_is_settled_once(writable: Explored, url: str) -> None
     assert "of every write that was sent it is known" in writable.get("/operate").text
 
 
-def test_a_question_is_answered(writable: Explored, url: str) -> None:
+def test_approval_request_is_answered(writable: Explored, url: str) -> None:
     with refold.open(url, read_only=True) as log:
         first, second = (each.id for each in log.questions())
     assert "Waiting for a person Call" in writable.get("/operate").text
@@ -118,7 +118,7 @@ def test_a_question_is_answered(writable: Explored, url: str) -> None:
     assert answers[second].reason == "the parcel is lost"
 
 
-def test_what_is_no_form_of_an_action_is_refused_and_writes_nothing(writable: Explored, url: str) -> None:
+def test_invalid_action_form_is_refused_and_writes_nothing(writable: Explored, url: str) -> None:
     with refold.open(url, read_only=True) as log:
         before = log.point(None).cut
     assert posted(writable, "erase").status == 400
@@ -135,7 +135,7 @@ def test_what_is_no_form_of_an_action_is_refused_and_writes_nothing(writable: Ex
         assert log.point(None).cut == before
 
 
-def test_an_explorer_that_only_reads_has_no_actions(url: str) -> None:
+def test_read_only_explorer_has_no_actions(url: str) -> None:
     with explored(url) as pages:
         refused = posted(pages, "mark", name="nothing")
         assert refused.status == 405
@@ -144,13 +144,13 @@ def test_an_explorer_that_only_reads_has_no_actions(url: str) -> None:
             assert "/do/" not in pages.get(target).body
 
 
-def test_who_has_not_signed_in_writes_nothing(url: str) -> None:
+def test_unauthenticated_user_writes_nothing(url: str) -> None:
     with explored(url, TOKEN, can_write=True) as pages:
         assert posted(pages, "mark", name="nothing").status == 401
         assert posted(pages, "mark", {"Authorization": f"Bearer {TOKEN}"}, name="by-token").status == 303
 
 
-def test_an_action_is_taken_by_the_log_of_another_process(tmp_path: Path) -> None:
+def test_action_is_appended_through_the_owner_in_another_process(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as owner:
         owner.observe("document/one", {"kind": "text"})

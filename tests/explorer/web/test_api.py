@@ -38,13 +38,13 @@ ASKED: dict[str, tuple[str, Sequence[str]]] = {
 }
 
 
-def test_every_endpoint_is_asked() -> None:
+def test_every_endpoint_is_called() -> None:
     assert {each.partition("-")[0] for each in ASKED} | {"doctor"} == set(ENDPOINTS)
     assert set(ENDPOINTS) > SLOW_ENDPOINTS
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_the_api_answers_what_the_command_prints(
+def test_api_answers_what_the_command_prints(
     pages: Explored, incident_url: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, command = ASKED[name]
@@ -56,14 +56,16 @@ def test_the_api_answers_what_the_command_prints(
     assert found.json == printed
 
 
-def test_doctor_examines_the_same(pages: Explored, incident_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_endpoint_equals_the_command(
+    pages: Explored, incident_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(["doctor", "--log", incident_url, "--json"])
     printed = json.loads(capsys.readouterr().out)
     found = pages.ask("/api/doctor").json
     assert [each["subject"] for each in found["findings"]] == [each["subject"] for each in printed["findings"]]
 
 
-def test_the_description_names_every_endpoint(pages: Explored) -> None:
+def test_description_names_every_endpoint(pages: Explored) -> None:
     described = pages.ask("/api/openapi.json").json
     assert described["openapi"].startswith("3.1")
     for name, endpoint in ENDPOINTS.items():
@@ -88,7 +90,7 @@ def test_the_description_names_every_endpoint(pages: Explored) -> None:
     ],
     ids=["name", "argument", "no-argument", "parameter", "number", "boolean", "entity", "required", "choice"],
 )
-def test_what_cannot_be_answered_is_said(pages: Explored, target: str, status: int, says: str) -> None:
+def test_errors_are_reported(pages: Explored, target: str, status: int, says: str) -> None:
     found = pages.ask(target)
     assert says in found.json["error"]
     assert found.status == status

@@ -77,7 +77,7 @@ def ready(page: Page, selector: str, text: str) -> None:
     expect(found).to_be_visible(timeout=PATIENCE_MS)
 
 
-def test_the_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None:
+def test_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/")
     page.select_option("select[name=outcome]", "failed")
     page.get_by_role("button", name="Find").click()
@@ -98,7 +98,7 @@ def test_the_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None
     expect(page.locator(".differs .new")).to_contain_text("1999")
 
 
-def test_a_reader_who_may_write_flags_a_run_and_marks_a_moment(context: BrowserContext, tmp_path: Path) -> None:
+def test_authorized_reader_flags_a_run_and_marks_a_point(context: BrowserContext, tmp_path: Path) -> None:
     page = context.new_page()
     with explored(incident_in(tmp_path), can_write=True) as pages:
         page.goto(f"{pages.url}/run/{RUN}?step=2")
@@ -117,7 +117,7 @@ def test_a_reader_who_may_write_flags_a_run_and_marks_a_moment(context: BrowserC
         expect(page.locator("tr", has_text="flagged").first).to_contain_text(f"run/{RUN}")
 
 
-def test_the_incident_is_solved_by_keyboard(page: Page, pages: Explored) -> None:
+def test_incident_is_solved_by_keyboard(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/?outcome=failed")
     opened(page, "Runs")
     page.keyboard.press("/")
@@ -149,7 +149,7 @@ def test_the_incident_is_solved_by_keyboard(page: Page, pages: Explored) -> None
     opened(page, "Runs")
 
 
-def test_the_overwrite_is_found_from_the_run_that_read_it(page: Page, pages: Explored) -> None:
+def test_overwrite_is_found_from_the_run_that_read_it(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/")
     page.get_by_role("link", name="Reads a limit").click()
     opened(page, "Step 1 read")
@@ -166,7 +166,7 @@ def test_the_overwrite_is_found_from_the_run_that_read_it(page: Page, pages: Exp
     expect(page.locator("#why")).to_contain_text("deployer")
 
 
-def test_the_slider_moves_between_the_moments(page: Page, pages: Explored) -> None:
+def test_slider_moves_between_the_points(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/entity/{CONFIG}")
     ready(page, ".version", "v2")
     page.locator("#moment").press("Home")
@@ -174,7 +174,7 @@ def test_the_slider_moves_between_the_moments(page: Page, pages: Explored) -> No
     expect(page.locator("output")).to_contain_text("v1: rate_limit, timeout_ms, by deployer")
 
 
-def test_times_are_the_readers_with_utc_at_hand(page: Page, pages: Explored) -> None:
+def test_times_are_local_with_utc_available(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/run/{RUN}")
     opened(page, "A leaking kettle")
     shown = page.locator("main time").first
@@ -186,7 +186,7 @@ def test_times_are_the_readers_with_utc_at_hand(page: Page, pages: Explored) -> 
     page.keyboard.press("u")
 
 
-def test_the_token_is_typed_once(context: BrowserContext, incident_url: str) -> None:
+def test_token_is_typed_once(context: BrowserContext, incident_url: str) -> None:
     token = "0123456789abcdef-secret"
     page = context.new_page()
     with explored(incident_url, token) as guarded:
@@ -198,7 +198,7 @@ def test_the_token_is_typed_once(context: BrowserContext, incident_url: str) -> 
         opened(page, "Step 4 pay")
 
 
-def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
+def test_pages_update_live(context: BrowserContext, tmp_path: Path) -> None:
     """A live page reloads as the log grows. A page of a past cut does not change, but says that there is more."""
     url = f"file:{tmp_path / 'log'}"
     page = context.new_page()
@@ -229,7 +229,7 @@ def test_pages_are_live(context: BrowserContext, tmp_path: Path) -> None:
         expect(page.locator(".outcome.succeeded")).to_be_visible()
 
 
-def test_every_page_fits_does_not_shift_and_can_be_used_by_all(browser: Browser, pages: Explored) -> None:
+def test_every_page_fits_does_not_shift_and_is_accessible(browser: Browser, pages: Explored) -> None:
     """Tested on a phone in dark mode and on a desktop in light mode. axe: the rules of WCAG 2.1 A and AA, and best
     practices.
     """

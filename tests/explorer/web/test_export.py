@@ -29,7 +29,7 @@ def exported(url: str, file: Path, *arguments: str) -> str:
     return " ".join(html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", content, flags=re.DOTALL)).split())
 
 
-def test_a_run_is_one_file(incident_url: str, tmp_path: Path) -> None:
+def test_run_is_one_file(incident_url: str, tmp_path: Path) -> None:
     text = exported(incident_url, tmp_path / "run.html", RUN)
     for said in ("A leaking kettle", "Step 1 look-up", "Step 4 pay", "refund the kettle", "1998", "19.99", "Traceback"):
         assert said in text
@@ -46,7 +46,7 @@ def test_two_runs_are_one_file(incident_url: str, tmp_path: Path) -> None:
     assert "B is a fork, from after step 3." in text
 
 
-def test_secrets_are_left_out_on_request(tmp_path: Path) -> None:
+def test_secrets_are_omitted_on_request(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
 
     @refold.tool(effect="read", name="vault.look")
@@ -74,7 +74,9 @@ def test_secrets_are_left_out_on_request(tmp_path: Path) -> None:
         assert "secrets are replaced by tokens" in text
 
 
-def test_a_file_is_not_replaced_unasked(incident_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_is_replaced_only_on_request(
+    incident_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "kept.html"
     file.write_text("mine")
     assert run(["run", "export", RUN, "--html", str(file), "--log", incident_url]) == 2

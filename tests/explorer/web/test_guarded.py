@@ -83,7 +83,7 @@ def test_hostile_content_changes_nothing(tmp_path: Path) -> None:
         assert pages.ask("/api/steps/hostile-1?step=1").json[0]["calls"][0]["answer"]["ansi"] == ANSI
 
 
-def test_what_would_not_be_seen_is_shown_as_escapes(pages: Explored) -> None:
+def test_invisible_characters_are_shown_as_escapes(pages: Explored) -> None:
     assert visible(BROKEN) == "half \\ud83d of a pair"
     assert visible(REVERSED + ANSI) == "\\u202egpj.exe\\u202c\\x1b[31mred\\x07"
     assert visible("naïve 日本 👩\u200d🔧\n\t") == "naïve 日本 👩\u200d🔧\n\t"
@@ -92,7 +92,7 @@ def test_what_would_not_be_seen_is_shown_as_escapes(pages: Explored) -> None:
         check(pages.get(target))
 
 
-def test_only_this_servers_names_and_pages_are_answered(pages: Explored) -> None:
+def test_only_known_hosts_and_same_origin_pages_are_served(pages: Explored) -> None:
     port = pages.url.rpartition(":")[2]
     for target in ("/", "/api/runs", "/live", "/static/explorer.js"):
         assert pages.ask(target, headers={"Host": f"evil.example:{port}"}).status == 403
@@ -107,7 +107,7 @@ def test_nothing_is_written(pages: Explored, method: str) -> None:
     assert pages.ask("/api/runs", method, content=b"{}").status == 405
 
 
-def test_every_answer_has_the_policy_and_asks_nobody_else(pages: Explored) -> None:
+def test_every_response_has_the_policy_and_loads_nothing_external(pages: Explored) -> None:
     for target in ("/", "/nothing", "/static/explorer.css", "/static/explorer.js", "/api/openapi.json"):
         page = pages.get(target)
         assert page.headers["Content-Security-Policy"] == POLICY
@@ -116,7 +116,7 @@ def test_every_answer_has_the_policy_and_asks_nobody_else(pages: Explored) -> No
     assert "'unsafe" not in POLICY
 
 
-def test_a_token_is_asked_for_once(incident_url: str) -> None:
+def test_token_is_requested_once(incident_url: str) -> None:
     with explored(incident_url, TOKEN) as pages:
         for target in ("/", "/run/incident-1", "/operate", "/nothing"):
             page = pages.get(target)

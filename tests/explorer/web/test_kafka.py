@@ -13,7 +13,7 @@ from refold_tests.explored import CONFIG, FORK, READER, explored, write_incident
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_a_log_on_kafka_has_the_same_pages(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_on_kafka_has_the_same_pages(kafka: SharedKafka, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_MASTER_KEY", base64.b64encode(b"m" * 48).decode())
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     write_incident(url)

@@ -65,7 +65,7 @@ def texts(tree: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_an_address_opens_the_same_page_again(pages: Explored, name: str) -> None:
+def test_address_opens_the_same_page_again(pages: Explored, name: str) -> None:
     page = pages.get(ADDRESSES[name])
     assert page.status == 200, page.text
     again = pages.get(page.url)
@@ -76,7 +76,7 @@ def test_an_address_opens_the_same_page_again(pages: Explored, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_each_command_that_a_page_shows_answers(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_shown_on_a_page_works(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = pages.get(ADDRESSES[name])
     assert page.commands
     for command in page.commands:
@@ -107,7 +107,7 @@ SHOWN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_page_shows_the_values_of_its_command(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_shows_the_values_of_its_command(pages: Explored, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = pages.get(ADDRESSES[name])
     run([*page.commands[0], "--json"])
     answer = printed(page.commands[0], capsys.readouterr().out)
@@ -116,7 +116,7 @@ def test_a_page_shows_the_values_of_its_command(pages: Explored, name: str, caps
     assert [each for each in expected if each not in page.text] == []
 
 
-def test_a_step_shows_what_its_command_says(pages: Explored, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_shows_the_output_of_its_command(pages: Explored, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2, 3, 4):
         page = pages.get(f"/run/{RUN}?step={number}")
         run([*page.commands[1], "--json"])
@@ -129,14 +129,14 @@ def test_a_step_shows_what_its_command_says(pages: Explored, capsys: pytest.Capt
         assert (page.text.count("failed") > 0) is True
 
 
-def test_a_run_opens_at_its_failure(pages: Explored) -> None:
+def test_run_opens_at_its_failure(pages: Explored) -> None:
     page = pages.get(f"/run/{RUN}")
     assert "Step 4 pay" in page.text
     assert 'aria-current="step" class="failed"' in page.body
     assert "Step 1 look-up" in pages.get(f"/run/{FORK}").text
 
 
-def test_what_an_agent_had_read_is_stale_after_the_overwrite(pages: Explored) -> None:
+def test_agents_read_is_stale_after_the_overwrite(pages: Explored) -> None:
     before, after = (pages.get(f"/run/{READER}?step={number}").text for number in (1, 2))
     assert CONFIG in before
     assert "⚠ stale" not in before
@@ -144,7 +144,7 @@ def test_what_an_agent_had_read_is_stale_after_the_overwrite(pages: Explored) ->
     assert "rate_limit : it knew 50 , the log had 500" in after
 
 
-def test_forks_and_runs_within_are_a_tree(pages: Explored) -> None:
+def test_forks_and_child_runs_are_a_tree(pages: Explored) -> None:
     page = pages.get("/")
     places = [page.body.index(f"/run/{each}?") for each in (RUN, FORK, READER, "helper-1")]
     assert places[0] < places[1]
@@ -161,7 +161,7 @@ def test_filters_are_those_of_the_command(pages: Explored) -> None:
     assert pages.get("/?since=yesterday").status == 400
 
 
-def test_the_slider_has_a_stop_for_each_version_and_the_deploy_between(pages: Explored) -> None:
+def test_slider_has_a_stop_for_each_version_and_the_deploy_between(pages: Explored) -> None:
     page = pages.get(f"/entity/{CONFIG}?at=v1")
     assert page.body.count('class="moment') == 2
     assert "@deploy-1" in page.text
@@ -173,12 +173,12 @@ def test_the_slider_has_a_stop_for_each_version_and_the_deploy_between(pages: Ex
     assert "500" in following.text.split("History")[0]
 
 
-def test_the_reads_of_an_entity_are_moments(pages: Explored) -> None:
+def test_reads_of_an_entity_are_stops(pages: Explored) -> None:
     page = pages.get(f"/entity/{CONFIG}?clock=read")
     assert f"v1, read by reader in step 1 of {READER}" in page.body
 
 
-def test_a_page_shows_what_was_recorded_since_only_when_asked_again(tmp_path: Any) -> None:
+def test_page_shows_newer_records_only_after_a_reload(tmp_path: Any) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"title": "one"}}, source="writer")
@@ -209,14 +209,14 @@ def test_a_page_shows_what_was_recorded_since_only_when_asked_again(tmp_path: An
     ],
     ids=["run", "entity", "half", "page", "step", "number", "marker", "cut", "clock", "compare"],
 )
-def test_what_cannot_be_shown_is_said(pages: Explored, target: str, status: int, says: str) -> None:
+def test_unavailable_content_is_reported(pages: Explored, target: str, status: int, says: str) -> None:
     page = pages.get(target)
     assert says in page.text
     assert page.status == status
     assert "All runs" in page.text
 
 
-def test_the_command_serves_until_it_is_interrupted(incident_url: str) -> None:
+def test_command_serves_until_interrupted(incident_url: str) -> None:
     command = [*COMMAND, "explore", "--log", incident_url, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -227,7 +227,7 @@ def test_the_command_serves_until_it_is_interrupted(incident_url: str) -> None:
     assert process.returncode == 130
 
 
-def test_the_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--log", f"file:{tmp_path / 'none'}", "--port", "0"]) == 2
     assert "there is no log here" in capsys.readouterr().err
 
@@ -239,7 +239,7 @@ MODEL_ANSWER = {
 }
 
 
-def test_a_run_that_goes_on_is_open_at_its_last_step_and_shows_what_the_model_saw(tmp_path: Path) -> None:
+def test_active_run_opens_at_its_last_step_with_the_models_context(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     said = [{"role": "user", "content": f"message {number}"} for number in range(4)]
     deep = {"role": "tool", "name": "search", "content": "[" * 5000 + "]" * 5000}
@@ -261,7 +261,7 @@ def test_a_run_that_goes_on_is_open_at_its_last_step_and_shows_what_the_model_sa
     assert "before that" not in first.text
 
 
-def test_a_step_that_no_recorder_wrote_shows_what_was_observed(tmp_path: Path) -> None:
+def test_step_without_a_recorder_shows_its_observations(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         log.observe("run/seen-1", {"agent": "a"}, source="a")

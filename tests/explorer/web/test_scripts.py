@@ -23,7 +23,7 @@ LOADED_BYTES_MAX = 150_000
 
 
 @pytest.mark.timeout(900)
-def test_the_types_of_our_modules_are_right() -> None:
+def test_types_of_our_javascript_modules_check() -> None:
     node = shutil.which("node")
     if node is None:
         without("node is missing, with which TypeScript's compiler runs")
@@ -34,6 +34,6 @@ def test_the_types_of_our_modules_are_right() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_what_a_browser_loads_is_small() -> None:
+def test_browser_payload_is_small() -> None:
     assert sum(len(content) for content, _ in assets().values()) < LOADED_BYTES_MAX
     assert all("@ts-check" in each.read_text(encoding="utf-8") for each in STATIC.glob("*.js"))

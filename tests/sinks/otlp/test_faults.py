@@ -34,7 +34,7 @@ keep_up(log, sink, follow=True, stop=Event(), poll_s=0.01, changes_max=int(chang
 
 @pytest.mark.faults
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_killed_restarted_and_refused_at_any_moment(
+def test_kills_restarts_and_refusals_at_any_moment_lose_nothing(
     scheme: str, runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, child: Callable[..., Child], seed: int,
     fault_rounds: int,
 ) -> None:  # fmt: skip
@@ -64,7 +64,7 @@ def test_killed_restarted_and_refused_at_any_moment(
     assert told_twice(receiver) == {}
 
 
-def test_of_two_that_send_one_waits_for_the_other(
+def test_second_sender_waits_for_the_first(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, child: Callable[..., Child]
 ) -> None:
     position = tmp_path / "position"

@@ -40,13 +40,13 @@ def test_urls(url: str, target: Target) -> None:
         ("http://x?content=perhaps", "yes or no"), ("http://x?token=sesame", "unknown.*token"),
     ],
 )  # fmt: skip
-def test_urls_that_name_no_receiver(url: str, says: str) -> None:
+def test_urls_without_a_receiver(url: str, says: str) -> None:
     with pytest.raises(InputError, match=says) as refused:
         open_sink("otlp", url)
     assert "sesame" not in str(refused.value)
 
 
-def test_variables_of_traces_come_before_those_of_all_signals() -> None:
+def test_variables_of_traces_precede_those_of_all_signals() -> None:
     wire = wire_of({
         "OTEL_EXPORTER_OTLP_HEADERS": "a=1", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-key=sesame%20street,b=2",
         "OTEL_EXPORTER_OTLP_TIMEOUT": "3", "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip",
@@ -59,19 +59,19 @@ def test_variables_of_traces_come_before_those_of_all_signals() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("TIMEOUT", "soon"), ("COMPRESSION", "zip")])
-def test_variables_that_cannot_be(name: str, value: str) -> None:
+def test_invalid_variables(name: str, value: str) -> None:
     with pytest.raises(InputError, match=f"OTEL_EXPORTER_OTLP_{name}"):
         wire_of({f"OTEL_EXPORTER_OTLP_{name}": value})
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_certificates_that_are_not_there(scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_certificates(scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "none.pem"))
     with pytest.raises(InputError, match="cannot be read"):
         open_sink("otlp", f"{scheme}://127.0.0.1")
 
 
-def test_a_position_is_kept_by_one_process(tmp_path: Path) -> None:
+def test_position_file_has_one_writer(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "position"
     with closing(PositionFile(path)) as one:
         assert one.read() is None
@@ -84,14 +84,14 @@ def test_a_position_is_kept_by_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"format": 2, "cut": ""}', '{"format": 1, "cut": "cut:1.x"}', "[]"])
-def test_a_file_that_holds_no_position_is_refused(tmp_path: Path, content: str) -> None:
+def test_file_without_a_position_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "position"
     path.write_text(content, encoding="utf-8")
     with closing(PositionFile(path)) as file, pytest.raises(SinkRefused, match="remove it"):
         file.read()
 
 
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_unwritable_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         closing(PositionFile(tmp_path / "file" / "position")) as file,

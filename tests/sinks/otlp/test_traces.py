@@ -36,7 +36,7 @@ def with_calls(name: str, count: int, text: str = "") -> Recording:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_run_that_ended_is_there_once_and_whole(
+def test_every_ended_run_is_sent_once_and_whole(
     scheme: str, runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -54,7 +54,7 @@ def test_every_run_that_ended_is_there_once_and_whole(
     assert len(receiver.requests) == before, "what was sent is sent again"
 
 
-def test_what_the_sdk_is_told_by_its_variables_is_heeded(
+def test_environment_variables_of_the_sdk_are_respected(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(runs, with_calls("r-1", 1))
@@ -74,7 +74,7 @@ def test_what_the_sdk_is_told_by_its_variables_is_heeded(
     assert of_agent["deployment.environment.name"] == "staging"
 
 
-def test_a_run_within_another_links_to_the_step_that_began_it(
+def test_nested_run_links_to_the_step_that_started_it(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
 ) -> None:
     def outer(run: refold.Run) -> None:
@@ -99,16 +99,14 @@ def test_a_run_within_another_links_to_the_step_that_began_it(
     }  # fmt: skip
 
 
-def test_without_content_nobodys_words_are_sent(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
+def test_no_text_is_sent_without_content(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     write(runs, with_calls("r-1", 3, text="marta@example.org"), runs.vault)
     send(runs, receiver.url("http"), tmp_path / "position", "content=no", "system=openai")
     assert held(receiver) == expected(runs, ["r-1"], content=False)
     assert b"marta" not in b"".join(each.SerializeToString() for each in receiver.requests)
 
 
-def test_a_run_that_went_on_is_sent_anew_under_its_ids(
-    runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_resumed_run_is_sent_again_under_its_ids(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     @refold.tool
     def look(n: int) -> int:
         return n
@@ -140,9 +138,7 @@ def test_a_run_that_went_on_is_sent_anew_under_its_ids(
     assert told_twice(receiver).keys() <= first.keys()
 
 
-def test_a_step_that_comes_behind_its_runs_end_is_told(
-    runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_step_after_its_runs_end_is_reported(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     run = random_run(random.Random(7), "r-1", 2)
     write(runs, msgspec.structs.replace(run, steps=run.steps[:1]))
     runs.observe("run/r-1", {"step_count": 2}, source="late")
@@ -154,7 +150,7 @@ def test_a_step_that_comes_behind_its_runs_end_is_told(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_requests_are_bounded_and_cut_where_they_are_too_large(
+def test_requests_are_bounded_and_split_when_too_large(
     scheme: str, runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
 ) -> None:
     write(runs, with_calls("r-1", SPANS_MAX + 100))
@@ -176,7 +172,7 @@ def test_requests_are_bounded_and_cut_where_they_are_too_large(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_receiver_that_takes_nothing_now_is_waited_for_as_long_as_it_says(
+def test_busy_receiver_is_awaited_as_long_as_it_asks(
     scheme: str, status: int, runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
 ) -> None:
     write(runs, with_calls("r-1", 1))
@@ -202,7 +198,7 @@ def test_a_receiver_that_takes_nothing_now_is_waited_for_as_long_as_it_says(
     ("status", "do"), [(401, "OTEL_EXPORTER_OTLP_HEADERS"), (403, "allowed to write"), (400, "OTLP receiver"),
                        (500, "its own log says more")],
 )  # fmt: skip
-def test_what_waiting_does_not_mend_is_refused_with_what_to_do(
+def test_permanent_failure_is_refused_with_a_remedy(
     scheme: str, status: int, do: str, runs: refold.AgentLog, receiver: Receiver, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -221,16 +217,14 @@ def test_what_waiting_does_not_mend_is_refused_with_what_to_do(
     assert "\x1b" not in said
 
 
-def test_nobody_else_is_given_what_is_meant_for_the_receiver(
-    runs: refold.AgentLog, receiver: Receiver, tmp_path: Path
-) -> None:
+def test_credentials_go_only_to_the_receiver(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     write(runs, with_calls("r-1", 1))
     receiver.mood(status=307)
     with pytest.raises(SinkRefused, match=r"307.*the address that it leads to"):
         send(runs, receiver.url("http"), tmp_path / "position")
 
 
-def test_a_partial_success_is_no_success(
+def test_partial_success_is_no_success(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(runs, with_calls("r-1", 1))
@@ -245,7 +239,7 @@ def test_a_partial_success_is_no_success(
     assert [otel.trace_id_of("r-1")] == [*{int.from_bytes(each.trace_id, "big") for each in receiver.spans}]
 
 
-def test_the_command_sends_and_says_how_far(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
+def test_command_sends_and_reports_its_position(runs: refold.AgentLog, receiver: Receiver, tmp_path: Path) -> None:
     write(runs, with_calls("r-1", 2), runs.vault)
     command = [sys.executable, "-m", "refold.explorer.cli.main", "sink", "otlp", "--once", "--log", runs.port.url]
     done = subprocess.run(
@@ -277,7 +271,7 @@ def test_runs_of_a_log_on_kafka(kafka_log: SinkLog, receiver: Receiver, tmp_path
         assert told_twice(receiver) == {}
 
 
-def test_a_run_whose_content_expired_is_passed_over(
+def test_run_with_expired_content_is_skipped(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(2):
@@ -290,7 +284,7 @@ def test_a_run_whose_content_expired_is_passed_over(
     assert "run r-0 is passed over" in caplog.text
 
 
-def test_without_the_keys_nothing_is_passed_over(
+def test_run_without_its_keys_is_not_skipped(
     runs: refold.AgentLog, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(runs, with_calls("r-1", 1), runs.vault)

@@ -103,7 +103,7 @@ def queried(sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def test_it_is_the_log_after_every_turn(followed: SinkLog, place: Place, seed: int) -> None:
+def test_store_equals_the_log_after_every_write(followed: SinkLog, place: Place, seed: int) -> None:
     """Late ones, repeats, retractions, clears and links among them; a definition, and an empty log at first."""
     bring_up(followed, place)
     assert_rebuilt(followed, place)
@@ -122,7 +122,7 @@ def test_it_is_the_log_after_every_turn(followed: SinkLog, place: Place, seed: i
     assert bring_up(followed, place).loads == 0
 
 
-def test_a_log_that_fails_for_a_moment_is_waited_for_by_whoever_follows(
+def test_following_sink_waits_for_a_temporarily_failing_log(
     followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     followed.write(random_history(seed, 30))
@@ -146,9 +146,7 @@ def test_a_log_that_fails_for_a_moment_is_waited_for_by_whoever_follows(
     assert_rebuilt(followed, folder)
 
 
-def test_how_far_it_is_behind_is_told(
-    followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_lag_is_reported(followed: SinkLog, folder: Place, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Before a commit, after it, and while it waits for the next."""
     told: list[Any] = []
     watch = SinkWatch(wrote=told.append, lags=told.append)
@@ -179,7 +177,7 @@ def test_how_far_it_is_behind_is_told(
     assert (behind.oldest_ms is None, caught_up.oldest_ms, last.changes) == (False, None, 1)
 
 
-def test_on_kafka_too(kafka_log: SinkLog, folder: Place, seed: int) -> None:
+def test_log_on_kafka(kafka_log: SinkLog, folder: Place, seed: int) -> None:
     kafka_log.write(random_history(seed, 100))
     bring_up(kafka_log, folder)
     assert_rebuilt(kafka_log, folder)
@@ -203,7 +201,7 @@ def test_duckdb_reads_it_by_a_glob(followed: SinkLog, folder: Place, seed: int) 
     assert last == [(view[A].fields["last"],)]
 
 
-def test_the_exact_cut_stands_in_files_and_manifest(followed: SinkLog, folder: Place, seed: int) -> None:
+def test_exact_cut_is_in_files_and_manifest(followed: SinkLog, folder: Place, seed: int) -> None:
     followed.write(random_history(seed, 60))
     bring_up(followed, folder)
     manifest = newest(folder.objects)
@@ -216,7 +214,7 @@ def test_the_exact_cut_stands_in_files_and_manifest(followed: SinkLog, folder: P
         assert metadata[b"refold.partition"].decode() == str(each.partition)
 
 
-def test_a_partition_where_nothing_happened_is_not_written_again(followed: SinkLog, folder: Place, seed: int) -> None:
+def test_unchanged_partition_is_not_rewritten(followed: SinkLog, folder: Place, seed: int) -> None:
     followed.write(random_history(seed, 60))
     bring_up(followed, folder)
     root, before = cast(FolderObjects, folder.objects).root, newest(folder.objects)
@@ -231,9 +229,7 @@ def test_a_partition_where_nothing_happened_is_not_written_again(followed: SinkL
     assert_rebuilt(followed, folder)
 
 
-def test_what_an_earlier_format_left_is_written_anew_once_though_nothing_was_recorded(
-    followed: SinkLog, folder: Place, seed: int
-) -> None:
+def test_earlier_format_is_rewritten_once_without_new_records(followed: SinkLog, folder: Place, seed: int) -> None:
     followed.write(random_history(seed, 60))
     bring_up(followed, folder)
     root, before = cast(FolderObjects, folder.objects).root, newest(folder.objects)
@@ -258,7 +254,7 @@ def test_text_that_may_be_a_blob_is_text() -> None:
     assert json.loads(found[3]).keys() == {"$blob"}
 
 
-def test_what_was_replaced_stays_for_the_grace_and_goes(followed: SinkLog, place: Place, seed: int) -> None:
+def test_replaced_files_stay_for_the_grace_period_and_are_removed(followed: SinkLog, place: Place, seed: int) -> None:
     for number in range(3):
         followed.write([said(A, number)])
         bring_up(followed, place, grace_s=3600)
@@ -273,9 +269,7 @@ def test_what_was_replaced_stays_for_the_grace_and_goes(followed: SinkLog, place
     assert_rebuilt(followed, place)
 
 
-def test_what_a_killed_one_left_to_do_is_done_by_the_next_that_opens(
-    followed: SinkLog, place: Place, seed: int
-) -> None:
+def test_work_left_by_a_killed_sink_is_done_at_the_next_open(followed: SinkLog, place: Place, seed: int) -> None:
     """Though nothing is committed any more: what was replaced, half of it removed, and the names of the newest."""
     for number in range(3):
         followed.write([said(A, number)])
@@ -297,7 +291,7 @@ def test_what_a_killed_one_left_to_do_is_done_by_the_next_that_opens(
     assert_rebuilt(followed, place)
 
 
-def test_of_two_that_commit_one_is_believed(followed: SinkLog, place: Place, seed: int) -> None:
+def test_one_of_two_concurrent_commits_wins(followed: SinkLog, place: Place, seed: int) -> None:
     followed.write(random_history(seed, 50))
     one, other = ParquetSink(place.objects, 0), ParquetSink(place.objects, 0)
     assert one.position() is other.position() is None
@@ -325,7 +319,7 @@ def test_another_logs_state_is_never_replaced(followed: SinkLog, folder: Place, 
     assert newest(folder.objects) == before
 
 
-def test_an_url_is_a_stores_with_its_grace() -> None:
+def test_url_names_a_store_with_its_grace_period() -> None:
     assert open_sink("file:///lake?grace_s=60").name == "parquet file:///lake"
     for given in ("file:///lake?grace=60", "file:///lake?grace_s=x", "s3://key:secret@bucket", "lake"):
         with pytest.raises(InputError) as caught:
@@ -334,7 +328,7 @@ def test_an_url_is_a_stores_with_its_grace() -> None:
 
 
 @pytest.mark.faults
-def test_killed_at_any_moment_what_is_named_is_whole(
+def test_killed_at_any_moment_named_files_are_whole(
     followed: SinkLog, place: Place, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     draw = random.Random(seed)
@@ -382,7 +376,7 @@ def test_readers_by_a_glob_see_one_commit(
     assert len(seen) >= 4
 
 
-def test_a_full_disk_is_waited_for(followed: SinkLog, tmp_path: Path, seed: int) -> None:
+def test_full_disk_is_awaited(followed: SinkLog, tmp_path: Path, seed: int) -> None:
     with small_device(tmp_path / "small") as device:
         place = Place(FolderObjects(device / "lake"), "", DEFINITIONS)
         followed.write(random_history(seed, 60))
@@ -402,7 +396,7 @@ def test_a_full_disk_is_waited_for(followed: SinkLog, tmp_path: Path, seed: int)
         assert_rebuilt(followed, place)
 
 
-def test_a_store_that_refuses_or_is_away_and_back(
+def test_store_that_refuses_or_is_temporarily_unavailable(
     followed: SinkLog, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     followed.write(random_history(seed, 60))
@@ -431,7 +425,7 @@ def test_a_store_that_refuses_or_is_away_and_back(
 
 
 @pytest.mark.outside
-def test_a_store_that_was_killed_and_lost_everything_is_filled_again(
+def test_store_that_was_killed_and_lost_everything_is_loaded_again(
     followed: SinkLog, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     followed.write(random_history(seed, 60))
@@ -448,7 +442,7 @@ def test_a_store_that_was_killed_and_lost_everything_is_filled_again(
         assert_rebuilt(followed, place)
 
 
-def test_values_of_every_kind_are_columns_of_theirs() -> None:
+def test_values_of_every_kind_have_their_own_column_types() -> None:
     fields: list[dict[str, Any]] = [
         {"name": "a", "type": "long", "refold.reducer": "latest"},
         {"name": "_b", "type": "double", "refold.reducer": "sum"},
@@ -476,7 +470,7 @@ def test_values_of_every_kind_are_columns_of_theirs() -> None:
 
 
 @pytest.mark.parametrize("folder", ["../outside", "/tmp/out", "commits/../../outside", "", "commits", "commits/1-x/.."])
-def test_a_manifest_that_names_what_is_not_the_sinks_is_none(folder: str) -> None:
+def test_manifest_that_names_foreign_files_is_ignored(folder: str) -> None:
     good = f"commits/{7:020}-{'0a' * 8}"
     path = "type=run/partition=0/part.parquet"
     for named, file in ((folder, path), (good, folder), (good, f"{path}/../../../../../outside")):

@@ -16,7 +16,7 @@ import refold
 from refold.agents.log import AgentLog
 from refold.agents.usage.prices import PRICES_ENVIRONMENT
 from refold.avro.errors import InputError
-from refold.explorer.queries.search import SearchAnswer, runs_with, search_index, searched, wanted_of
+from refold.explorer.queries.search import SearchAnswer, runs_with, search_conditions, search_index, searched
 from refold.sinks.port import SinkRefused
 from refold.sinks.registry import open_sink
 from refold.sinks.run import keep_up
@@ -65,7 +65,10 @@ def found_in(log: AgentLog, path: Path, *, has_sealed: bool | None = True) -> It
 
         def find(text: str = "", limit: int = 50, **given: Any) -> SearchAnswer:
             return searched(
-                index, log, wanted_of(given.pop("since", None), given.pop("until", None), text=text, **given), limit
+                index,
+                log,
+                search_conditions(given.pop("since", None), given.pop("until", None), text=text, **given),
+                limit,
             )
 
         yield find
@@ -75,7 +78,7 @@ def places(answer: SearchAnswer) -> list[tuple[str, int]]:
     return [(hit.run, hit.found.step) for hit in answer.hits]
 
 
-def test_turns_are_found_by_their_words_the_newest_first(tmp_path: Path, kind: str) -> None:
+def test_turns_are_found_by_their_words_newest_first(tmp_path: Path, kind: str) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         first = run_that_says(log, "the quick brown fox", "jumps over the lazy dog")
         second = run_that_says(log, "A QUICK answer; 42 of them", "ünïcode wörter 東京都")
@@ -96,9 +99,7 @@ def test_turns_are_found_by_their_words_the_newest_first(tmp_path: Path, kind: s
             assert "jumps over the lazy dog" in hit.snippet
 
 
-def test_filters_hold_together_with_words_and_without(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_apply_with_and_without_words(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "prices.toml"
     own.write_text('[models]\n"dear" = { input = 10 }\n"cheap" = { input = 1 }\n')
     monkeypatch.setenv(PRICES_ENVIRONMENT, str(own))
@@ -132,7 +133,7 @@ def test_filters_hold_together_with_words_and_without(
             assert places(find("same", max_cost_usd=0.5)) == []
 
 
-def test_a_destroyed_key_makes_a_run_unfindable(tmp_path: Path) -> None:
+def test_destroyed_key_makes_a_run_unfindable(tmp_path: Path) -> None:
     path = tmp_path / "index"
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         kept, erased = run_that_says(log, "zanzibar lies in the sea"), run_that_says(log, "zanzibar is a secret")
@@ -147,11 +148,11 @@ def test_a_destroyed_key_makes_a_run_unfindable(tmp_path: Path) -> None:
         with contextlib.closing(sqlite3.connect(path)) as held:
             assert held.execute("SELECT count(*) FROM sealed").fetchone()[0] > 0, "its hashes are there, and of no use"
         with search_index(log, path, has_sealed=None, updates=False) as index:
-            assert places(searched(index, log, wanted_of(None, None, text="zanzibar"), 50)) == [(kept, 1)]
+            assert places(searched(index, log, search_conditions(None, None, text="zanzibar"), 50)) == [(kept, 1)]
             assert runs_with(index, log, "secret") == set()
 
 
-def test_content_that_was_removed_in_clear_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_unsealed_content_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFOLD_KEYS", "none")
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         run = run_that_says(log, "zanzibar " + "and a long text that is a content of its own " * 100)
@@ -164,7 +165,7 @@ def test_content_that_was_removed_in_clear_is_not_found(tmp_path: Path, monkeypa
             assert (places(answer), answer.unread) == ([], [f"step/{run}#1"])
 
 
-def test_sealed_content_is_in_the_index_only_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_sealed_content_is_indexed_only_on_request(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         run = run_that_says(log, "zanzibar", tool="payments.refund")
@@ -209,7 +210,7 @@ def test_runs_are_listed_by_the_index(tmp_path: Path) -> None:
     assert "--text" in refold_command("runs", "--indexed", log=url, more=more).refused()
 
 
-def test_an_index_that_follows_a_log_holds_what_one_holds_that_is_made_at_once(tmp_path: Path) -> None:
+def test_incremental_index_equals_one_built_at_once(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     vocabulary = ["zanzibar", "order", "refund", "payment", "paid", "eur", "42", "late"]
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -231,7 +232,7 @@ def test_an_index_that_follows_a_log_holds_what_one_holds_that_is_made_at_once(t
             assert places(one), word
 
 
-def test_a_file_that_is_no_index_is_refused_by_its_path(tmp_path: Path) -> None:
+def test_file_that_is_no_index_is_refused_by_its_path(tmp_path: Path) -> None:
     from refold.agents.usage.prices import prices
 
     path = tmp_path / "index"
@@ -243,7 +244,7 @@ def test_a_file_that_is_no_index_is_refused_by_its_path(tmp_path: Path) -> None:
             open_sink("search", url)
 
 
-def test_an_index_whose_damage_shows_when_it_is_read_is_refused_by_its_path(tmp_path: Path) -> None:
+def test_index_damage_found_while_reading_is_refused_by_its_path(tmp_path: Path) -> None:
     url, path = f"file:{tmp_path / 'log'}", tmp_path / "index"
     with refold.open(url) as log:
         run_that_says(log, "the zanzibar one")
@@ -261,7 +262,7 @@ def test_an_index_whose_damage_shows_when_it_is_read_is_refused_by_its_path(tmp_
     ('"', [], []),
     ("x" * 200, ["x" * 64], []),
 ], ids=["a word of several", "a phrase", "an underscore", "a quote", "a long word"])  # fmt: skip
-def test_what_somebody_types_is_words_and_phrases(given: str, words: Sequence[str], phrases: Sequence[Any]) -> None:
+def test_typed_query_is_words_and_phrases(given: str, words: Sequence[str], phrases: Sequence[Any]) -> None:
     asked = search_text(given)
     assert (list(asked.words), list(asked.phrases)) == (list(words), list(phrases))
     assert not words or asked.is_in(given)

@@ -130,7 +130,7 @@ def assert_same_log(one: Log, other: Log) -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_an_archive_answers_every_question_as_the_origin_did(tmp_path: Path, seed: int, number: int) -> None:
+def test_archive_answers_every_question_as_the_origin_did(tmp_path: Path, seed: int, number: int) -> None:
     print(f"seed {seed}")
     (tmp_path / "origin").mkdir()
     history = History(tmp_path / "origin", seed * 100 + number, 90)
@@ -150,7 +150,7 @@ def test_an_archive_answers_every_question_as_the_origin_did(tmp_path: Path, see
         assert again.read_bytes() == file.read_bytes(), "an archive of an archive is the same file"
 
 
-def test_histories_that_are_archived_hold_all_there_is(tmp_path: Path, seed: int) -> None:
+def test_archived_histories_are_complete(tmp_path: Path, seed: int) -> None:
     """The property above is about something: redefinitions, contents, markers, repeats and ties are among them."""
     found: dict[str, int] = {}
     for number in range(8):

@@ -20,14 +20,14 @@ from refold_tests.opening import open_log, take
 from refold_tests.sample_types import A, said
 
 
-def test_the_items_stand_in_the_order_of_the_log(file: Path) -> None:
+def test_items_are_in_log_order(file: Path) -> None:
     kinds = [type(item).__name__ for item in items_of(file)]
     assert kinds == [
         "Header", "Definition", "Record", "Record", "Definition", "Record", "Definition", "Content", "Record", "Marked",
     ]  # fmt: skip
 
 
-def test_a_redefinition_is_taken_up_at_its_place(origin: Path, file: Path, tmp_path: Path) -> None:
+def test_redefinition_takes_effect_at_its_offset(origin: Path, file: Path, tmp_path: Path) -> None:
     copied = restored(file, tmp_path / "copied")
     chains = []
     for path in (origin, copied):
@@ -42,7 +42,7 @@ def test_a_redefinition_is_taken_up_at_its_place(origin: Path, file: Path, tmp_p
     assert (chains[0][0][0], chains[0][-1]) == (chains[1][0][0], chains[1][-1])
 
 
-def test_places_of_schemas_that_register_nothing_are_kept(origin: Path, file: Path, tmp_path: Path) -> None:
+def test_offsets_of_schemas_that_register_nothing_are_kept(origin: Path, file: Path, tmp_path: Path) -> None:
     """A log on Kafka has them: each definition here gets one behind it, and the end of the log is behind the last."""
     items: list[Item] = []
     for item in items_of(file):
@@ -71,7 +71,7 @@ def test_places_of_schemas_that_register_nothing_are_kept(origin: Path, file: Pa
     assert items_of(again)[1:] == items[1:]
 
 
-def test_no_time_is_answered_after_it_was_archived(file: Path, tmp_path: Path) -> None:
+def test_time_after_archiving_is_refused(file: Path, tmp_path: Path) -> None:
     copied = restored(file, tmp_path / "copied", now_ms=BEGIN_MS + 10**9)
     with open_log(copied, read_only=True, types=TYPES) as log:
         taken = BEGIN_MS + 40_000
@@ -94,7 +94,7 @@ def test_dead_letters_are_carried(origin: Path, tmp_path: Path) -> None:
         assert list(log.port.deadletters()) == verdicts
 
 
-def test_an_empty_log_has_an_archive(tmp_path: Path) -> None:
+def test_empty_log_has_an_archive(tmp_path: Path) -> None:
     (tmp_path / "origin").mkdir()
     with open_log(tmp_path / "origin") as log:
         file = archived(log, tmp_path / "x.avro")
@@ -102,7 +102,7 @@ def test_an_empty_log_has_an_archive(tmp_path: Path) -> None:
         assert (log.rebuild().observations, log.port.partitions) == (0, 2)
 
 
-def test_a_content_far_back_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_distant_blob_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_export, "CONTENTS_REMEMBERED", 2)
     (tmp_path / "origin").mkdir()
     with open_log(tmp_path / "origin", types=TYPES) as log:
@@ -114,14 +114,14 @@ def test_a_content_far_back_is_written_again(tmp_path: Path, monkeypatch: pytest
     assert contents_of(copied) == contents_of(tmp_path / "origin")
 
 
-def test_a_lost_content_is_no_archive(origin: Path, tmp_path: Path) -> None:
+def test_lost_blob_refuses_the_archive(origin: Path, tmp_path: Path) -> None:
     [content] = [each for each in (origin / "log" / "blobs").rglob("*") if each.is_file()]
     content.unlink()
     with open_log(origin, read_only=True, types=TYPES) as log, pytest.raises(RefoldError, match=content.name):
         archived(log, tmp_path / "x.avro")
 
 
-def test_records_are_read_in_pieces(origin: Path, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_in_chunks(origin: Path, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_export, "RECORDS_HELD", 0)
     with open_log(origin, types=TYPES) as log:
         take(log, [said(A, number) for number in range(30)], LATER[1])

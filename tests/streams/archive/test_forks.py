@@ -21,7 +21,7 @@ from refold_tests.opening import open_log, take
 from refold_tests.sample_types import OTHER, A, said
 
 
-def test_an_archive_takes_nothing_but_markers(file: Path, tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_archive_accepts_only_markers(file: Path, tmp_path: Path, child: Callable[..., Child]) -> None:
     path = restored(file, tmp_path / "copied", now_ms=BEGIN_MS + 50_000)
     foreign = """
 import sys
@@ -64,7 +64,7 @@ print("marked", flush=True)
         assert log.verify().ok
 
 
-def test_a_fork_goes_on_by_itself(origin: Path, file: Path, tmp_path: Path) -> None:
+def test_fork_is_independent(origin: Path, file: Path, tmp_path: Path) -> None:
     path = restored(file, tmp_path / "copied", now_ms=BEGIN_MS + 50_000)
     with open_log(origin, read_only=True, types=TYPES) as log:
         cut, then, root = str(log.point("@first").cut), log.state(A, "@first").state_hash, log.rebuild().root
@@ -100,7 +100,7 @@ def test_a_fork_goes_on_by_itself(origin: Path, file: Path, tmp_path: Path) -> N
             log.point(cut)
 
 
-def test_a_fork_in_one_go_is_a_fork(file: Path, tmp_path: Path) -> None:
+def test_import_and_fork_in_one_step_is_a_fork(file: Path, tmp_path: Path) -> None:
     path = restored(file, tmp_path / "copied", FORK_ID, now_ms=BEGIN_MS + 50_000)
     with open_log(path, types=TYPES) as log:
         assert parse_cut(log.port.markers()[0].cut).log_id == FORK_ID == log.point("@first").cut.log_id
@@ -108,14 +108,14 @@ def test_a_fork_in_one_go_is_a_fork(file: Path, tmp_path: Path) -> None:
         assert log.verify().ok
 
 
-def test_an_open_archive_is_not_forked(file: Path, tmp_path: Path) -> None:
+def test_open_archive_is_not_forked(file: Path, tmp_path: Path) -> None:
     path = restored(file, tmp_path / "copied")
     with open_log(path, types=TYPES), pytest.raises(LockedError, match="end it, then fork"):
         fork(path / "log", FORK_ID)
     fork(path / "log", FORK_ID)
 
 
-def test_who_takes_over_a_forked_log_goes_by_its_id(file: Path, tmp_path: Path) -> None:
+def test_takeover_of_a_forked_log_uses_its_id(file: Path, tmp_path: Path) -> None:
     path = restored(file, tmp_path / "copied", now_ms=BEGIN_MS + 50_000)
     with open_log(path, types=TYPES) as owner, open_log(path, types=TYPES) as beside:
         owner.close()
@@ -128,7 +128,7 @@ def test_who_takes_over_a_forked_log_goes_by_its_id(file: Path, tmp_path: Path) 
         assert beside.verify().ok
 
 
-def test_the_time_of_a_fork_goes_on_from_the_last_definition(origin: Path, tmp_path: Path) -> None:
+def test_time_of_a_fork_continues_from_the_last_definition(origin: Path, tmp_path: Path) -> None:
     with open_log(origin, types=TYPES) as log:
         log.register(OTHER)
         file = archived(log, tmp_path / "x.avro")

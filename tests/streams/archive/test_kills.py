@@ -62,7 +62,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Archived:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("form", ["archive", "fork"])
-def test_an_import_killed_at_any_moment_is_no_log_or_the_whole(
+def test_import_killed_at_any_moment_leaves_no_log_or_the_whole(
     archive: Archived, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int, form: str
 ) -> None:
     print(f"seed {seed}")

@@ -42,7 +42,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     sys.modules.pop(NEW, None)
 
 
-def test_versions_whose_code_is_gone_are_passed_over(tmp_path: Path, code: Callable[[str, int], Any]) -> None:
+def test_versions_whose_code_is_gone_are_skipped(tmp_path: Path, code: Callable[[str, int], Any]) -> None:
     path = tmp_path / "origin"
     path.mkdir()
     clock = FileClock(path / "clock")

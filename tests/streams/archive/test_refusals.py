@@ -21,7 +21,7 @@ from refold_tests.opening import open_log, take
 from refold_tests.sample_types import A, said
 
 
-def test_no_truncated_file_is_taken(file: Path, tmp_path: Path, seed: int) -> None:
+def test_truncated_file_is_refused(file: Path, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     whole = file.read_bytes()
     for size in [0, 1, 3, 4, 20, len(whole) - 1, len(whole) - 16, *rng.sample(range(len(whole)), 60)]:
@@ -33,7 +33,7 @@ def test_no_truncated_file_is_taken(file: Path, tmp_path: Path, seed: int) -> No
         refused(file, tmp_path / "copied")
 
 
-def test_no_damaged_file_is_taken_for_what_it_was(file: Path, tmp_path: Path, seed: int) -> None:
+def test_damaged_file_is_never_accepted_as_the_original(file: Path, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     whole, items = file.read_bytes(), items_of(file)
@@ -93,13 +93,13 @@ OTHER_PARTITION = 1 - partition_of(A, 2)
         (lambda items: [*items, DeadLetter(0, 1, b""), DeadLetter(0, 1, b"")], "dead letter 0=1 is out of order"),
     ],
 )
-def test_whoever_closed_it_a_file_that_breaks_a_rule_is_refused(
+def test_file_that_breaks_a_rule_is_refused_whoever_signed_it(
     file: Path, tmp_path: Path, forge: Callable[[list[Item]], list[Item]], reason: str
 ) -> None:
     assert reason in refused(forged(file, forge(items_of(file))), tmp_path / "copied")
 
 
-def test_a_marker_of_another_log_is_refused(file: Path, tmp_path: Path) -> None:
+def test_marker_of_another_log_is_refused(file: Path, tmp_path: Path) -> None:
     items = items_of(file)
     (tmp_path / "another").mkdir()
     with open_log(tmp_path / "another") as log:
@@ -108,7 +108,9 @@ def test_a_marker_of_another_log_is_refused(file: Path, tmp_path: Path) -> None:
     assert "is not at a point of this log" in refused(forged(file, [*items, other]), tmp_path / "copied")
 
 
-def test_an_end_that_is_not_the_items_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_record_that_does_not_match_the_items_is_refused(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items = items_of(file)
     right = Tally.end
     for fields in ({"observations": 9}, {"sha256": bytes(32)}):
@@ -118,7 +120,7 @@ def test_an_end_that_is_not_the_items_is_refused(file: Path, tmp_path: Path, mon
         assert "do not match its checksum" in refused(file, tmp_path / "copied")
 
 
-def test_other_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
+def test_other_files_are_refused_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "x.avro"
     for content, reason in ((b"", "not an Avro container"), (b'{"id": 1}\n', "not an Avro container")):
         path.write_bytes(content)
@@ -127,7 +129,7 @@ def test_other_files_are_refused_by_what_they_are(tmp_path: Path) -> None:
     assert "cannot be read" in refused(path, tmp_path / "copied")
 
 
-def test_where_a_log_is_no_archive_goes(origin: Path, file: Path, tmp_path: Path) -> None:
+def test_restore_needs_an_absent_or_empty_folder(origin: Path, file: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is a refold log here already"):
         Archive(ExchangeFile(file)).restore(origin / "log")
     (tmp_path / "full").mkdir()
@@ -139,7 +141,7 @@ def test_where_a_log_is_no_archive_goes(origin: Path, file: Path, tmp_path: Path
     Archive(ExchangeFile(file)).restore(tmp_path / "empty")
 
 
-def test_a_refused_import_leaves_nothing_behind(file: Path, tmp_path: Path) -> None:
+def test_refused_import_leaves_nothing(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.iterdir())

@@ -30,7 +30,7 @@ def named(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def test_what_was_put_again_just_now_stays(tmp_path: Path) -> None:
+def test_content_put_again_recently_is_kept(tmp_path: Path) -> None:
     """A recorder that finds an existing content relies on it before its observation is in the log."""
     blobs = BlobFolder(tmp_path / "blobs")
     content = b"the same answer"
@@ -46,7 +46,7 @@ def test_what_was_put_again_just_now_stays(tmp_path: Path) -> None:
     assert blobs.get(named(content)) is None
 
 
-def test_a_torn_end_of_the_list_of_the_expired_is_cut_off(tmp_path: Path) -> None:
+def test_torn_end_of_the_list_of_expired_is_truncated(tmp_path: Path) -> None:
     blobs = BlobFolder(tmp_path / "blobs")
     for content in (b"a", b"b"):
         blobs.put(named(content), content)
@@ -59,7 +59,7 @@ def test_a_torn_end_of_the_list_of_the_expired_is_cut_off(tmp_path: Path) -> Non
 
 
 @pytest.mark.faults
-def test_a_killed_remover_leaves_nothing_missing_without_a_word(
+def test_killed_remover_never_leaves_a_content_missing_without_an_expiry_record(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     contents = [b"%d" % each for each in range(300)]

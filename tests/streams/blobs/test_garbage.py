@@ -54,7 +54,7 @@ def collected(log: Log, *, dry_run: bool = False, grace_s: float = 0, at_once: i
     return collect(log.port, now_ms, grace_s=grace_s, dry_run=dry_run, candidates_max=at_once)
 
 
-def test_what_nothing_names_goes_and_all_else_stays(url: str) -> None:
+def test_unreferenced_contents_are_removed_and_all_others_kept(url: str) -> None:
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"text": "x" * LARGE}})
         inner = log.put_blob(b"held by a content alone", "text/plain")
@@ -74,7 +74,7 @@ def test_what_nothing_names_goes_and_all_else_stays(url: str) -> None:
         assert log.verify().ok
 
 
-def test_what_a_lost_content_would_name_stops_it(tmp_path: Path) -> None:
+def test_lost_content_that_may_hold_references_stops_the_collection(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         outer = log.put_blob(encode([1]), "application/cbor")
         log.observe("document/b", {"fields": {"of": outer}})
@@ -86,7 +86,7 @@ def test_what_a_lost_content_would_name_stops_it(tmp_path: Path) -> None:
         assert log.port.blobs.get(hashlib.sha256(b"left behind").digest()) is not None
 
 
-def test_the_store_of_an_embedded_log_is_kept_with_it(tmp_path: Path, bucket: str) -> None:
+def test_store_of_an_embedded_log_is_kept_with_it(tmp_path: Path, bucket: str) -> None:
     plain = f"file:{tmp_path / 'log'}"
     with refold.open(f"{plain}?blobs=s3://{bucket}/p") as log:
         log.observe("document/a", {"fields": {"text": "x" * LARGE}})
@@ -102,7 +102,7 @@ def test_the_store_of_an_embedded_log_is_kept_with_it(tmp_path: Path, bucket: st
         refold.open(f"file:{tmp_path / 'other'}?blobs=s3://{bucket}/q")
 
 
-def test_a_store_that_gives_no_answer_takes_nothing_and_decides_nothing(
+def test_unavailable_store_removes_and_decides_nothing(
     tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with door(s3_endpoint) as before:
@@ -124,7 +124,7 @@ def test_a_store_that_gives_no_answer_takes_nothing_and_decides_nothing(
 
 
 @pytest.mark.faults
-def test_a_process_killed_between_put_and_append_leaves_garbage_and_nothing_dangling(
+def test_process_killed_between_put_and_append_leaves_garbage_but_nothing_dangling(
     url: str, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     draw = random.Random(seed)
@@ -149,7 +149,7 @@ def test_a_process_killed_between_put_and_append_leaves_garbage_and_nothing_dang
         assert collected(log, dry_run=True).unnamed == 0
 
 
-def test_the_command_removes_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
+def test_command_removes_only_on_request(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"text": "x" * LARGE}})

@@ -62,7 +62,7 @@ def opened() -> Iterator[Opened]:
         yield store
 
 
-def test_a_content_is_there_for_everybody_when_it_is_put(url: str, opened: Opened) -> None:
+def test_content_is_visible_to_everyone_after_put(url: str, opened: Opened) -> None:
     store = opened(url)
     for content in (b"", b"x", b"y" * 300_000):
         store.put(named(content), content)
@@ -73,7 +73,7 @@ def test_a_content_is_there_for_everybody_when_it_is_put(url: str, opened: Opene
     assert (store.get(named(b"z")), store.size(named(b"z")), store.has(named(b"z"))) == (None, None, False)
 
 
-def test_what_is_there_is_listed(url: str, opened: Opened) -> None:
+def test_stored_contents_are_listed(url: str, opened: Opened) -> None:
     store = opened(url)
     before_ms = time.time_ns() // 1_000_000 - 2_000
     for content in CONTENTS[:S3_CONTENTS]:
@@ -83,7 +83,7 @@ def test_what_is_there_is_listed(url: str, opened: Opened) -> None:
     assert all(before_ms < each.put_ms < LATER_MS for each in found)
 
 
-def test_a_damaged_content_is_named_and_never_given(url: str, opened: Opened) -> None:
+def test_damaged_content_is_named_and_never_returned(url: str, opened: Opened) -> None:
     store = opened(url)
     store.put(named(b"good"), b"good")
     digits = named(b"good").hex()
@@ -98,7 +98,7 @@ def test_a_damaged_content_is_named_and_never_given(url: str, opened: Opened) ->
         store.get(named(b"good"))
 
 
-def test_what_expired_is_told_from_what_is_lost(url: str, opened: Opened) -> None:
+def test_expired_is_distinguished_from_lost(url: str, opened: Opened) -> None:
     store = opened(url)
     contents = CONTENTS[:S3_CONTENTS] if url.startswith("s3") else CONTENTS
     for content in contents:
@@ -115,21 +115,21 @@ def test_what_expired_is_told_from_what_is_lost(url: str, opened: Opened) -> Non
     assert other.get(named(CONTENTS[1])) == CONTENTS[1]
 
 
-def test_what_is_handed_on_as_expired_is_remembered_so(url: str, opened: Opened) -> None:
+def test_content_copied_as_expired_stays_expired(url: str, opened: Opened) -> None:
     store = opened(url)
     store.put(named(b"gone elsewhere"), EXPIRED)
     assert store.get(named(b"gone elsewhere")) is None
     assert store.has_expired(named(b"gone elsewhere"))
 
 
-def test_garbage_is_removed_without_a_word(url: str, opened: Opened) -> None:
+def test_garbage_is_removed_without_an_expiry_record(url: str, opened: Opened) -> None:
     store = opened(url)
     store.put(named(b"a"), b"a")
     assert store.remove([named(b"a")], LATER_MS, is_expiry=False).contents == 1
     assert not store.has(named(b"a"))
 
 
-def test_what_was_put_since_stays(url: str, opened: Opened) -> None:
+def test_content_put_since_is_kept(url: str, opened: Opened) -> None:
     store = opened(url)
     store.put(named(b"a"), b"a")
     removed = store.remove([named(b"a")], time.time_ns() // 1_000_000 - 60_000)
@@ -152,7 +152,7 @@ class _Slow(RemoteObjects):
 
 
 @pytest.mark.parametrize("url", ["memory", "s3"], indirect=True)
-def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened: Opened) -> None:
+def test_content_put_during_its_removal_exists_in_the_end(url: str, opened: Opened) -> None:
     """The remover checked before the put, and deletes after it."""
     opened(url).put(named(b"a"), b"a")
     slow = _Slow(url)
@@ -178,7 +178,7 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(url: str, opened
 
 
 @pytest.mark.parametrize("url", ["memory"], indirect=True)
-def test_what_a_killed_remover_left_holds_nobody_up_for_long(url: str) -> None:
+def test_leftovers_of_a_killed_remover_block_nobody_for_long(url: str) -> None:
     objects: Objects = RemoteObjects(url)
     objects.put(f"{REMOVING}/left", named(b"b") + named(b"a"))
     clock = [0.0]
@@ -203,7 +203,7 @@ def test_what_a_killed_remover_left_holds_nobody_up_for_long(url: str) -> None:
         ("memory://x", "memory://x"),
     ],
 )
-def test_a_stores_url_is_kept_in_one_form(given: str, kept: str) -> None:
+def test_stores_url_has_one_form(given: str, kept: str) -> None:
     assert store_url(given) == store_url(kept) == kept
 
 
@@ -218,7 +218,7 @@ def test_a_stores_url_is_kept_in_one_form(given: str, kept: str) -> None:
         ("simplecache::s3://bucket", "file:///PATH"),
     ],
 )
-def test_a_url_that_is_none_is_refused_and_not_repeated_with_its_secrets(given: str, said: str) -> None:
+def test_invalid_url_is_refused_without_showing_its_secrets(given: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         store_url(given)
     assert "secret@" not in str(caught.value)

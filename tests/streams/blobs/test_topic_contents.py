@@ -20,7 +20,7 @@ from refold.streams.log.kafka.content_index import PUT, REMOVING, TOKEN_BYTES, c
 from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.producer import LogProducer, Sent
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
 from refold_tests.command import refold_command
@@ -56,7 +56,7 @@ def opened(url: str) -> Iterator[Opened]:
         yield store
 
 
-def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened, broker: Broker, url: str) -> None:
+def test_foreign_and_forged_records_are_ignored(opened: Opened, broker: Broker, url: str) -> None:
     store = opened()
     store.put(named(b"good"), b"good")
     store.put(named(BIG), BIG)
@@ -99,7 +99,7 @@ def test_strangers_records_are_passed_over_and_no_lie_is_believed(opened: Opened
     assert found.records == 5 * PARTITIONS + 1
 
 
-def test_an_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> None:
+def test_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> None:
     store = opened()
     topic = f"{broker.prefix}.contents"
     left = [broker.transaction(TopicPlace(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
@@ -111,9 +111,7 @@ def test_an_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> No
     assert opened().get(named(b"a")) == b"a"
 
 
-def test_two_that_put_one_content_at_once_leave_it_there_and_one_removal_removes_it(
-    opened: Opened, broker: Broker
-) -> None:
+def test_concurrent_puts_of_one_content_store_it_and_one_removal_removes_it(opened: Opened, broker: Broker) -> None:
     stores = [opened() for _ in range(4)]
     start = threading.Barrier(len(stores))
 
@@ -153,14 +151,14 @@ class _Slow(LogProducer):
         super().__init__(broker.clients)
         self.reached, self.go_on = threading.Event(), threading.Event()
 
-    def send(self, sent: Sent) -> None:
+    def send(self, sent: OutgoingRecord) -> None:
         if sent.value is None and (sent.key or b"").startswith(PUT):
             self.reached.set()
             assert self.go_on.wait(300)
         super().send(sent)
 
 
-def test_who_puts_what_is_being_removed_has_it_there_in_the_end(opened: Opened, broker: Broker) -> None:
+def test_content_put_during_its_removal_exists_in_the_end(opened: Opened, broker: Broker) -> None:
     opened().put(named(b"a"), b"a")
     remover, slow = opened(), _Slow(broker)
     remover._outgoing = slow
@@ -175,7 +173,7 @@ def test_who_puts_what_is_being_removed_has_it_there_in_the_end(opened: Opened, 
     assert found.size == 1
 
 
-def test_what_is_put_before_a_remover_says_so_is_left(opened: Opened, broker: Broker) -> None:
+def test_content_put_before_the_removers_announcement_is_kept(opened: Opened, broker: Broker) -> None:
     store, other = opened(), opened()
     store.put(named(b"a"), b"a")
     first = other._outgoing
@@ -183,7 +181,7 @@ def test_what_is_put_before_a_remover_says_so_is_left(opened: Opened, broker: Br
     class Late(LogProducer):
         """Writes what says that a content is being removed after somebody put it again."""
 
-        def send(self, sent: Sent) -> None:
+        def send(self, sent: OutgoingRecord) -> None:
             if (sent.key or b"").startswith(REMOVING) and sent.value is not None:
                 store.put(named(b"a"), b"a")
             super().send(sent)
@@ -217,7 +215,7 @@ for number in range(10**6):
 
 
 @pytest.mark.faults
-def test_a_killed_process_leaves_what_it_told_of_and_nothing_that_is_not_found(
+def test_killed_process_leaves_its_acknowledged_contents_and_nothing_unlisted(
     opened: Opened, url: str, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     for each in range(max(2, fault_rounds // 2)):
@@ -244,7 +242,7 @@ def test_a_killed_process_leaves_what_it_told_of_and_nothing_that_is_not_found(
         assert store.sweep(LATER_MS, dry_run=True) == 0
 
 
-def test_a_part_of_a_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker: Broker) -> None:
+def test_partial_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker: Broker) -> None:
     store = opened()
     store.put(named(BIG), BIG)
     chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
@@ -258,7 +256,7 @@ def test_a_part_of_a_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker:
     assert opened().get(named(BIG)) == BIG
 
 
-def test_a_topic_that_would_lose_contents_is_refused_by_name(opened: Opened, broker: Broker, url: str) -> None:
+def test_topic_that_would_lose_contents_is_refused_by_name(opened: Opened, broker: Broker, url: str) -> None:
     opened().put(named(b"a"), b"a")
     topic = f"{broker.prefix}.contents"
     broker.alter(topic, "max.message.bytes", "1000")
@@ -272,7 +270,7 @@ def test_a_topic_that_would_lose_contents_is_refused_by_name(opened: Opened, bro
         KafkaLog(parse_url(url))
 
 
-def test_a_record_that_the_broker_finds_too_large_is_named(opened: Opened, broker: Broker) -> None:
+def test_record_too_large_for_the_broker_is_named(opened: Opened, broker: Broker) -> None:
     store = opened()
     broker.alter(f"{broker.prefix}.contents", "max.message.bytes", "1000")
     incompressible = b"".join(named(b"%d" % each) for each in range(300))
@@ -290,7 +288,7 @@ sys.exit(run(["blobs", "--copy-to", sys.argv[1], "--log", sys.argv[2]]))
 
 
 @pytest.mark.faults
-def test_contents_move_to_a_folder_and_back_and_a_killed_copy_goes_on(
+def test_contents_move_to_a_folder_and_back_and_a_killed_copy_continues(
     opened: Opened, broker: Broker, url: str, tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     store, folder = opened(), (tmp_path / "contents").as_uri()
@@ -331,7 +329,7 @@ def _doctor(url: str) -> tuple[bool, str]:
     return is_ok, said
 
 
-def test_the_command_counts_removes_and_says_what_is_not_erased(url: str, broker: Broker) -> None:
+def test_command_counts_removes_and_names_what_is_not_erased(url: str, broker: Broker) -> None:
     text = "x" * 300_000
     with refold.open(url) as log:
         log.observe("document/a", {"fields": {"text": text}})

@@ -51,7 +51,7 @@ def test_acknowledged_batches_survive_a_kill(killed: Path, make: Callable[[Path]
         assert log.sequence == 2_000
 
 
-def test_an_owner_killed_while_writing_loses_nothing_acknowledged(
+def test_owner_killed_while_writing_loses_nothing_acknowledged(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     code = """
@@ -82,7 +82,7 @@ while True:
             assert sum(1 for _ in reader.scan("observations")) == count
 
 
-def test_a_torn_end_opens(killed: Path) -> None:
+def test_torn_end_opens(killed: Path) -> None:
     with journal(killed).open("ab") as file:
         file.write(os.urandom(5))
     with Database.open(killed) as log:
@@ -91,7 +91,7 @@ def test_a_torn_end_opens(killed: Path) -> None:
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
 @pytest.mark.parametrize("where", [0.02, 0.25, 0.5, 0.75, 0.98])
-def test_a_flipped_byte_in_the_write_ahead_log_refuses(
+def test_flipped_byte_in_the_write_ahead_log_is_refused(
     killed: Path, where: float, make: Callable[[Path], Database]
 ) -> None:
     data = bytearray(journal(killed).read_bytes())
@@ -104,14 +104,14 @@ def test_a_flipped_byte_in_the_write_ahead_log_refuses(
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.999])
-def test_a_write_ahead_log_cut_short_refuses(killed: Path, kept: float, make: Callable[[Path], Database]) -> None:
+def test_truncated_write_ahead_log_is_refused(killed: Path, kept: float, make: Callable[[Path], Database]) -> None:
     os.truncate(journal(killed), int(journal(killed).stat().st_size * kept))
     with pytest.raises(CorruptionError, match="write 2000 was acknowledged"):
         make(killed)
 
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
-def test_a_write_ahead_log_removed_refuses(killed: Path, make: Callable[[Path], Database]) -> None:
+def test_missing_write_ahead_log_is_refused(killed: Path, make: Callable[[Path], Database]) -> None:
     journal(killed).unlink()
     with pytest.raises(CorruptionError, match="write 2000 was acknowledged"):
         make(killed)
@@ -131,7 +131,7 @@ def closed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
-def test_a_flipped_byte_in_a_table_is_never_a_short_answer(closed: Path, make: Callable[[Path], Database]) -> None:
+def test_flipped_byte_in_a_table_never_shortens_an_answer(closed: Path, make: Callable[[Path], Database]) -> None:
     table = max((closed / "db").glob("*.sst"), key=lambda file: file.stat().st_size)
     data = bytearray(table.read_bytes())
     data[len(data) // 2] ^= 1
@@ -149,7 +149,7 @@ def test_a_flipped_byte_in_a_table_is_never_a_short_answer(closed: Path, make: C
 
 @pytest.mark.parametrize("make", [Database.open, Database.read])
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*", "CURRENT"])
-def test_a_missing_file_refuses(closed: Path, pattern: str, make: Callable[[Path], Database]) -> None:
+def test_missing_file_is_refused(closed: Path, pattern: str, make: Callable[[Path], Database]) -> None:
     min((closed / "db").glob(pattern)).unlink()
     with pytest.raises(CorruptionError):
         make(closed)
@@ -158,7 +158,7 @@ def test_a_missing_file_refuses(closed: Path, pattern: str, make: Callable[[Path
 # A full device
 
 
-def test_a_failed_write_is_said_and_nothing_more_is_taken(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_failed_write_is_reported_and_later_writes_are_refused(tmp_path: Path, child: Callable[..., Child]) -> None:
     code = """
 import resource
 from refold.avro.errors import StorageError
@@ -192,7 +192,7 @@ print(sum(1 for _ in log.scan("observations")), flush=True)
     assert 50 < acknowledged <= found <= acknowledged + 1
 
 
-def test_a_full_device_says_what_to_do(tmp_path: Path) -> None:
+def test_full_device_names_the_remedy(tmp_path: Path) -> None:
     with small_device(tmp_path / "small") as small:
         log = Database.create(small / "log")
         for number in range(100):

@@ -15,7 +15,7 @@ from refold_tests.child import Child
 from refold_tests.rows import put
 
 
-def test_what_is_no_log_is_said_without_touching_it(tmp_path: Path) -> None:
+def test_path_that_is_no_log_is_reported_and_untouched(tmp_path: Path) -> None:
     assert not layout.is_log(tmp_path / "nothing")
     with pytest.raises(InputError, match="create it first"):
         Database.open(tmp_path / "nothing")
@@ -38,7 +38,7 @@ def test_what_is_no_log_is_said_without_touching_it(tmp_path: Path) -> None:
     ]
 
 
-def test_a_newer_format_names_the_way_out(tmp_path: Path) -> None:
+def test_newer_format_names_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "log"
     Database.create(path).close()
     assert (path / "FORMAT").read_text() == "refold-file 1\n"
@@ -54,7 +54,7 @@ def test_a_newer_format_names_the_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_a_kill_while_creating_leaves_a_log_or_nothing(
+def test_kill_while_creating_leaves_a_log_or_nothing(
     tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     draw = random.Random(seed)

@@ -99,7 +99,7 @@ def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Rea
 
 
 @pytest.mark.outside
-def test_what_only_reads_works_after_a_crash_too(reading: Reader, killed: Path, tmp_path: Path) -> None:
+def test_read_only_commands_work_even_after_a_crash(reading: Reader, killed: Path, tmp_path: Path) -> None:
     before = _bytes(reading.path)  # type: ignore[attr-defined]
     for words in READING:
         done = reading(*(tmp_path / "out.jsonl" if each == "OUT" else each for each in words))
@@ -122,7 +122,7 @@ def test_doctor_examines_it(reading: Reader) -> None:
 
 
 @pytest.mark.outside
-def test_what_writes_names_the_path_and_what_is_missing(reading: Reader) -> None:
+def test_writing_commands_name_the_path_and_the_missing_right(reading: Reader) -> None:
     for words in (["observe", "tool_config/acme", "rate_limit=1"], ["mark", "x"], ["snapshot"]):
         said = reading(*words).refused()
         assert str(reading.path / "db") in said  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ def test_what_writes_names_the_path_and_what_is_missing(reading: Reader) -> None
 
 
 @pytest.mark.outside
-def test_a_lost_write_is_still_refused(reading: Reader) -> None:
+def test_lost_write_is_still_refused(reading: Reader) -> None:
     path: Path = reading.path  # type: ignore[attr-defined]
     for file in (path / "db").glob("*.log"):
         file.chmod(0o644)
@@ -143,7 +143,7 @@ def test_a_lost_write_is_still_refused(reading: Reader) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
 @pytest.mark.outside
-def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
+def test_unreadable_file_is_named(killed: Path, tmp_path: Path) -> None:
     path = tmp_path / "log"
     shutil.copytree(killed, path)
     manifest = next((path / "db").glob("MANIFEST-*"))
@@ -159,7 +159,7 @@ def test_what_may_not_be_read_is_named(killed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.outside
-def test_a_link_called_synced_is_not_followed(killed: Path, tmp_path: Path) -> None:
+def test_symlink_named_synced_is_not_followed(killed: Path, tmp_path: Path) -> None:
     path, target = tmp_path / "log", tmp_path / "precious"
     shutil.copytree(killed, path)
     (path / "SYNCED").unlink()
@@ -174,9 +174,7 @@ def test_a_link_called_synced_is_not_followed(killed: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"precious", None])
-def test_a_link_that_takes_the_notes_place_after_it_was_read_is_not_written_through(
-    content: bytes | None, tmp_path: Path
-) -> None:
+def test_symlink_that_replaces_the_sync_note_is_not_written_through(content: bytes | None, tmp_path: Path) -> None:
     """Opening a log reads SYNCED, then opens it to write: both refuse a link."""
     target = tmp_path / "precious"
     if content is not None:
@@ -198,7 +196,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.outside
-def test_the_folder_of_a_killed_reader_is_removed_and_no_other(
+def test_folder_of_a_killed_reader_is_removed_and_no_other(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -14,7 +14,7 @@ from refold_tests.child import Child
 from refold_tests.rows import put
 
 
-def test_a_reader_sees_what_the_owner_wrote_when_it_catches_up(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_reader_sees_the_owners_writes_after_catching_up(tmp_path: Path, child: Callable[..., Child]) -> None:
     code = """
 log = Database.create(path)
 number = 0
@@ -52,7 +52,7 @@ while True:
             assert reader.last("observations") == (b"last", b"v")
 
 
-def test_a_reader_never_answers_with_an_overwritten_value(tmp_path: Path) -> None:
+def test_reader_never_returns_an_overwritten_value(tmp_path: Path) -> None:
     """RocksDB's secondary instances do this: rows that they read from the write-ahead log hide later tables."""
     with Database.create(tmp_path / "log") as log, Database.read(tmp_path / "log") as reader:
         for number in range(20):
@@ -64,7 +64,7 @@ def test_a_reader_never_answers_with_an_overwritten_value(tmp_path: Path) -> Non
             assert list(reader.scan("observations")) == [(b"k", b"%d" % number)]
 
 
-def test_a_reader_leaves_nothing_behind(
+def test_reader_leaves_nothing_behind(
     tmp_path: Path, child: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
@@ -115,7 +115,7 @@ def whole(reader: Database) -> int:
     return count
 
 
-def test_an_owner_compacts_under_a_reader_that_has_not_caught_up(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_owner_compacts_under_a_reader_that_has_not_caught_up(tmp_path: Path, child: Callable[..., Child]) -> None:
     owner = child(OVERWRITER, tmp_path / "log", 50_000)
     assert owner.line() == "50000"
     with Database.read(tmp_path / "log") as reader:
@@ -131,7 +131,7 @@ def test_an_owner_compacts_under_a_reader_that_has_not_caught_up(tmp_path: Path,
         assert whole(reader) == 100_000
 
 
-def test_readers_are_right_while_the_owner_compacts_without_pause(
+def test_readers_are_correct_while_the_owner_compacts_continuously(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int
 ) -> None:
     owner = child(OVERWRITER, tmp_path / "log", 5_000)

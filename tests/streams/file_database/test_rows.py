@@ -20,7 +20,7 @@ from refold_tests.rows import numbered, put
 # Reading and writing
 
 
-def test_reads_give_what_was_written_in_order(tmp_path: Path) -> None:
+def test_reads_return_writes_in_order(tmp_path: Path) -> None:
     with Database.create(tmp_path / "log") as log:
         put(log, numbered(1_000))
         assert log.get("observations", b"000007") == b"value 7"
@@ -41,7 +41,7 @@ def test_reads_give_what_was_written_in_order(tmp_path: Path) -> None:
         assert log.sequence == 1_000
 
 
-def test_a_cleared_family_has_no_row_left(tmp_path: Path) -> None:
+def test_cleared_family_has_no_rows(tmp_path: Path) -> None:
     """Ids are random: some begin with 0xFF."""
     with Database.create(tmp_path / "log") as log:
         rows = {bytes([first]) + bytes(17): b"" for first in range(256)} | {b"\xff" * 8 + bytes(10): b""}
@@ -51,14 +51,14 @@ def test_a_cleared_family_has_no_row_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(b"", None), (b"000300", b"000900"), (b"0003", b"0009"), (b"9", b"8")])
-def test_a_scan_against_the_order_is_the_scan_turned_round(tmp_path: Path, start: bytes, stop: bytes | None) -> None:
+def test_reverse_scan_is_the_reversed_scan(tmp_path: Path, start: bytes, stop: bytes | None) -> None:
     with Database.create(tmp_path / "log") as log:
         put(log, numbered(1_000))
         forth = list(log.scan("observations", start, stop))
         assert list(log.scan("observations", start, stop, reverse=True)) == forth[::-1]
 
 
-def test_a_scan_is_a_view_of_its_moment(tmp_path: Path) -> None:
+def test_scan_is_a_snapshot(tmp_path: Path) -> None:
     with Database.create(tmp_path / "log") as log:
         put(log, numbered(1_000))
         scan = log.scan("observations")
@@ -67,7 +67,7 @@ def test_a_scan_is_a_view_of_its_moment(tmp_path: Path) -> None:
         assert len(list(scan)) == 999
 
 
-def test_the_rows_of_many_prefixes(tmp_path: Path) -> None:
+def test_rows_of_many_prefixes(tmp_path: Path) -> None:
     """Near and far ranges, with many rows and with none, up to the family's end."""
     numbers = itertools.count()
 
@@ -86,7 +86,7 @@ def test_the_rows_of_many_prefixes(tmp_path: Path) -> None:
         check()
 
 
-def test_a_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:
+def test_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:
     with Database.create(tmp_path / "log") as log:
         batch = log.batch()
         for family in FAMILIES:
@@ -103,7 +103,7 @@ def test_a_batch_spans_families_and_keeps_its_order(tmp_path: Path) -> None:
         log.sync()
 
 
-def test_wrong_calls_are_refused_and_poison_nothing(tmp_path: Path) -> None:
+def test_invalid_calls_are_refused_without_lasting_effect(tmp_path: Path) -> None:
     with Database.create(tmp_path / "log") as log:
         with pytest.raises(InputError, match="no family 'states'"):
             log.get("states", b"k")  # type: ignore[arg-type]
@@ -129,9 +129,7 @@ def test_one_process_owns_the_log(tmp_path: Path, child: Callable[..., Child]) -
     Database.open(path).close()
 
 
-def test_processes_that_open_at_once_are_told_of_the_owner_and_of_nothing_else(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_concurrent_openers_are_told_only_of_the_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
     Database.create(tmp_path / "log").close()
     code = """
 from refold.avro.errors import LockedError
@@ -146,7 +144,7 @@ print("ended", flush=True)
     assert [each.line() for each in opening] == ["ended"] * 3
 
 
-def test_close_is_certain_whatever_still_refers_to_the_database(tmp_path: Path) -> None:
+def test_close_succeeds_despite_remaining_references(tmp_path: Path) -> None:
     log = Database.create(tmp_path / "log")
     put(log, numbered(1_000))
     batch = log.batch()
@@ -175,7 +173,7 @@ def test_close_is_certain_whatever_still_refers_to_the_database(tmp_path: Path) 
     again.close()
 
 
-def test_a_closed_log_needs_no_write_ahead_log(tmp_path: Path) -> None:
+def test_closed_log_needs_no_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with Database.create(path) as log:
         put(log, numbered(1_000), sync=False)
@@ -185,7 +183,7 @@ def test_a_closed_log_needs_no_write_ahead_log(tmp_path: Path) -> None:
         assert dict(log.scan("observations")) == numbered(1_000)
 
 
-def test_close_waits_for_reads_under_way(tmp_path: Path) -> None:
+def test_close_waits_for_reads_in_progress(tmp_path: Path) -> None:
     log = Database.create(tmp_path / "log")
     put(log, numbered(20_000))
     keys, problems = list(numbered(20_000)), []
@@ -211,7 +209,7 @@ def test_close_waits_for_reads_under_way(tmp_path: Path) -> None:
     Database.open(tmp_path / "log").close()
 
 
-def test_a_forked_child_does_not_write(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_forked_child_does_not_write(tmp_path: Path, child: Callable[..., Child]) -> None:
     code = """
 from refold.avro.errors import InputError
 log = Database.create(path)

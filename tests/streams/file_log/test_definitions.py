@@ -30,7 +30,7 @@ log.register(HOLDING)
 
 
 @pytest.mark.parametrize("folded_again", [0, 1, 499, 700, 1_199])
-def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
+def test_activation_interrupted_by_a_kill_is_completed_on_opening(
     owned: FileOpened, child: Callable[..., Child], monkeypatch: pytest.MonkeyPatch, folded_again: int
 ) -> None:
     entities = 1_200
@@ -53,7 +53,7 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
         with pytest.raises(StorageError, match=r"a definition cannot be applied: .*put its module on PYTHONPATH"):
             owned.file()
     reader = FileLog(owned.path, clock_ms=owned.clock, new_id=bytes, read_only=True, owner_timeout_s=0.1)
-    with contextlib.closing(reader), reader.still() as still:
+    with contextlib.closing(reader), reader.frozen() as still:
         problems = [each.problem for each in verify(still, Points(still, 0).end()).mismatches]
         assert any("open the log to write, then verify" in each for each in problems)
     with owned() as (log, _):
@@ -66,7 +66,7 @@ def test_a_definition_whose_taking_up_was_killed_is_taken_up_on_opening(
         assert_verified(log)
 
 
-def test_taking_up_is_noted_only_where_there_is_something_to_fold(
+def test_activation_is_noted_only_when_there_is_something_to_fold(
     owned: FileOpened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:

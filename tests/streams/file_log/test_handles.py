@@ -58,7 +58,7 @@ log.close()
 
 
 @pytest.mark.parametrize("kind", [Owned, Remote])
-def test_an_interrupted_writer_goes_on_without_loss(
+def test_interrupted_writer_continues_without_loss(
     tmp_path: Path, child: Callable[..., Child], kind: type[FileOpened], seed: int
 ) -> None:
     """As in a notebook: Ctrl-C in the middle of anything, and then the same call again."""
@@ -79,7 +79,7 @@ def test_an_interrupted_writer_goes_on_without_loss(
         assert_verified(log)
 
 
-def test_ids_that_begin_alike_are_told_apart(owned: FileOpened) -> None:
+def test_ids_with_a_common_prefix_are_distinguished(owned: FileOpened) -> None:
     ids = [bytes(8) + bytes([number]) * 24 for number in (3, 1, 2)]
     with owned() as (log, _):
         log.register(THING)
@@ -113,7 +113,7 @@ def test_two_handles_in_one_process(owned: FileOpened) -> None:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_any_number_of_handles_in_any_order_hold_one_log(
+def test_any_number_of_handles_in_any_order_share_one_log(
     tmp_path: Path, child: Callable[..., Child], seed: int, number: int
 ) -> None:
     """A random walk: handles open and close, also owners; each writes, registers, marks, and sees everything."""
@@ -179,10 +179,10 @@ def chosen(log: LogPort) -> TypeDefinition:
     return known[-1].definition if known else THING
 
 
-def test_still_is_the_log_as_it_was(opened: FileOpened) -> None:
+def test_still_is_the_log_at_that_moment(opened: FileOpened) -> None:
     with opened() as (log, _), contextlib.closing(opened.file()) as other:
         put(log, [said(A, 0)])
-        with log.still() as still:
+        with log.frozen() as still:
             put(other, [said(A, 1)])
             other.flush()
             assert sum(still.ends().values()) == 1

@@ -29,9 +29,7 @@ from refold_tests.sample_types import OTHER, THING, A, said
 # Taking over
 
 
-def test_who_asks_as_soon_as_the_socket_is_there_is_answered(
-    owned: FileOpened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_as_soon_as_the_socket_exists_is_answered(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
 
     def serve_and_ask(path: Path, handler: server.Handler) -> server.Server:
@@ -47,7 +45,7 @@ def test_who_asks_as_soon_as_the_socket_is_there_is_answered(
     assert answers == [None]
 
 
-def test_who_cannot_be_asked_owns_nothing(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_process_owns_nothing(owned: FileOpened, monkeypatch: pytest.MonkeyPatch) -> None:
     def serve(path: Path, handler: server.Handler) -> server.Server:
         raise StorageError(f"{path}: no room for a socket")
 
@@ -65,7 +63,7 @@ def test_who_cannot_be_asked_owns_nothing(owned: FileOpened, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("count", [1, BATCH_RECORDS - 1, BATCH_RECORDS, BATCH_RECORDS + 1, 3 * BATCH_RECORDS])
-def test_what_was_flushed_is_synced(owned: FileOpened, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushed_records_are_synced(owned: FileOpened, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # An epoch that is sealed in the background writes meanwhile, and need not be synced.
     monkeypatch.setattr(snapshotter, "EPOCH_RECORDS", 4 * BATCH_RECORDS)
     with owned() as (log, _):
@@ -80,7 +78,7 @@ def test_what_was_flushed_is_synced(owned: FileOpened, count: int, monkeypatch: 
         assert synced_number(owned.path) == log.database.sequence
 
 
-def test_a_silent_owner_is_named_in_time_and_what_was_appended_arrives_when_it_wakes(
+def test_silent_owner_is_named_in_time_and_appends_arrive_when_it_wakes(
     owned: FileOpened,
 ) -> None:
     long = "x" * 100_000  # many times what a socket holds: a part of it is lost with the connection
@@ -118,7 +116,9 @@ def until_answered(use: Callable[[], object]) -> None:
 # Taking over
 
 
-def test_a_writer_takes_over_with_all_it_has_and_its_reads_go_on(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_writer_takes_over_with_its_pending_writes_and_its_reads_continue(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
     opened = Remote(tmp_path, child)
     first = [said(A, number) for number in range(600)]
     second = [said(A, number) for number in range(600, 2_900)]
@@ -143,7 +143,7 @@ def test_a_writer_takes_over_with_all_it_has_and_its_reads_go_on(tmp_path: Path,
         assert_verified(log)
 
 
-def test_a_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
     uses: list[Callable[[LogPort], None]] = [
         lambda log: log.mark(Marked("m", cut_text(log), 1), replace=True),
@@ -161,7 +161,7 @@ def test_a_writer_that_only_reads_or_marks_takes_over_too(tmp_path: Path, child:
         assert [each.definition.name for each in read.registry] == [THING.name, OTHER.name]
 
 
-def test_a_writer_goes_on_with_the_next_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_writer_continues_with_the_next_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
     """Records sent to the first owner but not flushed are sent to the second one, before they are acknowledged."""
     opened = Remote(tmp_path, child)
     observations = [said(A, number) for number in range(BATCH_RECORDS + 10)]
@@ -177,7 +177,7 @@ def test_a_writer_goes_on_with_the_next_owner(tmp_path: Path, child: Callable[..
         assert sum(log.ends().values()) >= 2 * BATCH_RECORDS + 10
 
 
-def test_an_owner_closes_while_others_write(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_owner_closes_while_others_write(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
     observations = [said(f"{A}{number % 9}", number) for number in range(3_000)]
     with opened.owned_by_another() as owner, contextlib.closing(opened.file()) as log:

@@ -22,7 +22,7 @@ from refold_tests.log_handles import PARTITIONS, Handles, assert_folded, put, wr
 from refold_tests.sample_types import NAMES, OTHER, PICKY, THING, A, said
 
 
-def test_what_cannot_be_folded_is_refused_alone(opened: FileOpened) -> None:
+def test_only_the_observation_that_cannot_be_folded_is_refused(opened: FileOpened) -> None:
     """An observation on which a custom reducer fails does not affect its neighbours, and blocks nothing."""
     good = [said(name, number, start="a") for number, name in enumerate(NAMES[:6])]
     with opened() as handles:
@@ -46,7 +46,7 @@ def test_many_that_cannot_be_folded_are_counted(opened: FileOpened) -> None:
         assert found == {each.entity for each in every if each.patch["start"] == "a"}
 
 
-def test_a_refusal_is_said_also_when_the_owner_ends_meanwhile(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_refusal_is_reported_even_when_the_owner_ends_meanwhile(tmp_path: Path, child: Callable[..., Child]) -> None:
     opened = Remote(tmp_path, child)
     good = [said(A, number, start="a") for number in range(BATCH_RECORDS)]
     with opened.owned_by_another() as owner, contextlib.closing(opened.file()) as log:
@@ -70,9 +70,7 @@ def test_a_refusal_is_said_also_when_the_owner_ends_meanwhile(tmp_path: Path, ch
         assert {each.id for each in records_of(log)} == {identify(each) for each in good}
 
 
-def test_an_owner_without_the_code_of_a_custom_reducer_loses_nothing(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
+def test_owner_without_the_code_of_a_custom_reducer_loses_nothing(tmp_path: Path, child: Callable[..., Child]) -> None:
     """An owner does not accept what it cannot fold; the writer keeps it until a process that can is the owner."""
     opened = Remote(tmp_path, child)
     without = OWNER.replace("log = FileLog", "sys.modules['refold_tests.histories'] = None\nlog = FileLog")
@@ -92,7 +90,7 @@ def test_an_owner_without_the_code_of_a_custom_reducer_loses_nothing(
         assert_folded(log, [said(A, 0), said(A, 1), said(A, 2)])
 
 
-def test_bytes_of_no_registered_schema_are_refused_alone(opened: FileOpened) -> None:
+def test_only_bytes_of_an_unregistered_schema_are_refused(opened: FileOpened) -> None:
     codec = Registry().add(OTHER).codec
     stranger = said(f"{OTHER.name}/a", 0)
     with opened() as (log, _):
@@ -105,7 +103,9 @@ def test_bytes_of_no_registered_schema_are_refused_alone(opened: FileOpened) -> 
         assert [each.entity for each in records_of(log)] == [A, A]
 
 
-def test_an_id_that_is_not_the_contents_is_refused_by_the_owner(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_id_that_does_not_match_the_content_is_refused_by_the_owner(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
     with Remote(tmp_path, child)() as (log, _):
         put(log, [said(A, 0)])
         codec = log.registry.versions(THING.name)[0].codec
@@ -116,7 +116,7 @@ def test_an_id_that_is_not_the_contents_is_refused_by_the_owner(tmp_path: Path, 
         assert [each.id for each in records_of(log)] == [identify(said(A, 0))]
 
 
-def test_a_definition_that_cannot_fold_what_is_there_is_refused(opened: FileOpened) -> None:
+def test_definition_that_cannot_fold_existing_entities_is_refused(opened: FileOpened) -> None:
     observations = [said(A, 0, start="a"), said(f"{A}b", 1, start="bad"), said(f"{A}c", 2, start="c")]
     with opened() as handles:
         written(handles, observations)
@@ -129,7 +129,7 @@ def test_a_definition_that_cannot_fold_what_is_there_is_refused(opened: FileOpen
         assert_folded(handles.read, observations)
 
 
-def test_a_reader_refuses_to_write(owned: FileOpened) -> None:
+def test_reader_refuses_to_write(owned: FileOpened) -> None:
     with owned() as (log, _), contextlib.closing(owned.file(read_only=True)) as reader:
         put(log, [said(A, 0)])
         log.flush()
@@ -146,7 +146,7 @@ def test_a_reader_refuses_to_write(owned: FileOpened) -> None:
         reader.flush()
 
 
-def test_a_damaged_content_is_an_error(owned: FileOpened) -> None:
+def test_damaged_content_is_an_error(owned: FileOpened) -> None:
     digest = hashlib.sha256(b"content").digest()
     with owned() as (log, _):
         log.blobs.put(digest, b"content")
@@ -155,7 +155,7 @@ def test_a_damaged_content_is_an_error(owned: FileOpened) -> None:
             log.blobs.get(digest)
 
 
-def test_the_number_of_partitions_is_fixed(owned: FileOpened) -> None:
+def test_number_of_partitions_is_fixed(owned: FileOpened) -> None:
     with owned():
         pass
     with pytest.raises(InputError, match="this log has 4 partitions, fixed when it was created"):

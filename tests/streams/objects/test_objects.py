@@ -27,7 +27,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     return lambda: RemoteObjects(f"{request.param}://{place}/some/prefix")
 
 
-def test_an_object_is_whole_or_not_there(opened: Opened) -> None:
+def test_object_is_whole_or_absent(opened: Opened) -> None:
     store = opened()
     store.put("a/one", b"1")
     store.put("a/one", b"another")
@@ -39,7 +39,7 @@ def test_an_object_is_whole_or_not_there(opened: Opened) -> None:
     assert (other.get("a/two"), other.stat("a/two"), other.get("b")) == (None, None, None)
 
 
-def test_a_folder_lists_its_own(opened: Opened) -> None:
+def test_folder_lists_its_own(opened: Opened) -> None:
     store = opened()
     for name in ("top", "a/one", "a/two", "a/b/three"):
         store.put(name, name.encode())
@@ -50,7 +50,7 @@ def test_a_folder_lists_its_own(opened: Opened) -> None:
     assert ([*store.names("c")], [*store.folders("c")]) == ([], [])
 
 
-def test_one_of_many_creates(opened: Opened) -> None:
+def test_one_of_many_concurrent_creates_wins(opened: Opened) -> None:
     stores = [opened() for _ in range(6)]
     told: list[bool | None] = [None] * 6
 
@@ -66,7 +66,7 @@ def test_one_of_many_creates(opened: Opened) -> None:
     assert stores[0].get("the/one") == b"%d" % told.index(True)
 
 
-def test_what_is_removed_is_gone_and_a_copy_stays(opened: Opened) -> None:
+def test_removed_object_is_gone_and_its_copy_stays(opened: Opened) -> None:
     store = opened()
     store.put("a/b/one", b"1")
     store.copy("a/b/one", "c/two")
@@ -76,7 +76,7 @@ def test_what_is_removed_is_gone_and_a_copy_stays(opened: Opened) -> None:
     assert [*store.folders("")] == ["c"]
 
 
-def test_a_folder_is_removed_with_all_that_is_in_it(opened: Opened) -> None:
+def test_folder_is_removed_with_its_content(opened: Opened) -> None:
     store = opened()
     for name in ("a/b/one", "a/b/c/two", "a/bc/three"):
         store.put(name, b"1")
@@ -90,7 +90,7 @@ def test_a_folder_is_removed_with_all_that_is_in_it(opened: Opened) -> None:
     assert [*store.folders("")] == []
 
 
-def test_a_file_is_put_whole(opened: Opened) -> None:
+def test_file_is_uploaded_whole(opened: Opened) -> None:
     store = opened()
     with store.scratch() as folder:
         path = folder / "made"
@@ -104,7 +104,7 @@ def test_a_file_is_put_whole(opened: Opened) -> None:
 # S3 only
 
 
-def test_what_is_missing_in_what_is_no_store_is_not_known_to_be_missing(bucket: str) -> None:
+def test_missing_object_in_an_invalid_store_is_not_reported_missing(bucket: str) -> None:
     for url in (f"s3://{bucket}/new", f"s3://{bucket}-is-not-there/new"):
         store = RemoteObjects(url)
         for ask in (lambda store=store: store.get("a"), lambda store=store: store.stat("a"),
@@ -116,7 +116,7 @@ def test_what_is_missing_in_what_is_no_store_is_not_known_to_be_missing(bucket: 
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, StoreRefused), (503, StoreUnavailable), (0, StoreUnavailable)])
-def test_a_store_that_gives_no_answer_gives_none(
+def test_unavailable_store_raises(
     bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, status: int, kind: type[StorageError]
 ) -> None:
     with door(s3_endpoint) as before:
@@ -136,7 +136,7 @@ def test_a_store_that_gives_no_answer_gives_none(
         assert (store.get("a"), store.get("b")) == (b"1", None)
 
 
-def test_a_creation_whose_answer_was_lost_is_ones_own(
+def test_creation_with_a_lost_answer_is_recognized_as_ones_own(
     bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with door(s3_endpoint) as before:
@@ -150,7 +150,7 @@ def test_a_creation_whose_answer_was_lost_is_ones_own(
 
 
 @pytest.mark.outside
-def test_a_store_that_lost_everything_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_lost_everything_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with started_s3() as s3:
         reach(monkeypatch, s3.endpoint)
         store = RemoteObjects("s3://contents/p")
@@ -164,6 +164,6 @@ def test_a_store_that_lost_everything_says_so(monkeypatch: pytest.MonkeyPatch) -
             store.get("a")
 
 
-def test_what_cannot_be_reached_names_what_to_install() -> None:
+def test_missing_client_library_names_what_to_install() -> None:
     with pytest.raises(InputError, match="install what fsspec needs for nothing://"):
         RemoteObjects("nothing://a").get("b")

@@ -49,7 +49,7 @@ def until(connection: socket.socket, end: bytes) -> bytes:
     return answer
 
 
-def test_what_is_followed_is_sent_whenever_it_is_another(site: Count) -> None:
+def test_followed_page_is_sent_on_every_change(site: Count) -> None:
     server = WebServer("127.0.0.1", 0)
     server.serve(site)
     with connect(server) as connection, connect(server) as other:
@@ -67,7 +67,7 @@ def test_what_is_followed_is_sent_whenever_it_is_another(site: Count) -> None:
         assert b"data" not in until_closed(connection)
 
 
-def test_who_follows_gives_its_place_to_one_that_asks(site: Count) -> None:
+def test_follower_yields_its_slot_to_a_request(site: Count) -> None:
     server = WebServer("127.0.0.1", 0, bounds=Bounds(connections=1))
     server.serve(site)
     with closing(server), connect(server) as connection:
@@ -79,7 +79,7 @@ def test_who_follows_gives_its_place_to_one_that_asks(site: Count) -> None:
         until_closed(connection)
 
 
-def test_what_cannot_be_followed_is_answered_once(site: Count) -> None:
+def test_page_that_cannot_be_followed_is_answered_once(site: Count) -> None:
     site.count = 0
     server = WebServer("127.0.0.1", 0)
     server.serve(site)
@@ -88,7 +88,7 @@ def test_what_cannot_be_followed_is_answered_once(site: Count) -> None:
         assert b"503 " in until_closed(connection)
 
 
-def test_who_connects_before_the_server_is_there_is_answered(site: Count) -> None:
+def test_connection_before_the_server_accepts_is_answered(site: Count) -> None:
     listener = Listener("127.0.0.1", 0)
     with closing(listener), socket.create_connection(listener.socket.getsockname()) as early:
         early.settimeout(60)

@@ -18,7 +18,7 @@ import pytest
 
 from refold.avro.errors import InputError
 from refold.streams.web import client
-from refold.streams.web.client import CA_ENVIRONMENT, PagesClient, asker_of
+from refold.streams.web.client import CA_ENVIRONMENT, PagesClient, pages_client_of
 from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
 from refold.streams.web.listening import Access
@@ -108,12 +108,12 @@ def said(answer: bytes) -> tuple[int, object]:
         ("[::1", 400), ("127.0.0.1:6066:6066", 400),
     ],
 )  # fmt: skip
-def test_a_name_that_is_not_the_servers_is_refused(serve: Serve, host: str, status: int) -> None:
+def test_unknown_host_is_refused(serve: Serve, host: str, status: int) -> None:
     """A site whose own name resolves to loopback (DNS rebinding) sends that name."""
     assert asked(serve(Access(allowed_hosts=["Worker-0.workers"])), host=host) == status
 
 
-def test_a_host_sent_twice_or_not_at_all_is_refused(serve: Serve) -> None:
+def test_duplicate_or_missing_host_is_refused(serve: Serve) -> None:
     server = serve()
     assert asked(server, "/x", "Host: localhost") == 400
     assert asked(server, host="") == 400
@@ -125,12 +125,12 @@ def test_a_host_sent_twice_or_not_at_all_is_refused(serve: Serve) -> None:
      ("http://evil.example", 403), ("", 403), ("http://127.0.0.1:6066.evil.example", 403)],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_pages_of_other_sites_are_refused(serve: Serve, origin: str, method: str, status: int) -> None:
+def test_pages_of_other_origins_are_refused(serve: Serve, origin: str, method: str, status: int) -> None:
     assert asked(serve(), "/x", f"Origin: {origin}", host="127.0.0.1:6066", method=method) == status
 
 
 @pytest.mark.parametrize("target", ["http://evil.example/x", "//evil.example/x", "http://127.0.0.1/x", "x", "*"])
-def test_a_target_that_names_a_server_leads_nowhere(serve: Serve, target: str) -> None:
+def test_absolute_request_target_is_not_followed(serve: Serve, target: str) -> None:
     status, found = said(
         sent(serve(), f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     )
@@ -140,12 +140,12 @@ def test_a_target_that_names_a_server_leads_nowhere(serve: Serve, target: str) -
         assert status == 400
 
 
-def test_no_header_lets_another_site_read(serve: Serve) -> None:
+def test_no_header_allows_cross_origin_reads(serve: Serve) -> None:
     request = b"OPTIONS /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert b"Access-Control" not in sent(serve(), request)
 
 
-def test_a_token_is_asked_for_and_open_pages_say_less(serve: Serve) -> None:
+def test_token_is_required_and_open_pages_reveal_less(serve: Serve) -> None:
     server = serve(Access(token=Token(TOKEN)))
     right, wrong = f"Authorization: Bearer {TOKEN}", "Authorization: Bearer 0123456789abcdef-other"
     assert [asked(server, "/x", *each) for each in ([], [right], [wrong], [right, right])] == [401, 200, 401, 401]
@@ -160,16 +160,16 @@ def test_a_token_is_asked_for_and_open_pages_say_less(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_off_loopback_it_does_not_start_without_a_token(host: str) -> None:
+def test_server_off_loopback_needs_a_token(host: str) -> None:
     with pytest.raises(InputError, match="REFOLD_TOKEN") as caught:
         WebServer(host, 0)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["short", "with space 0123456789", "ä" * 20, "x" * 513, "a\nb" * 20])
-def test_a_token_that_cannot_be_sent_is_refused_unseen(text: str) -> None:
+def test_token_invalid_in_a_header_is_refused_without_showing_it(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        asker_of({TOKEN_ENVIRONMENT: text})
+        pages_client_of({TOKEN_ENVIRONMENT: text})
     assert text not in str(caught.value)
     assert TOKEN not in repr(Token(TOKEN)) + str(Token(TOKEN)) + repr(Access(Token(TOKEN)))
 
@@ -177,7 +177,7 @@ def test_a_token_that_cannot_be_sent_is_refused_unseen(text: str) -> None:
 # TLS
 
 
-def test_over_tls_workers_are_asked_with_their_authority_and_a_stranger_is_not(
+def test_tls_workers_are_verified_by_their_authority_and_strangers_refused(
     serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = certificates(tmp_path / "own")
@@ -185,19 +185,19 @@ def test_over_tls_workers_are_asked_with_their_authority_and_a_stranger_is_not(
     server = serve(Access(token=Token(TOKEN), certificate=pem, key=pem), head_s=5.0)
     assert server.url.startswith("https://127.0.0.1:")
     environment = {CA_ENVIRONMENT: str(made.authority), TOKEN_ENVIRONMENT: TOKEN}
-    assert asker_of(environment).ask(f"{server.url}/x", None, {}, 60).status == 200
-    assert asker_of({CA_ENVIRONMENT: str(made.authority)}).ask(f"{server.url}/x", None, {}, 60).status == 401
+    assert pages_client_of(environment).ask(f"{server.url}/x", None, {}, 60).status == 200
+    assert pages_client_of({CA_ENVIRONMENT: str(made.authority)}).ask(f"{server.url}/x", None, {}, 60).status == 401
     other = certificates(tmp_path / "other")
     with pytest.raises(OSError, match=r"(?i)certificate"):
-        asker_of({CA_ENVIRONMENT: str(other.authority)}).ask(f"{server.url}/x", None, {}, 60)
+        pages_client_of({CA_ENVIRONMENT: str(other.authority)}).ask(f"{server.url}/x", None, {}, 60)
     # A client without TLS is disconnected without a line in the log.
     caplog.clear()
     assert b"HTTP" not in sent(server, b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert asker_of(environment).ask(f"{server.url}/x", None, {}, 60).status == 200
+    assert pages_client_of(environment).ask(f"{server.url}/x", None, {}, 60).status == 200
     assert caplog.text == ""
 
 
-def test_what_is_no_certificate_is_said(tmp_path: Path) -> None:
+def test_invalid_certificate_is_reported(tmp_path: Path) -> None:
     junk = tmp_path / "junk.pem"
     junk.write_text("junk")
     with pytest.raises(InputError, match="--tls-key"):
@@ -205,13 +205,13 @@ def test_what_is_no_certificate_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--tls-cert .*junk\.pem"):
         WebServer("127.0.0.1", 0, Access(certificate=str(junk), key=str(junk)))
     with pytest.raises(InputError, match="REFOLD_TLS_CA"):
-        asker_of({CA_ENVIRONMENT: str(junk)})
+        pages_client_of({CA_ENVIRONMENT: str(junk)})
 
 
 # Bounds
 
 
-def test_dripping_callers_hold_nothing(serve: Serve) -> None:
+def test_slow_clients_block_nothing(serve: Serve) -> None:
     """200 clients that send a byte now and then, half of them of a content: others are answered meanwhile."""
     server = serve(connections=100, head_s=600.0, content_s=600.0)
     heads = [b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
@@ -238,24 +238,24 @@ def test_dripping_callers_hold_nothing(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /x HT", b"GET /x HTTP/1.1\r\nHost: localhost\r\nX: "])
-def test_a_head_that_does_not_come_ends_the_connection(serve: Serve, begun: bytes) -> None:
+def test_missing_request_head_closes_the_connection(serve: Serve, begun: bytes) -> None:
     with connect(serve(head_s=0.2)) as connection:
         connection.sendall(begun)
         assert until_closed(connection) == b""
 
 
-def test_a_content_that_does_not_come_is_refused(serve: Serve) -> None:
+def test_missing_request_body_is_refused(serve: Serve) -> None:
     request = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n123"
     assert said(sent(serve(content_s=0.2), request))[0] == 408
 
 
-def test_a_handshake_that_does_not_come_ends_the_connection(serve: Serve, tmp_path: Path) -> None:
+def test_missing_handshake_closes_the_connection(serve: Serve, tmp_path: Path) -> None:
     pem = str(certificates(tmp_path).server)
     with connect(serve(Access(certificate=pem, key=pem), head_s=0.2)) as connection:
         assert until_closed(connection) == b""
 
 
-def test_where_all_are_being_answered_one_more_waits(serve: Serve, site: Site) -> None:
+def test_request_waits_while_all_slots_are_busy(serve: Serve, site: Site) -> None:
     server = serve(connections=3)
     with ExitStack() as ending:
         for _ in range(3):
@@ -269,7 +269,7 @@ def test_where_all_are_being_answered_one_more_waits(serve: Serve, site: Site) -
         assert until_closed(one_more).startswith(b"HTTP/1.1 200")
 
 
-def test_a_full_queue_says_so_and_other_lanes_go_on(serve: Serve, site: Site) -> None:
+def test_full_queue_says_so_and_other_lanes_continue(serve: Serve, site: Site) -> None:
     server = serve(connections=200)
     with ExitStack() as ending:
         for _ in range(65):
@@ -300,14 +300,14 @@ def test_sizes_and_numbers_are_bounded(serve: Serve, more: str, status: int) -> 
         assert "error" in said(answer)[1]  # type: ignore[operator]
 
 
-def test_a_target_is_bounded(serve: Serve) -> None:
+def test_request_target_is_bounded(serve: Serve) -> None:
     server = serve()
     assert asked(server, "/" + "x" * 7_000) == 200
     assert asked(server, "/" + "x" * 9_000) == 400
     assert asked(server, "/x?" + "&".join(f"a{number}=1" for number in range(40))) == 400
 
 
-def test_contents_together_are_bounded(serve: Serve) -> None:
+def test_total_size_of_request_bodies_is_bounded(serve: Serve) -> None:
     server = serve(contents_bytes=1_000)
     post = b"POST /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1001\r\n\r\n"
     assert said(sent(server, post + bytes(1_001)))[0] == 503
@@ -318,7 +318,7 @@ def test_contents_together_are_bounded(serve: Serve) -> None:
 # Faults
 
 
-def test_a_defect_of_a_page_is_one_line_without_a_traceback(
+def test_defect_of_a_page_is_one_line_without_a_traceback(
     serve: Serve, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = serve()
@@ -330,7 +330,7 @@ def test_a_defect_of_a_page_is_one_line_without_a_traceback(
     assert "Traceback" not in caplog.text + capsys.readouterr().err
 
 
-def test_one_that_leaves_before_the_answer_is_no_news(
+def test_client_that_leaves_before_the_answer_is_not_logged(
     serve: Serve, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
@@ -346,7 +346,7 @@ def test_one_that_leaves_before_the_answer_is_no_news(
     assert caplog.text == ""
 
 
-def test_closing_lets_what_is_under_way_end(site: Site) -> None:
+def test_close_lets_requests_in_progress_finish(site: Site) -> None:
     server = WebServer("127.0.0.1", 0)
     server.serve(site)
     with connect(server) as connection:
@@ -365,12 +365,12 @@ def test_closing_lets_what_is_under_way_end(site: Site) -> None:
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:text/plain,x", "http://", "http://[",
                                  "http://127.0.0.1:x/"])  # fmt: skip
-def test_only_pages_are_asked_whoever_named_the_url(url: str) -> None:
+def test_pages_client_accepts_only_page_urls(url: str) -> None:
     with pytest.raises(OSError):  # noqa: PT011
         PagesClient().ask(url, None, {}, 5)
 
 
-def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
+def test_redirect_is_not_followed_so_the_token_is_not_leaked() -> None:
     heard: list[bytes] = []
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as other,
@@ -395,7 +395,7 @@ def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else() -> None:
             other.accept()
 
 
-def test_an_answer_past_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_over_its_bound_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{serve().url}/x"
     whole = PagesClient().ask(url, None, {}, 60).content
     monkeypatch.setattr(client, "ANSWER_BYTES_MAX", len(whole))
@@ -422,7 +422,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_bytes_give_a_traceback_a_hang_or_a_defect(
+def test_no_bytes_cause_a_traceback_a_hang_or_a_defect(
     serve: Serve, site: Site, seed: int, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.let_go.set()

@@ -20,7 +20,7 @@ TRANSACTION_ABORTABLE = 120
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 
-def test_refusals_are_over_after_so_many_and_so_long() -> None:
+def test_refusals_end_after_a_count_and_a_time() -> None:
     now_s = 1_000.0
     found = Attempts(lambda: now_s)
     now_s += 10 * FOR_S
@@ -32,7 +32,7 @@ def test_refusals_are_over_after_so_many_and_so_long() -> None:
     assert found.are_over
 
 
-def test_few_refusals_are_never_over() -> None:
+def test_few_refusals_never_end_it() -> None:
     now_s = 0.0
     found = Attempts(lambda: now_s)
     for _ in range(TIMES_MAX - 1):
@@ -43,7 +43,7 @@ def test_few_refusals_are_never_over() -> None:
     assert found.are_over
 
 
-def test_what_was_before_a_commit_or_an_outage_does_not_count() -> None:
+def test_refusals_before_a_commit_or_an_outage_do_not_count() -> None:
     now_s = 0.0
     found = Attempts(lambda: now_s)
     for _ in range(3):
@@ -78,7 +78,7 @@ Producer, clients.Producer = clients.Producer, Fenced
 """
 
 
-def test_a_worker_that_another_process_fences_for_good_ends_and_says_so(
+def test_worker_fenced_for_good_ends_and_says_so(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     print(f"seed {seed}")
@@ -123,7 +123,7 @@ clients.Producer = Refused
      ("send_offsets_to_transaction", False, KafkaError.UNKNOWN), ("commit_transaction", False, TRANSACTION_ABORTABLE),
      ("commit_transaction", True, KafkaError.UNKNOWN)],
 )  # fmt: skip
-def test_an_error_that_no_list_knows_is_tried_again_whatever_it_did(
+def test_unknown_error_is_retried(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, method: str, is_done: bool, code: int
 ) -> None:
     print(f"seed {seed}")

@@ -54,7 +54,7 @@ def said_by(watch: BrokerWatch, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.thread == watch._thread.ident]
 
 
-def test_it_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> None:
+def test_watch_survives_any_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "refold.streams.worker.broker_watch")
     clients = Broken()
     with watching(clients) as watch:
@@ -73,7 +73,7 @@ def test_it_survives_what_nobody_foresaw(caplog: pytest.LogCaptureFixture) -> No
     assert sum("asked=group_and_settings " in each for each in told) == 1, told
 
 
-def test_topics_that_are_gone_are_seen(
+def test_deleted_topics_are_detected(
     kafka: SharedKafka, prefix: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(broker_watch, "SETTINGS_EVERY_S", 0.1)

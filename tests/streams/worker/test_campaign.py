@@ -208,7 +208,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def test_nothing_that_strangers_brokers_and_disks_do_is_lost_doubled_hidden_or_final(
+def test_no_fault_of_clients_brokers_and_disks_loses_doubles_hides_or_blocks(
     tmp_path: Path, seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")

@@ -45,7 +45,7 @@ def sees(change, log):
 
 
 @pytest.mark.timeout(1800)
-def test_agents_name_a_batch_of_changes_and_pass_over_it_once_it_is_set_aside(
+def test_agents_name_a_damaged_batch_of_changes_and_skip_it_once_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Agents get every other change, also those fetched together with the batch, of any partition."""

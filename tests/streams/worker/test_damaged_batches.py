@@ -23,7 +23,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.kafka import range_reader
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
@@ -58,7 +58,7 @@ def url(rotting: Kafka, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize(("codec", "keeps_crc"), [("lz4", False), ("zstd", True), ("gzip", False), ("snappy", True)])
-def test_a_batch_is_named_set_aside_whole_and_taken_back(
+def test_damaged_batch_is_named_set_aside_whole_and_restored(
     rotting: Kafka, url: str, seed: int, monkeypatch: pytest.MonkeyPatch, codec: str, keeps_crc: bool
 ) -> None:
     """No worker ever ran: undecided batches cannot be read either. The checksum is wrong, or right."""
@@ -102,7 +102,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
             assert fresh.recorded_below(partition, wound.last + 1) == max(before, default=0)
         with pytest.raises(InputError, match="it is set aside"):
             set_record_aside(log, "observations", partition, wound.last, NOW_MS, apply=True)
-        taken = take_record_back(log, "observations", partition, wound.last, NOW_MS, apply=True)
+        taken = restore_record(log, "observations", partition, wound.last, NOW_MS, apply=True)
         assert (taken.offset, taken.records, taken.is_aside) == (wound.first, entry.records, False)
         with pytest.raises(DamagedRecord):
             root(log)
@@ -110,7 +110,7 @@ def test_a_batch_is_named_set_aside_whole_and_taken_back(
         assert root(log, full=True) == whole
 
 
-def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
+def test_worker_waits_at_damaged_batches_and_continues_after_quarantine(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
     """A batch that the worker folded before the damage, one that it reaches later, and one at the log's end."""
@@ -183,7 +183,7 @@ def test_a_worker_waits_at_batches_and_goes_on_after_quarantine(
         assert root(log, full=True) == root_of(url, log, rest)
 
 
-def test_a_worker_without_its_table_waits_at_a_batch(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
+def test_worker_without_its_table_waits_at_a_damaged_batch(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -203,7 +203,7 @@ def test_a_worker_without_its_table_waits_at_a_batch(rotting: Kafka, url: str, t
         assert root(log) == root(log, full=True)
 
 
-def test_a_record_whose_length_is_damaged_is_named_and_set_aside_with_what_its_batch_has_after_it(
+def test_record_with_a_damaged_length_is_set_aside_with_the_rest_of_its_batch(
     rotting: Kafka, url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an uncompressed batch Kafka's client returns neither a record nor an error there."""
@@ -242,7 +242,7 @@ def test_a_record_whose_length_is_damaged_is_named_and_set_aside_with_what_its_b
         expected = root_of(url, log, without(log, later, partition, wound), "later")
         assert root(log) == root(log, full=True) == expected
         wound.heal()
-        taken = take_record_back(log, "observations", partition, wound.last, NOW_MS, apply=True)
+        taken = restore_record(log, "observations", partition, wound.last, NOW_MS, apply=True)
         assert (taken.offset, taken.is_aside) == (wound.first, False)
         again = [log.registry.decode(each.value) for _, each in records_of(log, log.topics.observations)]
         assert len(again) == len(later) + wound.last + 1 - wound.first
@@ -288,7 +288,7 @@ def verified(url: str) -> None:
     assert (found.json["mismatches"], found.status) == ([], 0), found
 
 
-def test_a_batch_of_changes_is_passed_over_once_it_is_set_aside(
+def test_damaged_batch_of_changes_is_skipped_once_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
     """The entities of the changes are unknown: verify and sinks work without them."""

@@ -62,7 +62,7 @@ def asked(url: str, *arguments: str) -> Done:
     return refold_command(*arguments, log=url, more=MASTER)
 
 
-def test_a_batch_of_keys_is_set_aside_by_who_gives_up_the_keys_before_it(rotting: Kafka, url: str) -> None:
+def test_setting_aside_a_batch_of_keys_gives_up_the_keys_before_it(rotting: Kafka, url: str) -> None:
     topic = f"{parse_url(url).prefix}.keys"
     with open_log(url) as log:
         for name in "ab":
@@ -110,7 +110,7 @@ def test_a_batch_of_keys_is_set_aside_by_who_gives_up_the_keys_before_it(rotting
             log.recording("a")
 
 
-def test_a_key_that_was_given_up_is_destroyed_like_any_other(rotting: Kafka, url: str) -> None:
+def test_abandoned_key_is_destroyed_like_any_other(rotting: Kafka, url: str) -> None:
     url = url.replace("/sealed", "/given")
     topic = f"{parse_url(url).prefix}.keys"
     with open_log(url) as log:

@@ -20,7 +20,7 @@ from refold.avro.errors import CorruptionError, DamagedRecord, InputError
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
 from refold.streams.worker.host.health import health_of, readiness_of
@@ -119,7 +119,7 @@ def await_damage(worker: Running, partition: int) -> str:
     return str(status_of(worker, partition)["damage"])
 
 
-def test_a_damaged_observation_is_named_set_aside_and_taken_back(
+def test_damaged_observation_is_named_set_aside_and_restored(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -186,8 +186,8 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
             with pytest.raises(DamagedRecord):
                 root(log, full=True)
             assert f"{name} {partition}={raw.offset}" in await_damage(worker, partition)
-            status, around = worker.service.status(), worker.service.around()
-            health, ready = health_of(status, around), readiness_of(status, around)
+            status, condition = worker.service.status(), worker.service.condition()
+            health, ready = health_of(status, condition), readiness_of(status, condition)
             assert health["healthy"]
             assert "is damaged" in health["partitions"][partition]["damage"]
             assert not ready["ready"]
@@ -209,7 +209,7 @@ def test_a_damaged_observation_is_named_set_aside_and_taken_back(
         assert refold_command("rebuild", "--json", log=f"file:{imported}").json["root"] == expected
 
 
-def test_a_worker_without_its_table_waits_at_a_damaged_record(
+def test_worker_without_its_table_waits_at_a_damaged_record(
     rotting: Kafka, url: str, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
@@ -235,13 +235,13 @@ def test_a_worker_without_its_table_waits_at_a_damaged_record(
             await_folded(log, worker)
             assert not status_of(worker, partition)["damage"]
         assert root(log) == root(log, full=True)
-        take_record_back(log, "observations", partition, raw.offset, NOW_MS, apply=True)
+        restore_record(log, "observations", partition, raw.offset, NOW_MS, apply=True)
         with pytest.raises(CorruptionError):
             root(log, full=True)
     assert expected
 
 
-def test_what_is_not_damaged_is_not_set_aside(rotting: Kafka, url: str, tmp_path: Path) -> None:
+def test_undamaged_record_is_not_set_aside(rotting: Kafka, url: str, tmp_path: Path) -> None:
     with opened(url) as log:
         log.register(THING)
         append(log, [said(A, number) for number in range(3)])
@@ -259,12 +259,10 @@ def test_what_is_not_damaged_is_not_set_aside(rotting: Kafka, url: str, tmp_path
         with pytest.raises(InputError, match="there is no record"):
             set_record_aside(log, "observations", partition, 999, NOW_MS, apply=True)
         with pytest.raises(InputError, match="it is not set aside"):
-            take_record_back(log, "observations", partition, 1, NOW_MS, apply=True)
+            restore_record(log, "observations", partition, 1, NOW_MS, apply=True)
 
 
-def test_a_damaged_change_is_passed_over_once_it_is_set_aside(
-    rotting: Kafka, url: str, tmp_path: Path, seed: int
-) -> None:
+def test_damaged_change_is_skipped_once_set_aside(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -304,7 +302,7 @@ def sees(change, log):
 """
 
 
-def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
+def test_agents_skip_changes_that_are_set_aside_and_foreign_records(
     rotting: Kafka, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent's worker ends at a damaged change, and names the command; then it continues from there."""
@@ -338,7 +336,7 @@ def test_agents_pass_over_changes_that_are_set_aside_and_records_of_others(
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_random_damage_rulings_and_restarts_leave_what_a_whole_log_would_fold_to(
+def test_random_damage_rulings_and_restarts_fold_as_an_undamaged_log_would(
     rotting: Kafka, url: str, tmp_path: Path, seed: int, number: int
 ) -> None:
     """At each moment a full replay and a rebuild from epochs give what a log without the set-aside ones folds to, or a
@@ -370,7 +368,7 @@ def test_random_damage_rulings_and_restarts_leave_what_a_whole_log_would_fold_to
                 wounds.pop(at).heal()
             elif chance < 0.85 and aside:
                 at = rng.choice(sorted(aside))
-                take_record_back(log, "observations", *at, NOW_MS, apply=True)
+                restore_record(log, "observations", *at, NOW_MS, apply=True)
                 aside.discard(at)
             elif chance < 0.95:
                 context.close()

@@ -53,7 +53,7 @@ def refused(url: str, *arguments: str) -> str:
     return done.err
 
 
-def test_a_batch_of_definitions_is_named_set_aside_and_taken_back(
+def test_damaged_batch_of_definitions_is_named_set_aside_and_restored(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
     """The ruling is after the batch in the unreadable topic: a reader that reaches the batch reads ahead for it."""
@@ -98,7 +98,7 @@ def test_a_batch_of_definitions_is_named_set_aside_and_taken_back(
         assert root(log, full=True) == whole
 
 
-def test_a_batch_of_markers_and_rulings_is_named_and_set_aside(
+def test_damaged_batch_of_markers_and_rulings_is_named_and_set_aside(
     rotting: Kafka, url: str, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -126,7 +126,7 @@ def test_a_batch_of_markers_and_rulings_is_named_and_set_aside(
         await_folded(log, worker)
 
 
-def test_a_batch_of_verdicts_is_named_and_set_aside(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
+def test_damaged_batch_of_verdicts_is_named_and_set_aside(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
     """Then each record with a lost verdict is named, because nobody knows any more that it does not count."""
     rng = random.Random(seed)
     with opened(url) as log:
@@ -154,7 +154,7 @@ def test_a_batch_of_verdicts_is_named_and_set_aside(rotting: Kafka, url: str, tm
         assert root(log, full=True) == whole
 
 
-def test_batches_of_epochs_are_passed_over_and_counted(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
+def test_damaged_batches_of_epochs_are_skipped_and_counted(rotting: Kafka, url: str, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -192,7 +192,7 @@ def test_batches_of_epochs_are_passed_over_and_counted(rotting: Kafka, url: str,
             await_folded(log, worker)
 
 
-def test_a_content_in_a_damaged_batch_is_missed_by_whoever_needs_it_alone(rotting: Kafka, url: str) -> None:
+def test_damaged_batch_hides_only_its_own_contents(rotting: Kafka, url: str) -> None:
     with opened(url) as log:
         topic = log.topics.contents
         lost, kept, unknown = (number.to_bytes(4, "big") * 40_000 for number in range(3))

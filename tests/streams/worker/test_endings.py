@@ -51,7 +51,7 @@ def folded(worker: Worker) -> int:
 
 
 @pytest.mark.parametrize(("of", "is_fed"), [("", True), ("0", False)])
-def test_a_folder_that_is_removed_ends_the_worker_and_the_next_one_makes_it_again(
+def test_removed_folder_ends_the_worker_and_the_next_remakes_it(
     url: str, tmp_path: Path, of: str, is_fed: bool
 ) -> None:
     observe(url, 1)
@@ -79,7 +79,7 @@ def documented(folder: Path) -> re.Pattern[str]:
     return re.compile(pattern.replace(re.escape("..."), ".*"))
 
 
-def test_a_full_disk_shows_before_it_ends_the_worker_as_documented(url: str, tmp_path: Path) -> None:
+def test_full_disk_is_shown_before_it_ends_the_worker_as_documented(url: str, tmp_path: Path) -> None:
     observe(url, 1)
     with small_device(tmp_path / "one") as small, starting(url, tmp_path) as start:
         worker = start("one")
@@ -108,7 +108,7 @@ def test_a_full_disk_shows_before_it_ends_the_worker_as_documented(url: str, tmp
         assert again.stop() == (0, "")
 
 
-def test_a_process_that_aborts_is_named_and_the_next_start_goes_on(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_aborting_process_is_named_and_the_next_start_continues(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     """SIGABRT in the middle of transactions, as from an assertion of Kafka's client."""
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -144,7 +144,7 @@ def test_a_process_that_aborts_is_named_and_the_next_start_goes_on(log: KafkaLog
     check_changes(log, acknowledged)
 
 
-def test_everything_is_closed_whatever_fails_and_the_first_failure_is_told(
+def test_everything_is_closed_despite_failures_and_the_first_is_raised(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[Path] = []

@@ -51,7 +51,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_verify_finds_nothing_wrong_in_a_log_that_had_everything(url: str, tmp_path: Path, seed: int) -> None:
+def test_verify_finds_no_mismatch_in_a_log_with_every_feature(url: str, tmp_path: Path, seed: int) -> None:
     """Repeats, retractions, late records, verdicts, new definitions midway, epochs; also without workers, and if
     these lag."""
     rng = random.Random(seed)
@@ -77,7 +77,7 @@ def test_verify_finds_nothing_wrong_in_a_log_that_had_everything(url: str, tmp_p
             assert alone.root == client.rebuild(full=True).root != whole.root
 
 
-def test_damaged_tables_are_found_by_who_keeps_them_and_made_again(url: str, tmp_path: Path, seed: int) -> None:
+def test_damaged_tables_are_found_by_their_owner_and_remade(url: str, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with opened(url) as log:
         log.register(THING)
@@ -105,7 +105,7 @@ def test_damaged_tables_are_found_by_who_keeps_them_and_made_again(url: str, tmp
         assert (again.mismatches, again.unchecked, again.root) == ([], [], found.root)
 
 
-def test_epochs_are_kept_by_workers_and_without_any(url: str, tmp_path: Path) -> None:
+def test_epochs_are_sealed_with_and_without_workers(url: str, tmp_path: Path) -> None:
     with opened(url) as log:
         log.register(THING)
         append(log, [said(f"{THING.name}/{number}", number) for number in range(40)])
@@ -130,7 +130,7 @@ def test_epochs_are_kept_by_workers_and_without_any(url: str, tmp_path: Path) ->
             assert sorted(pinned) == sorted([*epochs[1:], *later])
 
 
-def test_a_change_that_comes_twice_breaks_its_chain(url: str, tmp_path: Path, kafka: SharedKafka, prefix: str) -> None:
+def test_duplicate_change_breaks_its_chain(url: str, tmp_path: Path, kafka: SharedKafka, prefix: str) -> None:
     with opened(url) as log:
         log.register(THING)
         append(log, [said(A, number) for number in range(3)])
@@ -146,7 +146,7 @@ def test_a_change_that_comes_twice_breaks_its_chain(url: str, tmp_path: Path, ka
         assert {(each.place.partition(" ")[0], each.entity) for each in found.mismatches} == {("changes", A)}
 
 
-def test_look_ups_are_what_the_log_holds(url: str, tmp_path: Path, seed: int) -> None:
+def test_lookups_match_the_log(url: str, tmp_path: Path, seed: int) -> None:
     with opened(url) as log:
         log.register(THING)
         append(log, history(random.Random(seed), 150, entities=4))
@@ -209,7 +209,7 @@ class Behind(TableClient):
         raise NotImplementedError
 
 
-def test_what_tables_do_not_hold_yet_is_read_behind_them(url: str, seed: int) -> None:
+def test_records_newer_than_the_tables_are_read_from_the_log(url: str, seed: int) -> None:
     """Wherever the tables end, also past what the reader has read, every answer matches the log."""
     rng = random.Random(seed)
     with opened(url) as log:
@@ -231,7 +231,7 @@ def test_what_tables_do_not_hold_yet_is_read_behind_them(url: str, seed: int) ->
                     assert reader.find(each) == log.find(each)
 
 
-def test_a_worker_of_another_log_is_not_taken_for_one_of_this(url: str, tmp_path: Path) -> None:
+def test_worker_of_another_log_is_not_used(url: str, tmp_path: Path) -> None:
     other = url.replace("?", ".other?")
     with opened(url) as log, opened(other):
         log.register(THING)

@@ -28,7 +28,7 @@ AWAY_S = 22.0
 
 
 @pytest.mark.parametrize("settings", [PATIENT, {}], ids=["a patient worker", "an impatient one"])
-def test_a_broker_that_is_restarted_or_killed(
+def test_broker_that_is_restarted_or_killed(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int,
     settings: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_broker_that_is_restarted_or_killed(
     assert not undecided or settings is not PATIENT
 
 
-def test_three_brokers_of_which_leaders_and_coordinators_die_under_load(
+def test_leaders_and_coordinators_of_three_brokers_die_under_load(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """One broker at a time: the leader of a folded partition, or the coordinator of the transactions or the group."""

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 STEPS_MS = (0, 1, 7, 1_000, -1, -900, -50_000)
 
 
-def test_a_clock_that_steps_back_under_a_worker(
+def test_clock_that_steps_back_under_a_worker(
     log: KafkaLog, kafka: SharedKafka, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """The broker is simulated by producers that set timestamps while a worker runs; each kill is between its steps."""

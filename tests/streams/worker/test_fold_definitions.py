@@ -35,7 +35,7 @@ from refold_tests.sample_types import THING, versions
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_definitions_registered_midway_fold_every_entity_again(
+def test_definitions_registered_midway_refold_every_entity(
     kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -53,7 +53,7 @@ def test_definitions_registered_midway_fold_every_entity_again(
         check_whole(log, tmp_path / "anew", acknowledged, definitions[-1])
 
 
-def test_types_that_appear_while_a_worker_runs_are_taken_up_before_their_first_record(
+def test_types_registered_while_a_worker_runs_are_activated_before_their_first_record(
     kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record may arrive before the worker has read `.schemas`: here it never reads it without a reason."""
@@ -78,7 +78,7 @@ def test_types_that_appear_while_a_worker_runs_are_taken_up_before_their_first_r
 
 
 @pytest.mark.faults
-def test_kills_while_definitions_are_taken_up(
+def test_kills_while_definitions_are_activated(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")

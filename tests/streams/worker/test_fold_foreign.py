@@ -30,7 +30,7 @@ def url(kafka: SharedKafka, prefix: str) -> str:
     return url_of(kafka.bootstrap, prefix)
 
 
-def test_junk_in_every_topic_ends_no_reader_and_no_worker_and_is_counted(
+def test_junk_in_every_topic_ends_no_reader_or_worker_and_is_counted(
     url: str, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before and after the valid records of each topic, with a running worker, and for new readers."""

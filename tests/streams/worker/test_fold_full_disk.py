@@ -56,7 +56,7 @@ def fed_to_its_end(found: Child, log: KafkaLog, observations: Sequence[Observati
     return said
 
 
-def test_a_full_device_ends_the_worker_by_name_and_with_space_it_goes_on(
+def test_full_device_ends_the_worker_by_name_and_space_lets_it_continue(
     log: KafkaLog, small: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")
@@ -91,7 +91,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, resource.RLIM_INFINITY))
 """
 
 
-def test_files_that_cannot_grow_end_the_worker_by_name_wherever_that_happens(
+def test_file_size_limit_ends_the_worker_by_name_wherever_it_applies(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """In the middle of any write, of opening and of closing; each start continues from what is there."""

@@ -18,7 +18,7 @@ from refold_tests.sample_types import A, said
 TURNS = 4
 
 
-def test_workers_with_and_without_the_kernel_take_turns(
+def test_workers_with_and_without_the_kernel_alternate(
     log: KafkaLog, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SWITCH, raising=False)

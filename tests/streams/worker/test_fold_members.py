@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from refold.avro.errors import StorageError
 from refold.avro.observation import Observation
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.partition import placed
 from refold.streams.rocks.families import Memory
@@ -83,7 +83,7 @@ def test_workers_join_leave_and_die(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("moment", ["", "begun", "produced", "sent", "committed"])
-def test_a_worker_that_was_away_too_long_writes_nothing(
+def test_worker_past_its_session_timeout_writes_nothing(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, moment: str
 ) -> None:
     """A worker is paused past its session, in the middle of a batch, and resumes after another has folded on."""
@@ -125,7 +125,7 @@ def check_chain(log: KafkaLog, stopped: Child, other: Child, acknowledged: set[b
         check_whole(log, folder / name, acknowledged)
 
 
-def test_of_two_workers_with_one_name_the_earlier_ends_though_nothing_comes(log: KafkaLog, tmp_path: Path) -> None:
+def test_earlier_of_two_workers_with_one_name_ends_even_when_idle(log: KafkaLog, tmp_path: Path) -> None:
     with running(log.url, tmp_path / "a", is_static=True) as earlier:
         await_status(earlier, lambda status: status.get("state") == "folding", 0)
         with running(log.url, tmp_path / "b", is_static=True):
@@ -134,9 +134,7 @@ def test_of_two_workers_with_one_name_the_earlier_ends_though_nothing_comes(log:
 
 
 @pytest.mark.parametrize("is_outage", [True, False])
-def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explain_it(
-    log: KafkaLog, tmp_path: Path, is_outage: bool
-) -> None:
+def test_fenced_member_rejoins_as_often_as_outages_explain(log: KafkaLog, tmp_path: Path, is_outage: bool) -> None:
     given: list[int] = []
     config = FoldConfig(log.url, tmp_path, "w", is_static=True)
     member = Membership(
@@ -177,7 +175,7 @@ def test_a_member_that_is_fenced_by_itself_joins_anew_as_often_as_outages_explai
         member.leave()
 
 
-def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path: Path) -> None:
+def test_member_without_a_generation_sends_no_offsets(log: KafkaLog, tmp_path: Path) -> None:
     """The broker would accept them: a client that lost its membership looks like one that never needed any."""
     config = FoldConfig(log.url, tmp_path, "w")
     outside = log.clients.reader(**{"group.id": log.topics.group, "enable.partition.eof": False})
@@ -197,7 +195,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     )
     producer.init_transactions()
     producer.begin_transaction()
-    at = Reached(1, 1)
+    at = PartitionPoint(1, 1)
     producer.send_offsets_to_transaction([TopicPartition(log.topics.observations, 0, 1, at.metadata)], nobody)
     producer.commit_transaction()
     await_true(lambda: committed(log)[0] == 1, within_s=TIMEOUT_S)  # what was committed shows a little later
@@ -209,7 +207,7 @@ def test_no_offsets_are_sent_by_who_is_in_no_generation(log: KafkaLog, tmp_path:
     with database:
         table = PartitionTable(database, log.registry, log.read, None)
         table.stored = StoredPosition(log.log_id, 1, PARTITIONS)
-        overlay = table.nothing().to(Reached(3, 1), 0)
+        overlay = table.nothing().to(PartitionPoint(3, 1), 0)
         overlay.changes.append(PendingChange(placed("t/1"), b"", b"change"))
         with pytest.raises(NotEmitted):
             emitter.emit([PendingCommit(1, overlay, ())], lambda: nobody)

@@ -83,7 +83,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("comes_back", [True, False], ids=["the broker comes back", "it does not in time"])
-def test_a_full_queue_holds_the_fold_up_and_loses_nothing(
+def test_full_queue_delays_the_fold_and_loses_nothing(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     print(f"seed {seed}")

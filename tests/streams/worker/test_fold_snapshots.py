@@ -96,7 +96,7 @@ def check_at_rest(log: KafkaLog) -> None:
 
 
 @pytest.mark.usefixtures("always")
-def test_a_rebuild_begins_where_a_worker_sealed(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_rebuild_starts_from_a_workers_epoch(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     observations = history(random.Random(seed), 400, ENTITIES)
     acknowledged: set[bytes] = set()
@@ -114,7 +114,7 @@ def test_a_rebuild_begins_where_a_worker_sealed(log: KafkaLog, tmp_path: Path, s
 
 
 @pytest.mark.usefixtures("always")
-def test_a_lost_table_is_made_again_from_epochs(
+def test_lost_table_is_remade_from_epochs(
     log: KafkaLog, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     print(f"seed {seed}")
@@ -201,7 +201,7 @@ def test_partitions_move_while_they_are_sealed(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("moment", SEALING_MOMENTS)
-def test_who_slept_while_sealing_writes_nothing_of_it(
+def test_worker_that_lost_its_partition_while_sealing_writes_nothing(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, moment: str
 ) -> None:
     """It resumes after another worker has taken its partitions and sealed further epochs."""

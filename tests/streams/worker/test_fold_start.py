@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from refold.avro.errors import InputError, StorageError
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.rocks.database import Database
 from refold.streams.worker.commit import StoredPosition, read_stored
@@ -43,12 +43,12 @@ def count_changes(log: KafkaLog) -> int:
     return sum(1 for partition in range(log.partitions) for _ in log.read_changes(partition, 0))
 
 
-def test_an_empty_log_is_folded_from_nothing_and_one_without_records_too(log: KafkaLog, tmp_path: Path) -> None:
+def test_empty_log_and_log_without_records_are_folded_from_nothing(log: KafkaLog, tmp_path: Path) -> None:
     fold_all(log, tmp_path)
     check_whole(log, tmp_path, set())
 
 
-def test_a_worker_goes_on_where_it_was(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_worker_continues_where_it_stopped(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     observations = history(random.Random(seed), 300)
     acknowledged = append(log, observations[:200])
     fold_all(log, tmp_path)
@@ -71,7 +71,7 @@ def test_deleted_offsets_emit_nothing_again(log: KafkaLog, tmp_path: Path, seed:
     check_whole(log, tmp_path, acknowledged)
 
 
-def test_a_lost_folder_is_made_again_and_emits_nothing_again(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_lost_folder_is_remade_and_emits_nothing_again(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     acknowledged = append(log, history(random.Random(seed), 300))
     fold_all(log, tmp_path / "one")
     before = last_changes(log), count_changes(log)
@@ -80,7 +80,7 @@ def test_a_lost_folder_is_made_again_and_emits_nothing_again(log: KafkaLog, tmp_
     check_whole(log, tmp_path / "other", acknowledged)
 
 
-def test_a_table_that_is_behind_follows_without_emitting(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_lagging_table_catches_up_without_emitting(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     """As after a power cut, or with a copied disk."""
     observations = history(random.Random(seed), 300)
     acknowledged = append(log, observations[:100])
@@ -97,13 +97,13 @@ def test_a_table_that_is_behind_follows_without_emitting(log: KafkaLog, tmp_path
 
 
 @pytest.mark.parametrize("lost", ["fold_version", "format", "path"])
-def test_a_table_that_cannot_be_used_is_made_again(log: KafkaLog, tmp_path: Path, seed: int, lost: str) -> None:
+def test_unusable_table_is_remade(log: KafkaLog, tmp_path: Path, seed: int, lost: str) -> None:
     acknowledged = append(log, history(random.Random(seed), 200))
     fold_all(log, tmp_path)
     if lost == "fold_version":
         put_stored(tmp_path, 1, fold_version=0)
     elif lost == "path":
-        put_stored(tmp_path, 1, at=Reached(1, 7))
+        put_stored(tmp_path, 1, at=PartitionPoint(1, 7))
     else:
         with Database.open(tmp_path / "1", kind="table") as database:
             write = database.batch()
@@ -113,7 +113,7 @@ def test_a_table_that_cannot_be_used_is_made_again(log: KafkaLog, tmp_path: Path
     check_whole(log, tmp_path, acknowledged)
 
 
-def test_damage_in_a_table_has_it_made_again(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_damaged_table_is_remade(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     acknowledged = append(log, history(random.Random(seed), 200))
     fold_all(log, tmp_path)
     for path in (tmp_path / "0" / "db").glob("MANIFEST-*"):
@@ -122,14 +122,14 @@ def test_damage_in_a_table_has_it_made_again(log: KafkaLog, tmp_path: Path, seed
     check_whole(log, tmp_path, acknowledged)
 
 
-def test_another_logs_table_and_one_past_the_logs_end_are_refused_by_name(log: KafkaLog, tmp_path: Path) -> None:
+def test_table_of_another_log_or_past_the_logs_end_is_refused_by_name(log: KafkaLog, tmp_path: Path) -> None:
     fold_all(log, tmp_path)
     put_stored(tmp_path, 0, log_id=bytes(16))
     with running(log.url, tmp_path) as found:
         problem = found.failed()
     assert isinstance(problem, InputError)
     assert log.log_id.hex() in str(problem)
-    put_stored(tmp_path, 0, log_id=log.log_id, at=Reached(5, 1))
+    put_stored(tmp_path, 0, log_id=log.log_id, at=PartitionPoint(5, 1))
     with running(log.url, tmp_path) as found:
         problem = found.failed()
     assert isinstance(problem, InputError)
@@ -138,7 +138,7 @@ def test_another_logs_table_and_one_past_the_logs_end_are_refused_by_name(log: K
 
 def test_offsets_past_the_logs_end_are_refused(log: KafkaLog, tmp_path: Path) -> None:
     """As for a log that lost its records with its brokers' disks."""
-    at = Reached(9, 1)
+    at = PartitionPoint(9, 1)
     consumer = log.clients.reader(**{"group.id": log.topics.group})
     consumer.commit(offsets=[TopicPartition(log.topics.observations, 0, at.offset, at.metadata)], asynchronous=False)
     consumer.close()
@@ -149,7 +149,7 @@ def test_offsets_past_the_logs_end_are_refused(log: KafkaLog, tmp_path: Path) ->
 
 
 @pytest.mark.faults
-def test_open_and_aborted_transactions_at_the_ends_are_waited_for_and_stepped_over(
+def test_open_and_aborted_transactions_at_the_ends_are_awaited_and_skipped(
     log: KafkaLog, tmp_path: Path, seed: int
 ) -> None:
     observations = history(random.Random(seed), 300)
@@ -186,8 +186,8 @@ def test_open_and_aborted_transactions_at_the_ends_are_waited_for_and_stepped_ov
     check_whole(log, tmp_path, acknowledged)
 
 
-def test_a_stored_position_comes_back_as_it_was(tmp_path: Path) -> None:
-    stored = StoredPosition(b"l" * 16, 3, 8, Reached(5, 2, 77), 123, 4, 9, 6)
+def test_stored_position_round_trips(tmp_path: Path) -> None:
+    stored = StoredPosition(b"l" * 16, 3, 8, PartitionPoint(5, 2, 77), 123, 4, 9, 6)
     with Database.create(tmp_path / "t", kind="table") as database:
         assert read_stored(database) is None
         write = database.batch()

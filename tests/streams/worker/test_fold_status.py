@@ -17,16 +17,16 @@ from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.reducers.order import order_key
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.rocks.database import Database
 from refold.streams.worker.commit import StoredPosition
-from refold.streams.worker.condition import well
+from refold.streams.worker.condition import healthy
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.partition import Partition
 from refold.streams.worker.table import PartitionTable
-from refold.streams.worker.verdicts import Decider, Missing
+from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.folding import Running, append, await_status, history, running
 from refold_tests.sample_types import THING, A, said
 
@@ -92,7 +92,7 @@ def test_counts_sizes_and_times_of_a_fold_and_their_metrics(log: KafkaLog, tmp_p
         await_caught_up(found, log)
         status = found.service.status()
         about = About("a", log.partitions, tmp_path, "1")
-        metrics = metrics_by_partition(metrics_of(found.service.status, found.service.around, about)().decode())
+        metrics = metrics_by_partition(metrics_of(found.service.status, found.service.condition, about)().decode())
     log.refresh()
     for partition, each in status.items():
         distinct, late, reopened = late_and_reopened(log, partition)
@@ -106,12 +106,12 @@ def test_counts_sizes_and_times_of_a_fold_and_their_metrics(log: KafkaLog, tmp_p
             assert str(partition) in metrics[name] or each[key] is None, name
             if key not in {"last_commit_s", "table_bytes"} and each[key] is not None:
                 assert metrics[name][str(partition)] == each[key], name
-    assert health_of(status, well())["healthy"]
-    assert readiness_of(status, well())["ready"]
+    assert health_of(status, healthy())["healthy"]
+    assert readiness_of(status, healthy())["ready"]
     assert sum(each["late"] for each in status.values()) > 0, "the history has none that is late"
 
 
-def test_what_was_sealed_counts_as_snapshot_bytes(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_sealed_bytes_count_as_snapshot_bytes(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     append(log, history(random.Random(seed), 50))
     with running(log.url, tmp_path) as found:
         await_caught_up(found, log)
@@ -127,7 +127,7 @@ def test_what_was_sealed_counts_as_snapshot_bytes(log: KafkaLog, tmp_path: Path,
     assert {each["snapshot_lag"] for each in status.values()} == {0}
 
 
-def test_what_is_fetched_says_how_far_its_partition_reaches(log: KafkaLog) -> None:
+def test_fetched_records_report_their_partitions_end(log: KafkaLog) -> None:
     observations = [said(A, number) for number in range(500)]
     append(log, observations)
     log.refresh()
@@ -158,17 +158,17 @@ class Outage:
 
     is_out = True
 
-    def __call__(self, wire_id: int) -> Missing | None:
+    def __call__(self, wire_id: int) -> MissingSchema | None:
         if self.is_out:
             raise RegistryUnavailable("it does not answer")
-        return Missing("no_such_id", "there is none")
+        return MissingSchema("no_such_id", "there is none")
 
 
-def raws(registry: Registry, start: int, stop: int) -> list[Raw]:
+def raws(registry: Registry, start: int, stop: int) -> list[RawRecord]:
     """Observations of one entity at the offsets from start on."""
     codec = registry.newest(THING.name).codec
     return [
-        Raw(offset, 1_000 + offset, A.encode(), codec.encode_observation(each), [("refold-id", identify(each))])
+        RawRecord(offset, 1_000 + offset, A.encode(), codec.encode_observation(each), [("refold-id", identify(each))])
         for offset in range(start, stop)
         for each in (said(A, offset),)
     ]
@@ -189,12 +189,12 @@ def commit(partition: Partition) -> None:
     partition.written(step, None)
 
 
-def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path: Path) -> None:
+def test_pending_time_and_time_since_the_last_commit(tmp_path: Path) -> None:
     clock, registry = Settable(), Registry()
     with a_partition(tmp_path, registry, clock, Outage()) as partition:
         assert partition.status()["last_commit_s"] is None
         clock.now_s += 10_000  # nothing to commit, for any time
-        assert health_of({0: partition.status()}, well())["healthy"]
+        assert health_of({0: partition.status()}, healthy())["healthy"]
         for raw in raws(registry, 0, 3):
             partition.take(raw)
         partition.ends_at(9)
@@ -202,7 +202,7 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
         clock.now_s += STALLED_S + 1
         status = partition.status()
         assert (status["lag"], status["uncommitted_s"], status["rebuild_s"]) == (9, STALLED_S + 1, 2.5)
-        assert not health_of({0: status}, well())["healthy"]
+        assert not health_of({0: status}, healthy())["healthy"]
         commit(partition)
         clock.now_s += 7
         status = partition.status()
@@ -213,10 +213,10 @@ def test_how_long_there_was_something_to_commit_and_how_long_ago_it_was(tmp_path
         status = partition.status()
         assert (status["lag"], status["last_commit_s"], status["uncommitted_s"]) == (0, 10_007, 0)
         assert status["caught_up"]
-        assert health_of({0: status}, well())["healthy"]
+        assert health_of({0: status}, healthy())["healthy"]
 
 
-def test_a_partition_keeps_up_while_it_sees_the_end_between_two_commits(tmp_path: Path) -> None:
+def test_partition_keeps_up_when_it_reaches_the_end_between_two_commits(tmp_path: Path) -> None:
     registry = Registry()
     with a_partition(tmp_path, registry, Settable(), Outage()) as partition:
         coming = iter(raws(registry, 0, 99))
@@ -247,19 +247,19 @@ def test_a_partition_keeps_up_while_it_sees_the_end_between_two_commits(tmp_path
         assert come(0)
 
 
-def test_who_waits_for_the_registry_has_something_to_commit_and_is_not_to_be_started_again(tmp_path: Path) -> None:
+def test_worker_awaiting_the_registry_has_pending_records_and_needs_no_restart(tmp_path: Path) -> None:
     clock, registry_there = Settable(), Outage()
     with a_partition(tmp_path, Registry(), clock, registry_there) as partition:
-        partition.take(Raw(0, 1_000, A.encode(), b"\0\0\0\0\7more", []))
+        partition.take(RawRecord(0, 1_000, A.encode(), b"\0\0\0\0\7more", []))
         partition.decide()
         clock.now_s += STALLED_S + 1
         status = partition.status()
         assert status["waits_for"] == "it does not answer"
         assert status["uncommitted_s"] == STALLED_S + 1
-        assert health_of({0: status}, well())["healthy"]
+        assert health_of({0: status}, healthy())["healthy"]
         registry_there.is_out = False
         partition.decide()
-        assert not health_of({0: partition.status()}, well())["healthy"]
+        assert not health_of({0: partition.status()}, healthy())["healthy"]
         commit(partition)
         partition.reached_end(1)
         assert (partition.status()["deadletters"], partition.status()["uncommitted_s"]) == (1, 0)

@@ -44,9 +44,7 @@ from refold_tests.sample_types import OTHER, PICKY, THING, said
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_every_bad_record_gets_its_verdict_once_and_the_rest_is_folded(
-    log: KafkaLog, tmp_path: Path, seed: int
-) -> None:
+def test_every_bad_record_gets_one_verdict_and_the_rest_is_folded(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     observations = history(rng, 200)
     acknowledged = append(log, observations[:100])
@@ -67,7 +65,7 @@ def test_every_bad_record_gets_its_verdict_once_and_the_rest_is_folded(
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_each_partitions_poison_and_misplaced_records_get_one_verdict_whenever_the_worker_is_killed(
+def test_invalid_and_misplaced_records_get_one_verdict_across_kills(
     kafka: SharedKafka, prefix: str, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     """Kills at any moment, also between the steps of the protocol; good records are between the bad ones."""
@@ -104,7 +102,7 @@ def test_each_partitions_poison_and_misplaced_records_get_one_verdict_whenever_t
         check_whole(log, tmp_path, acknowledged)
 
 
-def test_a_verdict_stands_when_its_schema_is_registered_later_and_the_table_is_lost(
+def test_verdict_outlives_later_registration_of_its_schema_and_loss_of_the_table(
     log: KafkaLog, tmp_path: Path, seed: int
 ) -> None:
     early = said(f"{OTHER.name}/early", 1)
@@ -121,7 +119,7 @@ def test_a_verdict_stands_when_its_schema_is_registered_later_and_the_table_is_l
     check_whole(log, tmp_path / "other", acknowledged | {identify(early)})
 
 
-def test_a_good_record_that_a_reducer_fails_on_leaves_the_value_as_it_was_whenever_it_comes(
+def test_record_that_fails_a_reducer_leaves_the_value_in_any_order(
     kafka: SharedKafka, prefix: str, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     every = [said(f"{THING.name}/a", number, start="bad" if number % 3 else f"{number}") for number in range(12)]
@@ -140,7 +138,7 @@ def test_a_good_record_that_a_reducer_fails_on_leaves_the_value_as_it_was_whenev
     assert "reducer_failed refold_tests.sample_types:picky on observation" in caplog.text
 
 
-def test_a_reducer_that_fails_for_its_process_ends_the_worker_and_gets_no_verdict(
+def test_reducer_failure_of_its_process_ends_the_worker_without_a_verdict(
     kafka: SharedKafka, prefix: str, tmp_path: Path
 ) -> None:
     with opened(url_of(kafka.bootstrap, prefix)) as log:
@@ -156,7 +154,7 @@ def test_a_reducer_that_fails_for_its_process_ends_the_worker_and_gets_no_verdic
         assert all(log._decided.through(each) <= 1 for each in range(log.partitions))
 
 
-def test_ids_that_a_bound_log_does_not_hold_are_asked_of_the_registry_and_an_outage_decides_nothing(
+def test_unknown_ids_are_looked_up_in_the_registry_and_an_outage_decides_nothing(
     kafka: SharedKafka, prefix: str, own_registry: SchemaRegistry, tmp_path: Path, seed: int,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip

@@ -37,7 +37,7 @@ def strange(log: KafkaLog, definition: TypeDefinition, number: int) -> bytes:
     return identify(observation)
 
 
-def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_registered(
+def test_worker_folds_other_types_and_held_ones_once_their_code_is_registered(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     imported = trap(tmp_path)
@@ -87,7 +87,7 @@ def test_the_worker_folds_the_others_on_and_the_held_ones_once_their_code_is_reg
         assert reader.verify().ok
 
 
-def test_a_type_without_code_never_comes_to_name_any(log: KafkaLog, tmp_path: Path) -> None:
+def test_type_without_code_never_names_any(log: KafkaLog, tmp_path: Path) -> None:
     with refold.open(log.url) as writer:
         writer.observe("tool_config/acme", {"rate_limit": 50})
     put_definition(log, naming("tool_config", "os:system"))
@@ -103,7 +103,7 @@ def test_a_type_without_code_never_comes_to_name_any(log: KafkaLog, tmp_path: Pa
         assert reader.state("tool_config/acme").fields["rate_limit"] == 50
 
 
-def test_a_worker_that_lacks_the_code_of_what_its_table_holds_ends_and_gives_no_verdict(
+def test_worker_without_the_code_of_its_tables_types_ends_without_a_verdict(
     kafka: SharedKafka, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(url_of(kafka.bootstrap, prefix, 1)) as log:
@@ -121,7 +121,7 @@ def test_a_worker_that_lacks_the_code_of_what_its_table_holds_ends_and_gives_no_
         check_whole(log, tmp_path, set())
 
 
-def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds_on(
+def test_foreign_version_of_a_type_with_code_is_pending_and_the_worker_continues(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -165,7 +165,7 @@ def test_a_strangers_version_of_a_type_with_code_is_pending_and_the_worker_folds
         assert reader.rebuild(before.cut).root == before.root
 
 
-def test_an_activation_takes_both_of_its_records(log: KafkaLog, tmp_path: Path) -> None:
+def test_activation_needs_both_of_its_records(log: KafkaLog, tmp_path: Path) -> None:
     """A process killed between the two has activated nothing, and a position without an authorisation is a hole."""
     append(log, [said(f"{THING.name}/a", 1)])
     fold_all(log, tmp_path)

@@ -64,7 +64,7 @@ def delete_topics(log: KafkaLog, *names: str) -> None:
 
 
 @pytest.mark.parametrize("is_standby", [False, True], ids=["", "standby"])
-def test_records_that_the_broker_deleted_are_missed_by_a_table_that_needs_them(
+def test_table_reports_deleted_records_that_it_needs(
     log: KafkaLog, tmp_path: Path, seed: int, is_standby: bool
 ) -> None:
     observations = history(random.Random(seed), 300)
@@ -83,7 +83,7 @@ def test_records_that_the_broker_deleted_are_missed_by_a_table_that_needs_them(
     fold_all(log, tmp_path / "now", is_standby=is_standby)  # it has all that it needs
 
 
-def test_a_log_that_was_deleted_and_made_again_is_another_one(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_recreated_log_is_another_log(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     observations = history(random.Random(seed), 100)
     append(log, observations)
     fold_all(log, tmp_path / "old")
@@ -113,7 +113,9 @@ def test_another_partitions_table_is_refused(log: KafkaLog, tmp_path: Path) -> N
     assert "move it back, or remove it" in str(problem)
 
 
-def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_table_whose_last_observation_is_missing_in_the_log_is_refused(
+    log: KafkaLog, tmp_path: Path, seed: int
+) -> None:
     """As for a log that lost its end and has grown since: here the table is changed instead."""
     append(log, history(random.Random(seed), 100))
     fold_all(log, tmp_path)
@@ -131,7 +133,7 @@ def test_a_table_whose_last_observation_the_log_has_not_is_refused(log: KafkaLog
 
 
 @pytest.mark.kafka
-def test_a_broker_that_lost_the_end_of_its_disk(tmp_path: Path, seed: int) -> None:
+def test_broker_that_lost_the_end_of_its_disk(tmp_path: Path, seed: int) -> None:
     """Its file is truncated while it is down. The remaining records move to a new log, as the messages say."""
     observations = history(random.Random(seed), 200)
     with started(data=tmp_path / "kafka") as kafka:

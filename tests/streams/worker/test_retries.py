@@ -9,8 +9,8 @@ import pytest
 
 from refold.avro.ids import identify
 from refold.avro.registry import Registry, TypeVersion
-from refold.streams.deadletters import RETRY_OF, Verdict, letter_of, letters
-from refold.streams.log.kafka.deadletter_retry import Ready, Refused, fates, judge, retried, retry
+from refold.streams.deadletters import RETRY_OF, Verdict, dead_letters, describe_dead_letter
+from refold.streams.log.kafka.deadletter_retry import Refused, RetryReady, fates, judge, retried, retry
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Position
@@ -22,27 +22,27 @@ from refold_tests.sample_types import OTHER, THING, A, said
 pytestmark = pytest.mark.timeout(300)
 
 
-def ready_of(log: KafkaLog) -> list[Ready]:
+def ready_of(log: KafkaLog) -> list[RetryReady]:
     """Return the log's dead letters that would be observations now."""
     judged = [judge(log.registry, log.partitions, each) for each in verdicts(log)]
-    return [each for each in judged if isinstance(each, Ready)]
+    return [each for each in judged if isinstance(each, RetryReady)]
 
 
-def test_each_is_judged_by_the_workers_rules_and_todays_definitions() -> None:
+def test_each_retry_is_judged_by_the_workers_rules_and_todays_definitions() -> None:
     registry = Registry()
     observation = said(A, 1)
     data = TypeVersion(THING, 0, 0).codec.encode_observation(observation)
     headers: list[tuple[str, str | bytes | None]] = [(ID, identify(observation)), ("any", b"thing")]
     verdict = Verdict(0, 7, "no_such_id", "", A.encode(), data, headers, 1_000)
 
-    def judged(**given: object) -> Ready | Refused:
+    def judged(**given: object) -> RetryReady | Refused:
         return judge(registry, 4, verdict._replace(**given))  # type: ignore[arg-type]
 
     refused = judged()
     assert isinstance(refused, Refused)
     assert refused.reason == "no_such_id"
     registry.add(THING)
-    there = Ready(verdict, partition_of(A, 4), A)
+    there = RetryReady(verdict, partition_of(A, 4), A)
     assert judged() == there
     assert there.of == Position(0, 7)
     # With any key and partition: the bytes say where it belongs.
@@ -58,7 +58,7 @@ def test_each_is_judged_by_the_workers_rules_and_todays_definitions() -> None:
         assert (found.reason, bool(found.detail)) == (reason, True)
 
 
-def test_what_can_be_mended_is_folded_once_and_the_rest_stays_out(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_repairable_dead_letters_are_folded_once_and_others_stay_out(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     observations = history(rng, 120)
     acknowledged = append(log, observations[:60])
@@ -99,9 +99,7 @@ def test_what_can_be_mended_is_folded_once_and_the_rest_stays_out(log: KafkaLog,
     check_whole(log, tmp_path, acknowledged)
 
 
-def test_a_retry_keeps_bytes_and_headers_names_what_it_repeats_and_may_be_retried_itself(
-    log: KafkaLog, tmp_path: Path
-) -> None:
+def test_retry_keeps_bytes_and_headers_names_its_original_and_may_be_retried(log: KafkaLog, tmp_path: Path) -> None:
     observation = said(f"{OTHER.name}/early", 1)
     entity = observation.entity.encode()
     data = TypeVersion(OTHER, 0, 0).codec.encode_observation(observation)
@@ -111,15 +109,15 @@ def test_a_retry_keeps_bytes_and_headers_names_what_it_repeats_and_may_be_retrie
     )
     fold_all(log, tmp_path)
     (first,) = verdicts(log)
-    assert letter_of(log.registry, 0, first).retry_of is None, "what stands in that header is no position"
+    assert describe_dead_letter(log.registry, 0, first).retry_of is None, "what stands in that header is no position"
     # Appended before its definition exists, as by a client with a newer definition: it gets a verdict again.
-    unknown = retry(log, [Ready(first, partition, observation.entity)])
+    unknown = retry(log, [RetryReady(first, partition, observation.entity)])
     fold_all(log, tmp_path)
     _, second = verdicts(log)
     assert (second.value, second.key) == (first.value, first.key)
     kept = [header for header in first.headers if header[0] != RETRY_OF]
     assert [header for header in second.headers if header[0] != RETRY_OF] == kept
-    assert letter_of(log.registry, 1, second).retry_of == Position(partition, first.offset)
+    assert describe_dead_letter(log.registry, 1, second).retry_of == Position(partition, first.offset)
     assert unknown == {Position(partition, first.offset): Position(partition, second.offset)}
     log.refresh()
     assert set(fates(log, unknown.values()).values()) == {"refused"}
@@ -133,12 +131,12 @@ def test_a_retry_keeps_bytes_and_headers_names_what_it_repeats_and_may_be_retrie
     check_whole(log, tmp_path, {identify(observation)})
 
 
-def test_letters_tell_what_their_records_tell(log: KafkaLog, tmp_path: Path) -> None:
+def test_dead_letters_match_their_records(log: KafkaLog, tmp_path: Path) -> None:
     for sent in (records := bad_records(log, 0)):
         produce(log, 0, sent)
     fold_all(log, tmp_path)
     log.refresh()
-    found = list(letters(log))
+    found = list(dead_letters(log))
     assert [each.number for each in found] == sorted(each.number for each in found)
     for each, (key, value, _, reason) in zip(found, records, strict=True):
         assert (each.verdict.key, each.verdict.value, each.verdict.reason) == (key, value, reason)
@@ -152,7 +150,7 @@ def test_letters_tell_what_their_records_tell(log: KafkaLog, tmp_path: Path) -> 
         assert each.type_name == THING.name
 
 
-def test_who_is_killed_between_appending_and_telling_has_retried(log: KafkaLog, tmp_path: Path) -> None:
+def test_retry_killed_between_append_and_report_has_retried(log: KafkaLog, tmp_path: Path) -> None:
     """A process ends after the flush: the next one finds what it appended, and repeats none of it."""
     for sent in bad_records(log, 1):
         produce(log, 1, sent)

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from refold.streams.worker.condition import Waits
+from refold.streams.worker.condition import StallLog
 
 
-def test_it_is_said_when_it_begins_changes_and_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    waits = Waits("partition")
+def test_stall_is_logged_when_it_starts_changes_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    waits = StallLog("partition")
     with caplog.at_level(logging.INFO):
         for waits_for in ("", "a", "a", "b", "", "", "b"):
             waits.note(3, waits_for)
@@ -21,8 +21,8 @@ def test_it_is_said_when_it_begins_changes_and_is_over(caplog: pytest.LogCapture
     assert waits.of(4) == ""
 
 
-def test_a_partition_that_was_somebody_elses_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
-    waits = Waits("partition")
+def test_partition_taken_over_starts_a_new_stall(caplog: pytest.LogCaptureFixture) -> None:
+    waits = StallLog("partition")
     with caplog.at_level(logging.INFO):
         waits.note(3, "a")
         waits.forget(3)

@@ -21,7 +21,7 @@ from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.families import Family, Memory
 from refold.streams.worker.commit import StoredPosition, read_stored
 from refold.streams.worker.data_folder import held
-from refold.streams.worker.standby import Standbys
+from refold.streams.worker.standby import StandbyTables
 from refold.streams.worker.start import Starter
 from refold_tests.brokers import SharedKafka, started
 from refold_tests.child import Child
@@ -55,10 +55,10 @@ def partitions() -> int:
 
 
 @contextmanager
-def following(url: str, folder: Path, timeout_s: float = 30.0) -> Iterator[Standbys]:
+def following(url: str, folder: Path, timeout_s: float = 30.0) -> Iterator[StandbyTables]:
     """Standbys of all partitions, without a worker around them."""
     with closing(KafkaLog(parse_url(url), timeout_s=timeout_s)) as log:
-        found = Standbys(log, Starter(log, folder, Memory(log.partitions)))
+        found = StandbyTables(log, Starter(log, folder, Memory(log.partitions)))
         try:
             found.warm(lambda: False)
             yield found
@@ -79,7 +79,7 @@ def await_true(holds: Callable[[], bool], *workers: Child | Running) -> None:
         time.sleep(0.05)
 
 
-def is_level(log: KafkaLog, standbys: Standbys) -> bool:
+def is_level(log: KafkaLog, standbys: StandbyTables) -> bool:
     """Return whether every table is at its partition's end, if everything is decided."""
     standbys.check()
     return {number: each["offset"] for number, each in standbys.status().items()} == log.ends()
@@ -129,7 +129,7 @@ def is_warm(log: KafkaLog, each: Running, owned: int) -> bool:
     )
 
 
-def test_a_standby_holds_what_the_owner_does_and_writes_nothing(log: KafkaLog, tmp_path: Path, seed: int) -> None:
+def test_standby_equals_the_owner_and_writes_nothing(log: KafkaLog, tmp_path: Path, seed: int) -> None:
     """Append records, some with verdicts, and register definitions; then nothing more happens."""
     observations = history(random.Random(seed), 300)
     acknowledged = append(log, observations[:100])
@@ -159,7 +159,7 @@ def test_a_standby_holds_what_the_owner_does_and_writes_nothing(log: KafkaLog, t
     assert contents(tmp_path / "standby", PARTITIONS) == owned
 
 
-def test_a_standby_takes_over_with_little_to_read_and_gives_back(
+def test_standby_takes_over_with_little_to_read_and_gives_back(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     observations = history(random.Random(seed), 500)
@@ -190,7 +190,7 @@ def test_a_standby_takes_over_with_little_to_read_and_gives_back(
         check_whole(log, tmp_path / name, acknowledged)
 
 
-def test_offsets_in_an_open_transaction_are_not_followed_and_hold_nothing_up(
+def test_offsets_in_an_open_transaction_are_not_followed_and_block_nothing(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int
 ) -> None:
     """The owner stops with its offsets sent and nothing committed."""
@@ -211,7 +211,7 @@ def test_offsets_in_an_open_transaction_are_not_followed_and_hold_nothing_up(
 
 
 @pytest.mark.kafka
-def test_a_broker_that_is_away_is_waited_for(tmp_path: Path, seed: int) -> None:
+def test_unavailable_broker_is_awaited(tmp_path: Path, seed: int) -> None:
     observations = history(random.Random(seed), 100)
     with started() as kafka:
         url = url_of(kafka.bootstrap, "away", 1)
@@ -233,7 +233,7 @@ def test_a_broker_that_is_away_is_waited_for(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.faults
-def test_standbys_join_leave_and_die_while_definitions_come(
+def test_standbys_join_leave_and_die_while_definitions_arrive(
     log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int, fault_rounds: int
 ) -> None:
     print(f"seed {seed}")
@@ -273,7 +273,7 @@ def test_standbys_join_leave_and_die_while_definitions_come(
         check_whole(log, tmp_path / name, acknowledged, newest)
 
 
-def test_a_folder_with_standbys_is_one_workers(log: KafkaLog, tmp_path: Path) -> None:
+def test_folder_with_standbys_belongs_to_one_worker(log: KafkaLog, tmp_path: Path) -> None:
     with held(tmp_path, alone=False), running(log.url, tmp_path) as beside:
         await_true(lambda: len(beside.service.status()) == PARTITIONS, beside)
         with running(log.url, tmp_path, is_standby=True) as refused:
@@ -284,7 +284,7 @@ def test_a_folder_with_standbys_is_one_workers(log: KafkaLog, tmp_path: Path) ->
         assert isinstance(refused.failed(), LockedError)
 
 
-def test_a_standby_of_another_log_is_refused_by_name(log: KafkaLog, kafka: SharedKafka, tmp_path: Path) -> None:
+def test_standby_of_another_log_is_refused_by_name(log: KafkaLog, kafka: SharedKafka, tmp_path: Path) -> None:
     """The folder of a log on the same cluster, with another prefix."""
     append(log, history(random.Random(0), 50))
     fold_all(log, tmp_path)

@@ -8,7 +8,7 @@ import cbor2
 import pytest
 
 from refold.avro.errors import InputError
-from refold.streams.log.kafka.lookups import asked
+from refold.streams.log.kafka.lookups import parse_lookup
 from refold.streams.worker.operations import Operations
 
 
@@ -50,7 +50,7 @@ NO_KINDS: list[Any] = [None, -1, 2**64, 1.5, True, "x" * 2_000, b"x" * 5_000, [1
         ("flush", {}), ("pin", {}), ("unpin", {"epochs": 1}),
     ],
 )  # fmt: skip
-def test_what_is_not_of_the_form_is_refused(name: str, given: dict[str, Any]) -> None:
+def test_malformed_operation_is_refused(name: str, given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"docs/OPERATIONS\.md") as caught:
         operations().do(name, given)
     assert len(str(caught.value)) < 300
@@ -63,18 +63,18 @@ LOOKUPS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("question", LOOKUPS, ids=lambda each: each[0])
-def test_a_look_up_has_its_form(question: list[Any]) -> None:
-    assert asked(cbor2.dumps(question)) == (question[0], question[1:])
+def test_lookup_format(question: list[Any]) -> None:
+    assert parse_lookup(cbor2.dumps(question)) == (question[0], question[1:])
     wrong: list[Any] = [question[:-1], [*question, 1], question[0], [question]]
     wrong += [[*question[:at], each, *question[at + 1 :]] for at in range(len(question))
               for each in NO_KINDS]  # fmt: skip
     for each in wrong:
         with pytest.raises(InputError) as caught:
-            asked(cbor2.dumps(each))
+            parse_lookup(cbor2.dumps(each))
         assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"\x81" * 100_000, b"\x80", b"\x01", b"\xd8\x1c\x81\xd8\x1d\x00"])
-def test_what_is_no_look_up_is_refused(content: bytes) -> None:
+def test_invalid_lookup_is_refused(content: bytes) -> None:
     with pytest.raises(InputError):
-        asked(content)
+        parse_lookup(content)

@@ -52,7 +52,7 @@ clients.Producer = Hanging
 
 
 @pytest.mark.parametrize("after_s", [0.3, 3.0])
-def test_a_broker_that_was_fenced(
+def test_broker_that_was_fenced(
     kafka_cluster: Callable[..., Kafka], tmp_path: Path, child: Callable[..., Child], seed: int, after_s: float
 ) -> None:
     """Clients of a worker that has just started may know no broker at all: the one that answers is fenced itself.
@@ -79,7 +79,7 @@ def test_a_broker_that_was_fenced(
     print(f"ended {len(kept.said)} times: {kept.said}")
 
 
-def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
+def test_members_that_join_while_a_broker_recovers(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
     """Of several clients, some request the topic from a broker that no longer answers, and get nothing."""
     kafka = kafka_cluster()
     with opened(url_of(kafka.bootstrap, "b")) as log:
@@ -102,7 +102,7 @@ def test_members_that_join_as_a_broker_comes_back(kafka_cluster: Callable[..., K
             each.leave()
 
 
-def test_a_member_that_has_nobody_to_ask(log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_without_a_coordinator(log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member is silent from the beginning, as if it lost its only broker: the one that replaces it gets answers."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -118,7 +118,7 @@ def test_a_member_that_has_nobody_to_ask(log: KafkaLog, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("are_all", [False, True])
-def test_a_member_that_has_nobody_to_ask_any_more(
+def test_member_that_lost_its_coordinator(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, are_all: bool
 ) -> None:
     """Its partitions go to the member that replaces it; if no other member gets an answer either, it keeps them."""
@@ -144,7 +144,7 @@ def test_a_member_that_has_nobody_to_ask_any_more(
 
 
 @pytest.mark.parametrize("is_told_records", [False, True])
-def test_a_client_that_is_never_told_of_the_end(
+def test_client_without_end_offsets_catches_up(
     log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_told_records: bool
 ) -> None:
     """A partition without a lag: another client gets the end, and the worker catches up."""
@@ -192,7 +192,7 @@ def _serve(log: KafkaLog, folder: Path, is_over: Callable[[list[int], list[int]]
     return found
 
 
-def test_a_call_that_never_comes_back(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
+def test_call_that_never_returns(log: KafkaLog, tmp_path: Path, child: Callable[..., Child], seed: int) -> None:
     """Another producer emits the batch, and the worker can end."""
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -36,8 +36,8 @@ LATER = tuple(
 
 def archived(log: Log, path: Path) -> Path:
     """Write the log's current state to an archive."""
-    now_ms = log._around.now_micros() // 1000
-    with log.port.still() as port, path.open("wb") as file:
+    now_ms = log._runtime.now_micros() // 1000
+    with log.port.frozen() as port, path.open("wb") as file:
         write_archive(file, port, Points(port, now_ms).end(), now_ms)
     return path
 

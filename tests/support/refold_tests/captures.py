@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from refold.agents.capture.capture import Capture, CaptureSettings
-from refold.agents.capture.spool_drain import Stored
+from refold.agents.capture.spool_drain import StoredExchanges
 from refold.agents.log import AgentLog, open_log
 
 CLOSING_S = 120.0
@@ -21,14 +21,14 @@ class Captured:
 
     capture: Capture
     said: list[str] = field(default_factory=list)
-    stored: Stored | None = None
+    stored: StoredExchanges | None = None
 
     @property
     def url(self) -> str:
         """The URL of the proxy."""
         return self.capture.url
 
-    def close(self) -> Stored:
+    def close(self) -> StoredExchanges:
         """End the capture. Everything is in the log on return."""
         if self.stored is None:
             self.stored = self.capture.close(CLOSING_S)

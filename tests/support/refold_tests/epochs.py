@@ -13,7 +13,7 @@ from refold.streams.client import Log
 from refold.streams.log.file.log import FileLog
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.snapshots.manifest import Manifest
-from refold.streams.snapshots.store import Tomb
+from refold.streams.snapshots.store import Tombstone
 from refold_tests.histories import TYPE
 from refold_tests.opening import take
 from refold_tests.sample_types import OTHER, defined, document, said
@@ -71,7 +71,7 @@ def clean_up(log: Log, rng: random.Random) -> None:
     store = FileSnapshotStore(log.port.database, log.port.partitions)
     every = manifests(log)
     buried = [each for each in every if rng.random() < 0.4]
-    store.bury(*(Tomb(each.epoch, 0, each.encoded) for each in buried))
+    store.add_tombstone(*(Tombstone(each.epoch, 0, each.encoded) for each in buried))
     forgotten = [each for each in buried if rng.random() < 0.7]
     for partition in range(log.port.partitions):
         kept = [

@@ -1,4 +1,4 @@
-"""The events that the package's code logs: every call of `tell` and `event_of` from streams/events.py, by name."""
+"""The events that the package's code logs: every call of `log_event` and `event_of` from streams/events.py, by name."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def events_in_code() -> dict[str, set[str]]:
 
 def _named(call: ast.Call) -> Iterator[str]:
     """Yield the names that a call logs: its argument is a name, or a conditional expression of two."""
-    is_tell = isinstance(call.func, ast.Name) and call.func.id == "tell" and len(call.args) > 1
+    is_log_event = isinstance(call.func, ast.Name) and call.func.id == "log_event" and len(call.args) > 1
     is_event_of = isinstance(call.func, ast.Name) and call.func.id == "event_of"
-    if not (is_tell or is_event_of):
+    if not (is_log_event or is_event_of):
         return
-    given = call.args[1] if is_tell else call.args[0]
+    given = call.args[1] if is_log_event else call.args[0]
     choices = [given.body, given.orelse] if isinstance(given, ast.IfExp) else [given]
     for each in choices:
         assert isinstance(each, ast.Constant), f"an event's name is written out: {ast.unparse(call)}"

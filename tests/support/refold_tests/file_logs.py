@@ -96,7 +96,7 @@ class ReadOnly(FileOpened):
 
 def assert_verified(log: LogPort) -> None:
     """Check that every table, index and change matches the records."""
-    with log.still() as still:
+    with log.frozen() as still:
         assert verify(still, Points(still, 0).end()).mismatches == []
 
 

@@ -22,7 +22,7 @@ from refold.streams.change_codec import ChangeCodec
 from refold.streams.changes import Change
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.worker.agents import load_agents
 from refold.streams.worker.host.agents_app import AgentsApp, AgentThread
@@ -72,7 +72,7 @@ class Codec:
     def __init__(self) -> None:
         self._codec = change_codec()
 
-    def decode(self, raw: Raw, partition: int) -> Change | None:
+    def decode(self, raw: RawRecord, partition: int) -> Change | None:
         return self._codec.decode(raw.value or b"")
 
     def is_set_aside(self, partition: int, offset: int) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import cbor2
 
-from refold.streams.log.kafka.fold_position import TAKEN, THROUGH, Reached
+from refold.streams.log.kafka.fold_position import TAKEN, THROUGH, PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
 from refold.streams.log.kafka.offsets import TopicPlace
@@ -98,7 +98,7 @@ def _tree(rng: random.Random, depth: int) -> object:
 
 def junk(log: KafkaLog) -> dict[str, list[Junk]]:
     """Return the junk for each topic of a log, except `.observations`, where verdicts decide about any record."""
-    through, taken = Reached(1, 1).headers
+    through, taken = PartitionPoint(1, 1).headers
     emitted = [
         Junk(None, PLAIN), Junk(b"key", None), Junk(b"key", b"{}", [("any", b"thing"), ("none", None)]),
         Junk(b"key", PLAIN, [through]), Junk(b"key", PLAIN, [taken]),

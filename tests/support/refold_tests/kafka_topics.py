@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from refold.streams.deadletters import Verdict, verdict_value
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import Topics
@@ -129,7 +129,7 @@ def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, ve
     for each in verdicts:
         producer.produce(
             topics.deadletters, partition=each.partition, key=verdict_key(each), value=verdict_value(each),
-            headers=Reached(through, 0).headers,
+            headers=PartitionPoint(through, 0).headers,
         )  # fmt: skip
     assert producer.flush(TIMEOUT_S) == 0
     offsets = [TopicPartition(place.topic, place.partition, through)]

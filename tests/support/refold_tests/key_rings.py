@@ -15,7 +15,7 @@ class RingContract:
     another process.
     """
 
-    def test_a_key_is_made_once_and_stays(self, opened: Callable[[], KeyRing]) -> None:
+    def test_key_is_created_once_and_kept(self, opened: Callable[[], KeyRing]) -> None:
         ring = opened()
         assert [*ring.ids()] == []
         keys = {key_id: ring.create(key_id) for key_id in IDS}
@@ -27,7 +27,7 @@ class RingContract:
                 assert each.get(key_id) == each.create(key_id) == key
             assert each.get("run:none") is None
 
-    def test_a_destroyed_key_is_gone_for_everybody(self, opened: Callable[[], KeyRing]) -> None:
+    def test_destroyed_key_is_gone_for_everyone(self, opened: Callable[[], KeyRing]) -> None:
         ring, other = opened(), opened()
         kept, key = ring.create("run:kept"), ring.create("run:gone")
         other.refresh()
@@ -45,14 +45,14 @@ class RingContract:
         other.refresh()
         assert other.get("run:gone") == fresh != key
 
-    def test_all_who_ask_at_once_get_one_key(self, opened: Callable[[], KeyRing]) -> None:
+    def test_concurrent_requests_get_one_key(self, opened: Callable[[], KeyRing]) -> None:
         rings = [opened() for _ in range(4)]
         with ThreadPoolExecutor(len(rings)) as threads:
             for number in range(5):
                 keys = [*threads.map(lambda ring, key_id=f"run:{number}": ring.create(key_id), rings)]
                 assert len({*keys}) == 1, number
 
-    def test_closing_twice_is_nothing(self, opened: Callable[[], KeyRing]) -> None:
+    def test_close_is_idempotent(self, opened: Callable[[], KeyRing]) -> None:
         ring = opened()
         ring.create("run:a")
         ring.close()

@@ -17,7 +17,7 @@ from refold.avro.blob import EXPIRED
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.avro.ids import identify
 from refold.avro.observation import Observation
-from refold.streams.blobs.store import Removed
+from refold.streams.blobs.store import RemovalResult
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Points
 from refold.streams.rebuild.workers import rebuild
@@ -55,7 +55,7 @@ class LogConformance:
 
     # Records: order, position and time
 
-    def test_a_new_log_is_empty(self, opened: Opened) -> None:
+    def test_new_log_is_empty(self, opened: Opened) -> None:
         with opened() as (_, log):
             assert log.ends() == dict.fromkeys(range(PARTITIONS), 0)
             assert log.partitions == PARTITIONS
@@ -70,7 +70,7 @@ class LogConformance:
             assert [*log.registry] == []
             assert len(log.log_id) == 16
 
-    def test_records_stand_in_the_order_they_were_appended(self, opened: Opened, seed: int) -> None:
+    def test_records_keep_their_append_order(self, opened: Opened, seed: int) -> None:
         observations = mixed(seed)
         with opened() as handles:
             for start in range(0, len(observations), 70):
@@ -90,7 +90,7 @@ class LogConformance:
                 log.partition_of(each.entity) == reference_slot(each.entity) % PARTITIONS for each in observations
             )
 
-    def test_a_range_is_read_from_its_start_to_before_its_end(self, opened: Opened) -> None:
+    def test_range_is_read_from_its_start_to_before_its_end(self, opened: Opened) -> None:
         with opened() as handles:
             written(handles, [said(A, number) for number in range(6)])
             log, partition = handles.read, handles.read.partition_of(A)
@@ -104,7 +104,7 @@ class LogConformance:
                 None,
             ]
 
-    def test_a_read_under_way_is_not_disturbed_by_writes(self, opened: Opened) -> None:
+    def test_read_in_progress_is_unaffected_by_writes(self, opened: Opened) -> None:
         with opened() as handles:
             written(handles, [said(A, number) for number in range(600)])
             log, partition = handles.read, handles.read.partition_of(A)
@@ -135,7 +135,7 @@ class LogConformance:
 
     # One entity, one id
 
-    def test_an_entitys_records_are_its_own_in_order(self, opened: Opened, seed: int) -> None:
+    def test_records_of_an_entity_are_its_own_in_order(self, opened: Opened, seed: int) -> None:
         observations = mixed(seed)
         with opened() as handles:
             written(handles, observations)
@@ -159,7 +159,7 @@ class LogConformance:
                 assert {record.id for record in first.values() if record.offset >= start} <= {each.id for each in tail}
             assert list(log.entity_records(f"{A}none", 10)) == []
 
-    def test_an_observation_is_found_by_its_id(self, opened: Opened, seed: int) -> None:
+    def test_observation_is_found_by_its_id(self, opened: Opened, seed: int) -> None:
         observations = mixed(seed)
         with opened() as handles:
             written(handles, observations)
@@ -172,7 +172,7 @@ class LogConformance:
             assert handles.read.find(some[:8] + bytes(24)) is None
             assert handles.read.find(b"\xff" * 32) is None
 
-    def test_a_repeat_is_recorded_and_not_folded(self, opened: Opened) -> None:
+    def test_repeat_is_recorded_and_not_folded(self, opened: Opened) -> None:
         once, other = said(A, 0, total=1), said(A, 1, total=1)
         with opened() as handles:
             written(handles, [once, once, other])
@@ -182,7 +182,7 @@ class LogConformance:
             assert sum(handles.read.ends().values()) == 6
             assert_rebuilt(handles.read, [once, other])
 
-    def test_what_was_flushed_is_read_by_who_wrote_it(self, opened: Opened) -> None:
+    def test_writer_reads_its_flushed_records(self, opened: Opened) -> None:
         with opened() as (log, _):
             for number in range(3):
                 put(log, [said(A, number)])
@@ -193,7 +193,7 @@ class LogConformance:
                 log.mark(Marked(f"m{number}", cut_text(log), number), replace=False)
                 assert len(list(log.markers())) == number + 1
 
-    def test_a_log_opened_again_is_the_same(self, opened: Opened, seed: int) -> None:
+    def test_reopened_log_is_the_same(self, opened: Opened, seed: int) -> None:
         observations = mixed(seed)
         with opened() as handles:
             written(handles, observations)
@@ -205,7 +205,7 @@ class LogConformance:
             assert (log.log_id, log.partitions, log.ends(), everything(log), changes_of(log)) == before
             assert log.registry.digest() == digest
 
-    def test_what_was_appended_is_there_after_close_without_flush(self, opened: Opened) -> None:
+    def test_appended_records_survive_close_without_flush(self, opened: Opened) -> None:
         with opened() as (log, _):
             put(log, [said(A, number) for number in range(1_500)])
         with opened() as (_, log):
@@ -229,7 +229,7 @@ class LogConformance:
         with opened() as (_, log):
             assert [each.cut for each in log.markers()] == [cuts[2], cuts[4], cuts[5], cuts[3]]
 
-    def test_marking_again_alike_is_no_error(self, opened: Opened) -> None:
+    def test_setting_the_same_marker_again_is_no_error(self, opened: Opened) -> None:
         """A caller whose owner ended before it answered asks again."""
         with opened() as (log, _):
             written(Handles(log, log), [said(A, 0)])
@@ -241,7 +241,7 @@ class LogConformance:
 
     # Types
 
-    def test_a_definition_is_registered_once(self, opened: Opened) -> None:
+    def test_definition_is_registered_once(self, opened: Opened) -> None:
         with opened() as handles:
             for _ in range(2):
                 handles.write.register(THING)
@@ -271,7 +271,7 @@ class LogConformance:
             # Workers register too: which versions of types with code are in effect.
             assert before == (sorted(before) if opened.has_workers else [times.index(time) for time in times])
 
-    def test_what_evolution_forbids_is_refused_and_changes_nothing(self, opened: Opened) -> None:
+    def test_incompatible_definition_is_refused_and_changes_nothing(self, opened: Opened) -> None:
         forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
         with opened() as handles:
             written(handles, [said(A, 0)])
@@ -283,7 +283,7 @@ class LogConformance:
             assert len([*log.registry]) == 1
             assert_rebuilt(log, [said(A, 0), said(A, 1)])
 
-    def test_a_new_definition_rebuilds_its_entities(self, opened: Opened, seed: int) -> None:
+    def test_new_definition_refolds_its_entities(self, opened: Opened, seed: int) -> None:
         observations = [*random_history(seed, 100), said(A, 0, last=9), said(A, 1, last=3)]
         changed = defined(document(last={"type": "long", "refold.reducer": "max"}))
         later = [each._replace(priority=9) for each in random_history(seed + 1, 50)]
@@ -300,7 +300,7 @@ class LogConformance:
 
     # Contents
 
-    def test_contents_are_kept_by_their_hash(self, opened: Opened) -> None:
+    def test_contents_are_stored_by_their_hash(self, opened: Opened) -> None:
         contents = [b"", b"x", bytes(range(256)) * 5_000]
         with opened() as (log, _):
             for content in (*contents, contents[1]):
@@ -317,10 +317,10 @@ class LogConformance:
             for digest in (empty, old, kept, new):
                 log.blobs.put(digest, contents[digest])
             since_ms = time.time_ns() // 1_000_000 + 3_600_000
-            assert log.blobs.remove([new], 0) == Removed(0, 0, 1)  # put again in the meantime
+            assert log.blobs.remove([new], 0) == RemovalResult(0, 0, 1)  # put again in the meantime
             for again in range(2):
                 assert log.blobs.remove([old, empty, never], since_ms) == (
-                    Removed(0, 0, 0) if again else Removed(2, 3, 0)
+                    RemovalResult(0, 0, 0) if again else RemovalResult(2, 3, 0)
                 )
             log.blobs.put(never, EXPIRED)  # as an import reports it
             log.blobs.put(kept, EXPIRED)
@@ -335,7 +335,7 @@ class LogConformance:
 
     # The end
 
-    def test_close_is_for_ever_and_may_be_repeated(self, opened: Opened) -> None:
+    def test_close_is_final_and_idempotent(self, opened: Opened) -> None:
         with opened() as handles:
             put(handles.write, [said(A, 0)])
             handles.write.close()
@@ -359,7 +359,7 @@ class FoldedLogConformance(LogConformance):
     fold.
     """
 
-    def test_a_read_of_changes_under_way_is_not_disturbed_by_writes(self, opened: Opened) -> None:
+    def test_read_of_changes_in_progress_is_unaffected_by_writes(self, opened: Opened) -> None:
         with opened() as handles:
             written(handles, [said(A, number) for number in range(600)])
             log, partition = handles.read, handles.read.partition_of(A)
@@ -372,7 +372,7 @@ class FoldedLogConformance(LogConformance):
             assert [first, *rest] == list(log.read_changes(partition, 0))[: len(rest) + 1]
             assert len(rest) + 1 < sum(1 for _ in log.read_changes(partition, 0))
 
-    def test_a_repeat_is_not_folded(self, opened: Opened) -> None:
+    def test_repeat_is_not_folded(self, opened: Opened) -> None:
         once, other = said(A, 0, total=1), said(A, 1, total=1)
         with opened() as handles:
             written(handles, [once, once, other])
@@ -381,7 +381,7 @@ class FoldedLogConformance(LogConformance):
             written(handles, [once])
             assert_folded(handles.read, [once, other])
 
-    def test_a_new_log_has_no_entities(self, opened: Opened) -> None:
+    def test_new_log_has_no_entities(self, opened: Opened) -> None:
         with opened() as (_, log):
             assert list(log.stored_entities()) == []
 
@@ -398,7 +398,7 @@ class FoldedLogConformance(LogConformance):
         with opened() as handles:
             assert_folded(handles.read, observations)
 
-    def test_what_evolution_forbids_is_not_folded_by(self, opened: Opened) -> None:
+    def test_incompatible_definition_is_not_used_to_fold(self, opened: Opened) -> None:
         forbidden = defined(document(last={"type": "double", "refold.reducer": "latest"}))
         with opened() as handles:
             written(handles, [said(A, 0)])
@@ -408,7 +408,7 @@ class FoldedLogConformance(LogConformance):
         with opened() as (_, log):
             assert_folded(log, [said(A, 0), said(A, 1)])
 
-    def test_a_new_definition_folds_its_entities_again(self, opened: Opened, seed: int) -> None:
+    def test_new_definition_folds_its_entities_again(self, opened: Opened, seed: int) -> None:
         observations = [*random_history(seed, 200), said(A, 0, last=9), said(A, 1, last=3)]
         changed = defined(document(last={"type": "long", "refold.reducer": "max"}))
         later = [each._replace(priority=9) for each in random_history(seed + 1, 100)]

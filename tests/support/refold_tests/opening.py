@@ -35,8 +35,8 @@ def open_log(
         partitions=partitions if partitions or made else PARTITIONS,
         read_only=read_only,
     )
-    around = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
-    return Log(port, {each.name: each for each in types}, set(), around)
+    runtime = RuntimeContext(lambda: clock() * 1000, lambda: f"run-{next(number)}", "tests")
+    return Log(port, {each.name: each for each in types}, set(), runtime)
 
 
 def take(log: Log, observations: Sequence[Observation], definition: TypeDefinition = THING) -> None:

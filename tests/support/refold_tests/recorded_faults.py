@@ -23,7 +23,7 @@ import pytest
 
 import refold
 from refold.streams.log.kafka.offsets import TopicPlace
-from refold.streams.log.kafka.quarantine import set_record_aside, take_record_back
+from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.testing.kafka import Kafka, start_kafka
 from refold_tests.bitrot import rot, rot_batch, without_compression
 from refold_tests.folding import append, opened, url_of
@@ -262,7 +262,7 @@ class Damaged(Fault):
 
     def begin(self, run: Run) -> None:
         with opened(run.url) as log:
-            take_record_back(log, "observations", *self._at, _now_ms(), apply=True)
+            restore_record(log, "observations", *self._at, _now_ms(), apply=True)
 
     def end(self, run: Run) -> None:
         self._rot.heal()

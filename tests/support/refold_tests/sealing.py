@@ -13,13 +13,13 @@ from refold.reducers.dedup_state import DedupState
 from refold.reducers.entity import Entity, pack
 from refold.streams.partition import placed
 from refold.streams.snapshots.chunk import Group, Member
-from refold.streams.snapshots.closed_entities import Closing
+from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.store import Cleared, Pin, SnapshotStore, Tomb
+from refold.streams.snapshots.store import ClearedRecords, Pin, SnapshotStore, Tombstone
 from refold.streams.snapshots.table import EpochState, TableView
 from refold_tests.encoded import grouped, place
 
-CLOSING = {"run": Closing("ended_at", Count("ended_at"))}
+CLOSING = {"run": ClosingRule("ended_at", Count("ended_at"))}
 MONTH_MICROS = 31 * 24 * 3_600 * 1_000_000
 
 
@@ -53,7 +53,7 @@ class MemoryStore(SnapshotStore):
     def pins(self) -> Sequence[Pin]:
         return []
 
-    def tombs(self) -> Sequence[Tomb]:
+    def tombstones(self) -> Sequence[Tombstone]:
         return []
 
     def stop(self) -> None:
@@ -68,12 +68,12 @@ class MemoryStore(SnapshotStore):
     def unpin(self, epoch: Epoch) -> None:
         raise StorageError("not here")
 
-    def bury(self, *tombs: Tomb) -> None:
+    def add_tombstone(self, *tombstones: Tombstone) -> None:
         raise StorageError("not here")
 
     def clear(
         self, partition: int, kept: Sequence[tuple[int, int]], forgotten: Sequence[Epoch], *, dry_run: bool = False
-    ) -> Cleared:
+    ) -> ClearedRecords:
         raise StorageError("not here")
 
 

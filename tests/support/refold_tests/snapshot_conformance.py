@@ -17,7 +17,7 @@ from refold.streams.partition import SLOTS
 from refold.streams.snapshots.manifest import Epoch, OffsetSpan
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore, Tomb
+from refold.streams.snapshots.store import Pin, SnapshotReader, SnapshotStore, Tombstone
 
 PARTITIONS = 4
 EPOCHS = [Epoch(1, 9, 2), Epoch(1, 10, 2), Epoch(1, 10, 3), Epoch(1, 300, 1)]
@@ -51,7 +51,7 @@ class OpenedStore(ABC):
 
     @abstractmethod
     def killed_after(self, statement: str) -> None:
-        """Run a statement that may use `store`, `Epoch`, `Pin` and `Tomb`, in a process that then kills itself."""
+        """Run a statement that may use `store`, `Epoch`, `Pin` and `Tombstone`, in a process that then kills itself."""
 
 
 def records(store: SnapshotReader, partition: int = 1) -> dict[int, bytes]:
@@ -61,16 +61,16 @@ def records(store: SnapshotReader, partition: int = 1) -> dict[int, bytes]:
 class SnapshotStoreConformance:
     """Subclass it as a test class, with a fixture `opened` that returns an `OpenedStore`."""
 
-    def test_a_new_store_is_empty(self, opened: OpenedStore) -> None:
+    def test_new_store_is_empty(self, opened: OpenedStore) -> None:
         with opened() as store:
             for partition in range(PARTITIONS):
                 assert (store.end(partition), list(store.epochs(partition)), records(store, partition)) == (0, [], {})
-            assert (list(store.pins()), list(store.tombs())) == ([], [])
+            assert (list(store.pins()), list(store.tombstones())) == ([], [])
             assert store.manifest_bytes(EPOCHS[0]) is None
             with pytest.raises(CorruptionError, match="manifest of epoch 1=9 is gone"):
                 store.manifest(EPOCHS[0])
 
-    def test_records_stand_in_the_order_they_were_appended(self, opened: OpenedStore) -> None:
+    def test_records_keep_their_append_order(self, opened: OpenedStore) -> None:
         expected = {}
         with opened() as store:
             for number in range(300):
@@ -103,7 +103,7 @@ class SnapshotStoreConformance:
             assert store.end(1) == begin + 3
             assert [data for _, data in store.records(1, begin, begin + 3)] == [b"more", b"two", b"three"]
 
-    def test_what_is_abandoned_is_named_by_nothing(self, opened: OpenedStore) -> None:
+    def test_abandoned_records_are_in_no_manifest(self, opened: OpenedStore) -> None:
         with opened() as store:
             store.append(1, b"sealed")
             store.seal(EPOCHS[0], b"m")
@@ -120,7 +120,7 @@ class SnapshotStoreConformance:
             assert store.clear(1, kept, []) == (0, 0)
             assert records(store, 2) == {0: b"another's"}
 
-    def test_epochs_stand_by_offset_whenever_they_were_sealed(self, opened: OpenedStore) -> None:
+    def test_epochs_are_ordered_by_offset_whenever_sealed(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number, epoch in enumerate(reversed(EPOCHS)):
                 store.seal(epoch, b"%d" % number)
@@ -132,7 +132,7 @@ class SnapshotStoreConformance:
             assert list(store.epochs(0)) == list(store.epochs(3)) == []
             assert [store.manifest_bytes(epoch) for epoch in EPOCHS] == [b"again", b"2", b"1", b"0"]
 
-    def test_the_latest_epoch_is_the_newest_that_is_not_above(self, opened: OpenedStore) -> None:
+    def test_latest_epoch_is_the_newest_not_above(self, opened: OpenedStore) -> None:
         with opened() as store:
             for epoch in (*EPOCHS, Epoch(2, 5, 5)):
                 store.seal(epoch, b"m")
@@ -142,7 +142,7 @@ class SnapshotStoreConformance:
             assert [store.latest(until) for until in untils] == [None, EPOCHS[0], EPOCHS[2], EPOCHS[3]]
             assert store.latest(Epoch(2, 5, 4)) is store.latest(Epoch(3, 9, 9)) is store.latest(Epoch(0, 9, 9)) is None
 
-    def test_pins_and_tombs(self, opened: OpenedStore) -> None:
+    def test_pins_and_tombstones(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number, epoch in enumerate(EPOCHS):
                 store.seal(epoch, b"%d" % number)
@@ -151,27 +151,27 @@ class SnapshotStoreConformance:
             store.pin(Pin(EPOCHS[0], 9))
             store.unpin(EPOCHS[1])
             store.unpin(EPOCHS[2])
-            store.bury(Tomb(EPOCHS[2], 11, b"2"), Tomb(EPOCHS[3], 12, b"3"))
+            store.add_tombstone(Tombstone(EPOCHS[2], 11, b"2"), Tombstone(EPOCHS[3], 12, b"3"))
         with opened() as store:
             assert list(store.pins()) == [Pin(EPOCHS[0], 9)]
-            assert list(store.tombs()) == [Tomb(EPOCHS[2], 11, b"2"), Tomb(EPOCHS[3], 12, b"3")]
+            assert list(store.tombstones()) == [Tombstone(EPOCHS[2], 11, b"2"), Tombstone(EPOCHS[3], 12, b"3")]
             assert list(store.epochs(1)) == EPOCHS[:2]
             assert store.manifest_bytes(EPOCHS[2]) is None
 
-    def test_what_is_not_kept_is_removed_and_its_offsets_are_not_given_again(self, opened: OpenedStore) -> None:
+    def test_records_not_kept_are_removed_and_their_offsets_not_reused(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number in range(20):
                 store.append(1, b"x" * number)
                 store.append(2, b"y")
             store.seal(EPOCHS[0], b"m")
             store.seal(Epoch(2, 1, 1), b"o")
-            store.bury(Tomb(EPOCHS[0], 1, b"m"))
-            store.bury(Tomb(EPOCHS[1], 2, b"n"))
+            store.add_tombstone(Tombstone(EPOCHS[0], 1, b"m"))
+            store.add_tombstone(Tombstone(EPOCHS[1], 2, b"n"))
             kept = {3, 4, 9, 10, 11}
             gone = (20 - len(kept), sum(range(20)) - sum(kept))
             intervals = [(9, 12), (3, 5), (3, 4), (10, 11)]
             assert store.clear(1, intervals, [EPOCHS[0]], dry_run=True) == gone
-            assert list(store.tombs()) == [Tomb(EPOCHS[0], 1, b"m"), Tomb(EPOCHS[1], 2, b"n")]
+            assert list(store.tombstones()) == [Tombstone(EPOCHS[0], 1, b"m"), Tombstone(EPOCHS[1], 2, b"n")]
             assert len(records(store)) == 20
             assert store.clear(1, intervals, [EPOCHS[0]]) == gone
             assert store.clear(1, intervals, []) == (0, 0)
@@ -180,7 +180,7 @@ class SnapshotStoreConformance:
             }
             if opened.removes_at_once:
                 assert records(store).keys() == kept
-            assert list(store.tombs()) == [Tomb(EPOCHS[1], 2, b"n")]
+            assert list(store.tombstones()) == [Tombstone(EPOCHS[1], 2, b"n")]
             assert store.clear(1, [], []) == (len(kept), sum(kept))
         with opened() as store:
             if opened.removes_at_once:
@@ -194,7 +194,7 @@ class SnapshotStoreConformance:
             assert store.clear(1, [(begin, begin + 1)], []) == (0, 0)
             assert list(store.records(1, begin, begin + 1)) == [(begin, b"new")]
 
-    def test_a_span_without_one_of_its_records_is_an_error(self, opened: OpenedStore) -> None:
+    def test_span_with_a_missing_record_is_an_error(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number in range(5):
                 store.append(1, b"%d" % number)
@@ -207,7 +207,7 @@ class SnapshotStoreConformance:
                     with pytest.raises(CorruptionError, match=f"the snapshot record 1={gone} is gone"):
                         list(store.span(1, OffsetSpan(1, 4, b"")))
 
-    def test_a_read_under_way_is_not_disturbed(self, opened: OpenedStore) -> None:
+    def test_read_in_progress_is_unaffected(self, opened: OpenedStore) -> None:
         with opened() as store:
             for number in range(600):
                 store.append(1, b"%d" % number)
@@ -217,16 +217,18 @@ class SnapshotStoreConformance:
             store.clear(1, [], [])
             assert [offset for offset, _ in reading] == list(range(1, 600))
 
-    def test_what_is_sealed_survives_and_so_does_what_was_appended_before(self, opened: OpenedStore) -> None:
+    def test_sealed_epochs_and_records_appended_before_them_survive(self, opened: OpenedStore) -> None:
         """The process is killed right after `seal`, so only the guarantee of `seal` itself makes the data durable."""
         opened.killed_after("for n in range(50): store.append(1, b'%d' % n)\nstore.seal(Epoch(1, 9, 2), b'm')")
         with opened() as store:
             assert records(store) == {number: b"%d" % number for number in range(50)}
             assert store.manifest_bytes(EPOCHS[0]) == b"m"
-        opened.killed_after("store.pin(Pin(Epoch(1, 9, 2), 5))\nstore.bury(Tomb(Epoch(1, 9, 2), 6, b'm'))")
+        opened.killed_after(
+            "store.pin(Pin(Epoch(1, 9, 2), 5))\nstore.add_tombstone(Tombstone(Epoch(1, 9, 2), 6, b'm'))"
+        )
         with opened() as store:
             assert list(store.pins()) == [Pin(EPOCHS[0], 5)]
-            assert list(store.tombs()) == [Tomb(EPOCHS[0], 6, b"m")]
+            assert list(store.tombstones()) == [Tombstone(EPOCHS[0], 6, b"m")]
         opened.killed_after("store.append(1, b'lost or not')")
         with opened() as store:
             found = records(store)
@@ -236,11 +238,11 @@ class SnapshotStoreConformance:
         with opened() as store:
             assert records(store).keys() >= set(range(10, 20))
             assert store.clear(1, [(10, 20)], []) == (0, 0)
-            assert list(store.tombs()) == []
+            assert list(store.tombstones()) == []
             if opened.removes_at_once:
                 assert records(store).keys() == set(range(10, 20))
 
-    def test_a_store_that_is_stopped_takes_no_more(self, opened: OpenedStore) -> None:
+    def test_stopped_store_accepts_nothing(self, opened: OpenedStore) -> None:
         with opened() as store:
             store.append(1, b"x")
             store.stop()

@@ -51,7 +51,7 @@ class Desk:
         """Request what the agent should do."""
         self._entries.request("desk", what, "ann", "")
 
-    def awaits(self, *statuses: str, lives_min: int = 0) -> AgentRow:
+    def await_status(self, *statuses: str, lives_min: int = 0) -> AgentRow:
         """Return the agent's row once it has one of the statuses, and had so many lives."""
         await_true(
             lambda: self.row.status in statuses and len(lives(self.folder)) >= lives_min,

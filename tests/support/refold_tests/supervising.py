@@ -19,7 +19,7 @@ from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.owner import SupervisorSettings, supervisor_folder
 from refold.agents.supervise.settings import load_agents
 from refold.agents.supervise.supervisor import Supervisor
-from refold.streams.open import process_surroundings
+from refold.streams.open import process_context
 from refold_tests.child import Child
 from refold_tests.command import COMMAND
 
@@ -61,7 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     if moment:
         _signal_after(*MOMENTS[moment], int(count), signal.Signals[sent])
-    around = process_surroundings()
+    around = process_context()
     with refold.open(log_url) as log:
         by = SupervisorSettings(
             around.agent, socket.gethostname(), log_url,

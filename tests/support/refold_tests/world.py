@@ -114,7 +114,7 @@ class World:
             size for place, size in held.items() if place not in left
         )
         live = offsets(self.manifests[each] for number in range(PARTITIONS) for each in self.store.epochs(number))
-        young = [tomb.epoch for tomb in self.store.tombs()]
+        young = [tomb.epoch for tomb in self.store.tombstones()]
         assert left.keys() == live | offsets(self.manifests[each] for each in young)
         assert sum(each.waiting for each in said) == len(left) - len(live)
 

@@ -16,7 +16,7 @@ from refold_tests.tree import ROOT
 pytestmark = pytest.mark.outside
 
 
-def test_the_guide_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_commands_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "claude").symlink_to(ROOT / "tests" / "support" / "refold_tests" / "claude_cli.py")
@@ -29,7 +29,7 @@ def test_the_guide_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not any(asked.values()), "the stand-in asks no model"
 
 
-def test_the_store_has_every_method_of_the_sdk() -> None:
+def test_store_implements_every_method_of_the_sdk() -> None:
     """A new optional method is one to add here."""
     declared = {name for name in vars(SessionStore) if not name.startswith("_")}
     assert declared == {"append", "load", "list_sessions", "list_session_summaries", "delete", "list_subkeys"}

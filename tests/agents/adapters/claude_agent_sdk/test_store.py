@@ -74,11 +74,11 @@ class Apart(RefoldSessionStore):
         return await super().list_subkeys(self._key(key))
 
 
-def test_the_contracts_of_the_sdk(log: AgentLog) -> None:
+def test_store_keeps_the_sdk_contracts(log: AgentLog) -> None:
     asyncio.run(run_session_store_conformance(lambda: Apart(log)))
 
 
-def test_the_contracts_of_the_sdk_on_kafka(kafka: SharedKafka, prefix: str) -> None:
+def test_store_keeps_the_sdk_contracts_on_kafka(kafka: SharedKafka, prefix: str) -> None:
     with refold.open(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2") as log:
         asyncio.run(run_session_store_conformance(lambda: Apart(log)))
 
@@ -92,7 +92,7 @@ JSON = st.recursive(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.dictionaries(st.text() | st.just("refold.line"), JSON, max_size=4), min_size=1, max_size=4))
-def test_any_entry_comes_back_as_it_was(log: AgentLog, entries: list[Any]) -> None:
+def test_any_entry_round_trips(log: AgentLog, entries: list[Any]) -> None:
     async def whole() -> None:
         store = Apart(log)
         key = {"project_key": "any", "session_id": "s"}
@@ -103,7 +103,7 @@ def test_any_entry_comes_back_as_it_was(log: AgentLog, entries: list[Any]) -> No
     asyncio.run(whole())
 
 
-def test_entries_that_are_no_json_objects_are_refused(log: AgentLog) -> None:
+def test_non_object_entries_are_refused(log: AgentLog) -> None:
     store = Apart(log)
     for wrong in ([1], {"a": object()}, {"a": float("nan")}):
         with pytest.raises(InputError, match="entry 1"):
@@ -113,7 +113,7 @@ def test_entries_that_are_no_json_objects_are_refused(log: AgentLog) -> None:
         asyncio.run(store.load(KEY | {"subpath": ""}))
 
 
-def test_a_batch_that_is_sent_again_adds_nothing(log: AgentLog) -> None:
+def test_repeated_batch_adds_nothing(log: AgentLog) -> None:
     async def whole() -> None:
         store = Apart(log)
         batch = [entry(uuid="1", n=1), entry(uuid="2", n=2)]
@@ -131,7 +131,7 @@ def titled(number: int) -> Any:
     return entry(customTitle=f"{number}", timestamp=f"2026-01-01T00:00:{number:02d}.000Z")
 
 
-def test_two_programs_append_at_once(tmp_path: Path) -> None:
+def test_concurrent_appends_of_two_programs(tmp_path: Path) -> None:
     """Whatever they read before they wrote, the summary is that of the transcript in the log's order."""
     url = f"file:{tmp_path / 'log'}"
 
@@ -154,7 +154,7 @@ def test_two_programs_append_at_once(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def test_a_deleted_session_is_in_earlier_states(tmp_path: Path) -> None:
+def test_deleted_session_is_in_earlier_states(tmp_path: Path) -> None:
     async def whole() -> None:
         with RefoldSessionStore(f"file:{tmp_path / 'log'}") as store:
             await store.append(KEY, [entry(n=1)])
@@ -192,9 +192,7 @@ async def asked(prompt: str, given: ClaudeAgentOptions) -> tuple[str, str | None
     return result.session_id, result.result
 
 
-def test_a_session_of_the_sdk_is_stored_resumed_and_recorded_as_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sdk_session_is_stored_resumed_and_recorded_as_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "config"))
     url = f"file:{tmp_path / 'log'}"
 
@@ -288,10 +286,12 @@ def check_killed(url: str, child: Callable[..., Child]) -> None:
 
 
 @pytest.mark.faults
-def test_a_killed_writer(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_killed_writer_leaves_whole_batches(tmp_path: Path, child: Callable[..., Child]) -> None:
     check_killed(f"file:{tmp_path / 'log'}", child)
 
 
 @pytest.mark.faults
-def test_a_killed_writer_on_kafka(kafka: SharedKafka, prefix: str, child: Callable[..., Child]) -> None:
+def test_killed_writer_on_kafka_leaves_whole_batches(
+    kafka: SharedKafka, prefix: str, child: Callable[..., Child]
+) -> None:
     check_killed(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", child)

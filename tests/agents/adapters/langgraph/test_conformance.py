@@ -36,12 +36,12 @@ def conforms(url: str) -> None:
     assert sum(each.tests_passed for each in report.results.values()) >= TESTS
 
 
-def test_it_conforms_on_a_file_log(tmp_path: Path) -> None:
+def test_saver_conforms_on_a_file_log(tmp_path: Path) -> None:
     conforms(f"file:{tmp_path / 'log'}")
 
 
 @pytest.mark.timeout(600)
-def test_it_conforms_on_kafka(kafka: SharedKafka, prefix: str) -> None:
+def test_saver_conforms_on_kafka(kafka: SharedKafka, prefix: str) -> None:
     """Without a worker, the log itself answers. A value larger than a Kafka record is stored as a content."""
     url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     conforms(url)

@@ -90,7 +90,9 @@ def check(url: str, acknowledged: list[list[Any]]) -> None:
 
 
 @pytest.mark.faults
-def test_a_killed_owner(tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int) -> None:
+def test_killed_owner_loses_no_acknowledged_checkpoint(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
+) -> None:
     url, chance = f"file:{tmp_path / 'log'}", random.Random(seed)
     acknowledged: list[list[Any]] = []
     for _ in range(max(2, fault_rounds // 2)):
@@ -99,7 +101,7 @@ def test_a_killed_owner(tmp_path: Path, child: Callable[..., Child], fault_round
 
 
 @pytest.mark.faults
-def test_killed_between_any_two_observations(
+def test_kill_between_any_two_observations_leaves_a_whole_checkpoint(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     """Kill it after each of the first APPENDS: those of five steps and of most of a copy."""
@@ -120,7 +122,7 @@ def test_killed_between_any_two_observations(
 
 
 @pytest.mark.faults
-def test_a_killed_client_of_the_owner(
+def test_killed_client_of_the_owner_leaves_a_whole_checkpoint(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     url, chance = f"file:{tmp_path / 'log'}", random.Random(seed)
@@ -133,7 +135,7 @@ def test_a_killed_client_of_the_owner(
 
 
 @pytest.mark.faults
-def test_a_killed_client_of_kafka(
+def test_killed_client_on_kafka_leaves_a_whole_checkpoint(
     kafka: SharedKafka, prefix: str, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     url, chance = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", random.Random(seed)

@@ -77,7 +77,7 @@ def got(saver: RefoldSaver) -> Any:
     return read.checkpoint["channel_values"]["x"]
 
 
-def test_a_class_that_is_not_listed_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlisted_class_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{MODULE}.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     url = f"file:{tmp_path / 'log'}"
@@ -100,19 +100,19 @@ def test_a_class_that_is_not_listed_is_not_imported(tmp_path: Path, monkeypatch:
      ("pickle", b"x"), ("other", b"x")],
     ids=["no text", "deep JSON", "empty", "deep msgpack", "pickle", "another kind"],
 )  # fmt: skip
-def test_a_value_that_cannot_be_read_is_an_error_of_refolds(kind: str, data: bytes) -> None:
+def test_unreadable_value_raises_a_refold_error(kind: str, data: bytes) -> None:
     with pytest.raises(InputError, match="a value of a checkpoint cannot be read"):
         ListedClassesSerializer().loads_typed((kind, data))
 
 
-def test_a_constructor_in_json_is_not_called() -> None:
+def test_constructor_in_json_is_not_called() -> None:
     assert ListedClassesSerializer().loads_typed(("json", CONSTRUCTOR)) == json.loads(CONSTRUCTOR)
 
 
 @pytest.mark.parametrize(
     "value", [Customer("ann"), {"deep": [Order(number=1)]}, Colour.RED], ids=["dataclass", "model", "enum"]
 )
-def test_a_value_of_an_unlisted_class_is_refused_when_it_is_written(tmp_path: Path, value: Any) -> None:
+def test_value_of_an_unlisted_class_is_refused_at_write(tmp_path: Path, value: Any) -> None:
     with RefoldSaver(f"file:{tmp_path / 'log'}") as saver:
         with pytest.raises(InputError, match="classes="):
             put(saver, value)
@@ -121,13 +121,13 @@ def test_a_value_of_an_unlisted_class_is_refused_when_it_is_written(tmp_path: Pa
             saver.put_writes({"configurable": {**THREAD["configurable"], "checkpoint_id": "1"}}, [("x", value)], "task")
 
 
-def test_messages_need_no_list(tmp_path: Path) -> None:
+def test_messages_need_no_allow_list(tmp_path: Path) -> None:
     with RefoldSaver(f"file:{tmp_path / 'log'}") as saver:
         put(saver, [AIMessage("yes", id="1")])
         assert got(saver) == [AIMessage("yes", id="1")]
 
 
-def test_a_graph_goes_on_with_the_classes_of_its_state(tmp_path: Path) -> None:
+def test_graph_continues_with_the_classes_of_its_state(tmp_path: Path) -> None:
     def look(state: State) -> dict[str, Any]:
         return {"order": Order(number=1 if state.order is None else state.order.number + 1), "colour": Colour.RED}
 

@@ -22,7 +22,7 @@ def bytes_of(found: PieceList, stored: dict[str, bytes]) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8), st.randoms(use_true_random=False))
-def test_any_value_after_any_other_is_whole(parts: list[bytes], chance: random.Random) -> None:
+def test_any_value_after_any_other_round_trips(parts: list[bytes], chance: random.Random) -> None:
     stored: dict[str, bytes] = {}
     before = b""
     pieces: tuple[Piece, ...] = ()
@@ -34,7 +34,7 @@ def test_any_value_after_any_other_is_whole(parts: list[bytes], chance: random.R
         before, pieces = data, found.pieces
 
 
-def test_a_list_that_grows_stores_what_is_new() -> None:
+def test_growing_list_stores_only_new_items() -> None:
     """600 steps, each of which adds a message. Each byte is stored a few times; whole lists would need 300 times."""
     chance = random.Random(7)
     stored: dict[str, bytes] = {}
@@ -53,7 +53,7 @@ def test_a_list_that_grows_stores_what_is_new() -> None:
     assert most < 5 * FAN_OUT
 
 
-def test_an_edit_in_the_middle_stores_the_piece_around_it() -> None:
+def test_edit_in_the_middle_stores_only_the_piece_around_it() -> None:
     chance = random.Random(8)
     items = [chance.randbytes(900) for _ in range(400)]
     before = ormsgpack.packb(items)

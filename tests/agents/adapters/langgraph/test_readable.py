@@ -28,7 +28,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_any_value_is_shown_as_json_that_a_log_takes(value: Any) -> None:
+def test_any_value_is_shown_as_json_that_a_log_accepts(value: Any) -> None:
     shown = readable(value)
     json_text(shown, "shown")
     assert len(json.dumps(shown)) <= BYTES_MAX
@@ -56,5 +56,5 @@ class Failing(dict[str, Any]):
     ],
     ids=["message", "dataclass", "bytes and large numbers", "long text", "an object that fails"],
 )
-def test_what_is_shown(value: Any, shown: Any) -> None:
+def test_shown_form_of_values(value: Any, shown: Any) -> None:
     assert readable(value) == shown

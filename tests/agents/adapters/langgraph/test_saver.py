@@ -72,7 +72,7 @@ def texts(state: Any) -> list[str]:
     return [each.content.partition(".")[0] for each in state.values["messages"]]
 
 
-def test_a_thread_goes_on_in_another_process_or_a_graph_compiled_anew(url: str) -> None:
+def test_thread_continues_in_another_process_or_a_recompiled_graph(url: str) -> None:
     with RefoldSaver(url) as saver:
         say(chat(saver), "t", "one")
     with RefoldSaver(url) as saver:
@@ -83,7 +83,7 @@ def test_a_thread_goes_on_in_another_process_or_a_graph_compiled_anew(url: str) 
         assert saver.log.verify().ok
 
 
-def test_the_past_of_a_thread_is_asked_of_the_log(saver: RefoldSaver) -> None:
+def test_log_answers_for_the_past_of_a_thread(saver: RefoldSaver) -> None:
     graph = chat(saver)
     say(graph, "t", "one")
     saver.log.mark("before two")
@@ -117,7 +117,7 @@ def test_time_travel_and_a_fork(saver: RefoldSaver) -> None:
     assert "three" in texts(still)
 
 
-def test_a_fork_shows_in_the_thread_what_it_went_back_to(saver: RefoldSaver) -> None:
+def test_fork_shows_the_checkpoint_it_started_from_in_the_thread(saver: RefoldSaver) -> None:
     """A channel that the fork does not write has the value from the point where the fork begins."""
     graph = chat(saver)
     say(graph, "t", "one")
@@ -143,7 +143,7 @@ def asking(saver: RefoldSaver, *, is_async: bool = False) -> Compiled:
     return graph.compile(checkpointer=saver)
 
 
-def test_an_interrupt_waits_in_the_log_until_it_is_answered(url: str) -> None:
+def test_interrupt_stays_in_the_log_until_answered(url: str) -> None:
     with RefoldSaver(url) as saver:
         asking(saver).invoke({"name": "ann"}, on("t"))
         waits = saver.log.state("langgraph_thread/t").fields["interrupts"]
@@ -155,7 +155,7 @@ def test_an_interrupt_waits_in_the_log_until_it_is_answered(url: str) -> None:
         assert "interrupts" not in saver.log.state("langgraph_thread/t").fields
 
 
-def test_subgraphs_have_checkpoints_of_their_own(saver: RefoldSaver) -> None:
+def test_subgraphs_have_their_own_checkpoints(saver: RefoldSaver) -> None:
     inner = StateGraph(Asked)
     inner.add_node("ask", lambda state: {"answers": [interrupt(state["name"])]})
     inner.add_edge(START, "ask")
@@ -174,7 +174,7 @@ def test_subgraphs_have_checkpoints_of_their_own(saver: RefoldSaver) -> None:
     assert saver.log.verify().ok
 
 
-def test_many_tasks_at_once_write_in_their_order(saver: RefoldSaver) -> None:
+def test_concurrent_tasks_write_in_their_order(saver: RefoldSaver) -> None:
     graph = StateGraph(Asked)
     graph.add_node("go", lambda state: {})
     graph.add_node("each", lambda state: {"answers": [state["name"]]})
@@ -185,7 +185,7 @@ def test_many_tasks_at_once_write_in_their_order(saver: RefoldSaver) -> None:
     assert done["answers"] == [f"n{n}" for n in range(40)]
 
 
-def test_async_graphs_and_the_same_thread_from_sync(saver: RefoldSaver) -> None:
+def test_async_graph_shares_a_thread_with_a_sync_graph(saver: RefoldSaver) -> None:
     async def talk() -> list[int]:
         graph = chat(saver)
         for text in ("one", "two"):
@@ -238,7 +238,7 @@ def test_delta_channels(url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 12])
-def test_prune_leaves_what_the_last_checkpoint_needs(url: str, count: int) -> None:
+def test_prune_keeps_what_the_last_checkpoint_needs(url: str, count: int) -> None:
     with RefoldSaver(url) as saver:
         turns(saver, "t", range(count))
         saver.prune(["t"])
@@ -251,7 +251,7 @@ def test_prune_leaves_what_the_last_checkpoint_needs(url: str, count: int) -> No
         assert lines(saver, "t") == expected(count + 2)
 
 
-def test_deleting_a_run_leaves_what_later_runs_need(saver: RefoldSaver) -> None:
+def test_deleting_a_run_keeps_what_later_runs_need(saver: RefoldSaver) -> None:
     graph = logging(saver)
     for turn in range(4):
         graph.invoke({"turn": turn}, {**on("t"), "metadata": {"run_id": f"r{turn}"}})
@@ -264,7 +264,7 @@ def test_deleting_a_run_leaves_what_later_runs_need(saver: RefoldSaver) -> None:
 
 
 @pytest.mark.parametrize("is_pruned", [False, True])
-def test_a_copy_has_all_that_it_needs(saver: RefoldSaver, is_pruned: bool) -> None:
+def test_copied_thread_has_everything_it_needs(saver: RefoldSaver, is_pruned: bool) -> None:
     turns(saver, "t", range(7))
     if is_pruned:
         saver.prune(["t"])
@@ -279,7 +279,7 @@ def test_a_copy_has_all_that_it_needs(saver: RefoldSaver, is_pruned: bool) -> No
     assert saver.log.verify().ok
 
 
-def test_a_copy_of_a_chat_is_a_chat_of_its_own(saver: RefoldSaver) -> None:
+def test_copied_chat_is_independent(saver: RefoldSaver) -> None:
     graph = chat(saver)
     say(graph, "t", "one")
     saver.copy_thread("t", "copy")
@@ -289,7 +289,7 @@ def test_a_copy_of_a_chat_is_a_chat_of_its_own(saver: RefoldSaver) -> None:
     assert saver.log.state("langgraph_thread/copy").fields["values"]["turns"] == 2
 
 
-def test_what_was_deleted_is_gone_now_and_still_known_of_then(saver: RefoldSaver) -> None:
+def test_deleted_thread_is_gone_now_but_known_in_the_past(saver: RefoldSaver) -> None:
     graph = chat(saver)
     say(graph, "t", "one")
     head = graph.get_state(on("t")).config["configurable"]["checkpoint_id"]
@@ -305,7 +305,7 @@ def test_what_was_deleted_is_gone_now_and_still_known_of_then(saver: RefoldSaver
     assert "deleted_at" not in saver.log.state("langgraph_thread/t").fields
 
 
-def test_a_copy_back_does_not_bring_old_writes(saver: RefoldSaver) -> None:
+def test_copying_back_does_not_restore_old_writes(saver: RefoldSaver) -> None:
     """After the thread was deleted, the same checkpoint ids are written again."""
     graph = asking(saver)
     graph.invoke({"name": "ann"}, on("t"))
@@ -322,7 +322,7 @@ def test_a_copy_back_does_not_bring_old_writes(saver: RefoldSaver) -> None:
     assert graph.invoke(Command(resume="yes"), on("t"))["answers"] == ["yes"]
 
 
-def test_two_processes_take_turns_on_a_thread(url: str) -> None:
+def test_two_processes_alternate_on_a_thread(url: str) -> None:
     """One process owns the log, the other writes through it. Each reads at once what the other wrote."""
     with RefoldSaver(url) as one, RefoldSaver(url) as other:
         for turn in range(6):
@@ -331,7 +331,7 @@ def test_two_processes_take_turns_on_a_thread(url: str) -> None:
             assert texts(chat(saver).get_state(on("t")))[::2] == [f"m{turn}" for turn in range(6)]
 
 
-def test_of_two_writes_of_a_task_every_reader_takes_the_first(url: str) -> None:
+def test_first_of_two_writes_of_a_task_wins_for_every_reader(url: str) -> None:
     with RefoldSaver(url) as one, RefoldSaver(url) as other:
         head = one.put(on("t"), empty_checkpoint(), {"source": "input", "step": -1}, {})
         one.put_writes(head, [("x", "first")], "task")
@@ -345,7 +345,7 @@ def test_of_two_writes_of_a_task_every_reader_takes_the_first(url: str) -> None:
 STRANGE = ["", "a#b", "a%23b", "100%", "tab\there", "zoë/ünï", "a" * 300, "#", "%"]
 
 
-def test_threads_of_any_name_stay_apart(saver: RefoldSaver) -> None:
+def test_thread_names_of_any_form_are_kept_apart(saver: RefoldSaver) -> None:
     for name in STRANGE:
         for namespace in ("", "node:1|inner:2", "#"):
             config: RunnableConfig = {"configurable": {"thread_id": name, "checkpoint_ns": namespace}}
@@ -370,7 +370,7 @@ class Cipher:
         return AESGCM(b"0123456789abcdef").decrypt(ciphertext[:12], ciphertext[12:], None)
 
 
-def test_an_encrypting_serializer_leaves_nothing_in_clear(url: str, tmp_path: Path) -> None:
+def test_encrypting_serializer_leaves_no_plaintext(url: str, tmp_path: Path) -> None:
     secret = "the word is xylophone"
 
     def opened() -> RefoldSaver:
@@ -387,7 +387,7 @@ def test_an_encrypting_serializer_leaves_nothing_in_clear(url: str, tmp_path: Pa
     assert not any(secret.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_large_values_and_values_that_are_no_json(saver: RefoldSaver) -> None:
+def test_large_and_non_json_values_round_trip(saver: RefoldSaver) -> None:
     values = {
         "bytes": b"\x00\xff" * 200_000, "none": None, "text": "x" * 1_000_000, "float": 1.0, "int": -(2**63),
         "nan": float("inf"), "set": {1, 2}, "nested": {"a": [{"b": [1, 2]}] * 30},
@@ -400,7 +400,7 @@ def test_large_values_and_values_that_are_no_json(saver: RefoldSaver) -> None:
     assert type(found.checkpoint["channel_values"]["float"]) is float
 
 
-def test_a_saver_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
+def test_saver_leaves_an_open_log_open(url: str) -> None:
     with refold.open(url) as log:
         with RefoldSaver(log) as saver:
             say(chat(saver), "t", "one")
@@ -408,13 +408,13 @@ def test_a_saver_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["langgraph", "langchain_core"])
-def test_without_langgraph_it_says_what_to_install(missing: str) -> None:
+def test_missing_langgraph_names_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None; import refold; import refold.langgraph"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'refold[langgraph]'" in done.stderr.splitlines()[-1]
 
 
-def test_a_thread_that_grows_takes_room_for_what_is_new(tmp_path: Path) -> None:
+def test_growing_thread_stores_only_what_is_new(tmp_path: Path) -> None:
     """Ten times as many turns need about ten times the space, not a hundred times."""
 
     def written(count: int, name: str) -> int:

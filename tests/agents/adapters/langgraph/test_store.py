@@ -41,7 +41,7 @@ def store(url: str) -> Iterator[RefoldStore]:
         yield opened
 
 
-def test_times_of_an_item(store: RefoldStore) -> None:
+def test_item_has_created_and_updated_times(store: RefoldStore) -> None:
     """As in LangGraph's stores on databases: a put of an item that exists keeps the time when it was created."""
     store.put(("m",), "k", {"n": 1})
     first = store.get(("m",), "k")
@@ -57,7 +57,7 @@ def test_times_of_an_item(store: RefoldStore) -> None:
     assert second.created_at < second.updated_at < third.created_at == third.updated_at
 
 
-def test_the_newest_come_first_and_those_with_the_words_of_a_query_before_them(store: RefoldStore) -> None:
+def test_search_ranks_matches_first_then_newest(store: RefoldStore) -> None:
     for key, text in (("a", "Green TEA, please"), ("b", "black tea"), ("c", "coffee"), ("d", "water")):
         store.put(("m",), key, {"deep": [{"text": text}], "n": 7})
     store.put(("m",), "c", {"text": "coffee with milk"})
@@ -69,9 +69,7 @@ def test_the_newest_come_first_and_those_with_the_words_of_a_query_before_them(s
     assert [each.key for each in store.search(("m",), query="tea", limit=1, offset=1)] == ["a"]
 
 
-def test_a_clock_that_is_set_back_does_not_change_the_order(
-    store: RefoldStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_set_back_keeps_the_order(store: RefoldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = count(time.time_ns(), -1_000_000_000)
     monkeypatch.setattr("refold.agents.adapters.langgraph.store.time", SimpleNamespace(time_ns=lambda: next(clock)))
     for key in "zxy":
@@ -79,7 +77,7 @@ def test_a_clock_that_is_set_back_does_not_change_the_order(
     assert [each.key for each in store.search(())] == ["y", "x", "z"]
 
 
-def test_namespaces_without_items_are_not_listed(store: RefoldStore) -> None:
+def test_empty_namespaces_are_not_listed(store: RefoldStore) -> None:
     store.get(("asked",), "k")
     store.put(("m", "a"), "k", {})
     store.put(("m", "b"), "k", {})
@@ -98,19 +96,19 @@ def test_namespaces_without_items_are_not_listed(store: RefoldStore) -> None:
         pytest.param([1], id="list"),
     ],
 )
-def test_a_value_that_is_no_json_is_refused_and_nothing_of_its_batch_is_put(store: RefoldStore, value: Any) -> None:
+def test_non_json_value_refuses_its_whole_batch(store: RefoldStore, value: Any) -> None:
     with pytest.raises(InputError, match=r"langgraph_item/m#bad"):
         store.batch([PutOp(("m",), "good", {"n": 1}), PutOp(("m",), "bad", value)])
     assert store.search(()) == []
 
 
-def test_a_name_that_is_too_long_is_refused(store: RefoldStore) -> None:
+def test_name_over_the_length_limit_is_refused(store: RefoldStore) -> None:
     with pytest.raises(InputError, match="at most"):
         store.batch([PutOp(("m",), "good", {"n": 1}), PutOp(("m",), "k" * 10_000, {})])
     assert store.search(()) == []
 
 
-def test_a_large_value_is_a_content_of_the_log(url: str) -> None:
+def test_large_value_is_stored_as_a_blob(url: str) -> None:
     value = {"text": "x" * 2_000_000, "list": [*range(1000)]}
     with RefoldStore(url) as store:
         store.put(("m",), "k", value)
@@ -120,7 +118,7 @@ def test_a_large_value_is_a_content_of_the_log(url: str) -> None:
         assert keys(store.search(("m",), filter={"list": [*range(1000)]})) == ["k"]
 
 
-def test_the_past_of_an_item_is_asked_of_the_log(store: RefoldStore) -> None:
+def test_log_answers_for_the_past_of_an_item(store: RefoldStore) -> None:
     store.put(("users", "ann"), "drink", {"likes": "tea"})
     store.log.mark("before")
     store.put(("users", "ann"), "drink", {"likes": "coffee"})
@@ -135,7 +133,7 @@ def test_the_past_of_an_item_is_asked_of_the_log(store: RefoldStore) -> None:
     assert values[:2] == [{"likes": "tea"}, {"likes": "coffee"}]
 
 
-def test_an_item_whose_put_was_retracted_has_its_value_from_before(store: RefoldStore) -> None:
+def test_retracted_put_restores_the_previous_value(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     store.put(("m",), "k", {"n": 2})
     wrong = store.log.state("langgraph_item/m#k").why("value")[0].observation
@@ -145,7 +143,7 @@ def test_an_item_whose_put_was_retracted_has_its_value_from_before(store: Refold
     assert found.value == {"n": 1}
 
 
-def test_no_record_of_another_program_stops_the_store(store: RefoldStore) -> None:
+def test_foreign_records_do_not_stop_the_store(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     long = "x" * 10_000
     entries: list[Any] = [{"a": 1}, 1, "text", [1], [[]], [["m", 5]], [[["m"], "k"]], [["m", long]], [["ok", "k"]]]
@@ -163,7 +161,7 @@ def test_no_record_of_another_program_stops_the_store(store: RefoldStore) -> Non
     assert value_of(store.get(("m",), "list")) == {"n": 3}
 
 
-def test_a_put_after_one_of_a_clock_that_is_ahead_wins(store: RefoldStore) -> None:
+def test_put_after_one_from_a_fast_clock_wins(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     ahead = store.log.observe(
         "langgraph_item/m#k", {"value": {"n": 2}}, observed_at="2199-01-01T00:00:00Z", allow_future=True
@@ -176,7 +174,7 @@ def test_a_put_after_one_of_a_clock_that_is_ahead_wins(store: RefoldStore) -> No
     assert store.get(("m",), "k") is None
 
 
-def test_what_another_handle_wrote_is_read_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_of_another_handle_is_read_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by one that has more to catch up with than it reads in a pass."""
     monkeypatch.setattr("refold.agents.adapters.langgraph.items.PASS_RECORDS", 5)
     with RefoldStore(url) as one, RefoldStore(url) as other:
@@ -188,7 +186,7 @@ def test_what_another_handle_wrote_is_read_at_once(url: str, monkeypatch: pytest
             assert named(other.search(())) == named(one.search(()))
 
 
-def test_all_handles_agree_which_of_the_puts_at_one_time_was_the_last(url: str) -> None:
+def test_all_handles_agree_on_the_last_of_simultaneous_puts(url: str) -> None:
     """It is the last one of a thread, since each put is later than what its thread had put before."""
     with RefoldStore(url) as one, RefoldStore(url) as other, ThreadPoolExecutor(4) as threads:
 
@@ -205,7 +203,7 @@ def test_all_handles_agree_which_of_the_puts_at_one_time_was_the_last(url: str) 
         assert len(one.search((), limit=100)) == len(other.search((), limit=100)) == 1 + 4 * 8
 
 
-def test_more_items_than_are_kept(store: RefoldStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_items_than_the_cache_holds(store: RefoldStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.agents.adapters.langgraph.items.ITEMS_KEPT", 3)
     store.batch([PutOp(("m",), f"{number}", {"n": number}) for number in range(9)])
     assert len(store.search((), limit=100)) == 9
@@ -236,7 +234,7 @@ def graph(store: RefoldStore, saver: RefoldSaver | None = None) -> Any:
     return builder.compile(store=store, checkpointer=saver)
 
 
-def test_a_graph_remembers_over_threads_and_the_log_says_who_put_what(url: str) -> None:
+def test_graph_shares_memory_across_threads_and_the_log_names_each_writer(url: str) -> None:
     with RefoldSaver(url) as saver, RefoldStore(saver.log) as store:
         compiled = graph(store, saver)
         for thread, user, said, expected in (
@@ -261,14 +259,14 @@ def test_a_graph_remembers_over_threads_and_the_log_says_who_put_what(url: str) 
         assert "thread" not in store.log.state("langgraph_item/users#ann#last").fields
 
 
-def test_a_store_on_a_log_that_is_open_leaves_it_so(url: str) -> None:
+def test_store_leaves_an_open_log_open(url: str) -> None:
     with refold.open(url) as log:
         with RefoldStore(log) as store:
             store.put(("m",), "k", {"n": 1})
         assert log.state("langgraph_item/m#k").fields["value"] == {"n": 1}
 
 
-def test_an_item_whose_content_is_missing_is_named_and_can_be_deleted(store: RefoldStore) -> None:
+def test_item_with_missing_blob_is_named_and_can_be_deleted(store: RefoldStore) -> None:
     store.put(("m",), "k", {"n": 1})
     store.log.observe("langgraph_item/m#k", {"value": refold.Blob(b"\0" * 32, 5, "application/json")})
     for read in (lambda: store.get(("m",), "k"), lambda: store.search(())):
@@ -278,7 +276,7 @@ def test_an_item_whose_content_is_missing_is_named_and_can_be_deleted(store: Ref
     assert store.search(()) == []
 
 
-def test_a_damaged_record_of_an_item_does_not_stop_another_item(url: str) -> None:
+def test_damaged_item_record_does_not_affect_other_items(url: str) -> None:
     with RefoldStore(url) as one, RefoldStore(url) as other:
         one.batch([PutOp(("m",), "bad", {"n": 1}), PutOp(("m",), "good", {"n": 1})])
         assert len(other.search(("m",))) == 2

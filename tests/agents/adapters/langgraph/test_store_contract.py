@@ -217,14 +217,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BaseS
 
 @pytest.mark.parametrize("name", ["reference", "refold"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_it_does_what_langgraphs_own_store_does(
+def test_store_behaves_as_langgraphs_own(
     stores: dict[str, BaseStore], name: str, case: Callable[[BaseStore, str], None]
 ) -> None:
     case(stores[name], case.__name__)
 
 
 @pytest.mark.timeout(600)
-def test_it_does_so_on_kafka(kafka: SharedKafka, prefix: str) -> None:
+def test_store_behaves_as_langgraphs_own_on_kafka(kafka: SharedKafka, prefix: str) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     large = {"text": "x" * 3_000_000, "noise": os.urandom(300_000).hex()}
     with RefoldStore(url) as one, RefoldStore(url) as other:

@@ -63,7 +63,7 @@ def check(url: str, acknowledged: list[int]) -> None:
 
 
 @pytest.mark.faults
-def test_killed_between_any_two_observations(
+def test_kill_between_any_two_observations_leaves_a_whole_item(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     for die_at in random.Random(seed).sample(range(1, APPENDS + 1), min(APPENDS, max(1, fault_rounds // 2))):
@@ -80,7 +80,7 @@ def test_killed_between_any_two_observations(
 
 
 @pytest.mark.faults
-def test_a_killed_client_of_the_owner(
+def test_killed_client_of_the_owner_leaves_a_whole_item(
     tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     url, chance = f"file:{tmp_path / 'log'}", random.Random(seed)
@@ -93,7 +93,7 @@ def test_a_killed_client_of_the_owner(
 
 
 @pytest.mark.faults
-def test_a_killed_client_of_kafka(
+def test_killed_client_on_kafka_leaves_a_whole_item(
     kafka: SharedKafka, prefix: str, child: Callable[..., Child], fault_rounds: int, seed: int
 ) -> None:
     url, chance = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", random.Random(seed)

@@ -91,7 +91,7 @@ def shown(result: Result) -> Any:
 
 @settings(max_examples=30, deadline=None)
 @given(batches=st.lists(st.tuples(st.integers(0, 1), st.lists(OPS, min_size=1, max_size=5)), max_size=10))
-def test_it_answers_as_langgraphs_own_store_does(
+def test_answers_match_langgraphs_own_store(
     handles: list[RefoldStore], batches: Sequence[tuple[int, list[Op]]]
 ) -> None:
     reference, root = Reference(), f"example {next(_roots)}"
@@ -110,5 +110,5 @@ def test_it_answers_as_langgraphs_own_store_does(
         )  # fmt: skip
 
 
-def test_what_the_examples_left_is_what_the_log_folds_to(handles: list[RefoldStore]) -> None:
+def test_stored_state_matches_a_full_replay_after_the_examples(handles: list[RefoldStore]) -> None:
     assert handles[0].log.verify().mismatches == []

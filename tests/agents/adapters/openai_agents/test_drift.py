@@ -16,12 +16,12 @@ from refold.openai_agents import RefoldSession
 pytestmark = pytest.mark.outside  # it imports the SDK
 
 
-def test_the_release_is_one_that_was_looked_at() -> None:
+def test_installed_sdk_release_is_a_checked_one() -> None:
     major, minor = version("openai-agents").split(".")[:2]
     assert (major, minor) == ("0", "24"), "look at its spans and sessions, then take it up here and in pyproject.toml"
 
 
-def test_each_kind_of_span_is_known_with_its_members() -> None:
+def test_span_types_have_the_expected_members() -> None:
     kinds: dict[str, set[str]] = {}
     for each in vars(span_data).values():
         if inspect.isclass(each) and issubclass(each, span_data.SpanData) and each is not span_data.SpanData:
@@ -31,7 +31,7 @@ def test_each_kind_of_span_is_known_with_its_members() -> None:
     assert kinds == {kind: {*members} for kind, members in KINDS.items()}
 
 
-def test_a_session_is_one_of_the_sdk() -> None:
+def test_session_implements_the_sdk_protocol() -> None:
     declared = {name for name in vars(Session) if not name.startswith("_")}
     assert declared == {"add_items", "clear_session", "get_items", "pop_item", "session_settings"}
     for name in ("add_items", "clear_session", "get_items", "pop_item"):
@@ -39,7 +39,7 @@ def test_a_session_is_one_of_the_sdk() -> None:
         assert [*ours] == [*theirs]
 
 
-def test_a_processor_has_these_methods() -> None:
+def test_processor_implements_the_sdk_methods() -> None:
     assert TracingProcessor.__abstractmethods__ == {
         "force_flush", "on_span_end", "on_span_start", "on_trace_end", "on_trace_start", "shutdown",
     }  # fmt: skip

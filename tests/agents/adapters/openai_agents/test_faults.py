@@ -84,7 +84,9 @@ def check(url: str, durable: list[tuple[int, int]]) -> int:
 
 
 @pytest.mark.faults
-def test_a_killed_process(tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int) -> None:
+def test_killed_process_keeps_its_flushed_traces(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int, seed: int
+) -> None:
     url, chance = f"file:{tmp_path / 'log'}", random.Random(seed)
     durable: list[tuple[int, int]] = []
     for index in range(max(1, fault_rounds // 3)):
@@ -98,7 +100,7 @@ def test_a_killed_process(tmp_path: Path, child: Callable[..., Child], fault_rou
         check(url, durable)
 
 
-def test_a_log_that_cannot_be_opened_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_that_cannot_be_opened_yet_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     folder.write_text("no folder")
     processor = RefoldTracingProcessor(f"file:{folder / 'log'}")
@@ -118,7 +120,7 @@ def test_a_log_that_cannot_be_opened_yet(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("is_appended", [False, True], ids=["refused", "no answer"])
-def test_a_log_that_fails_at_any_append(
+def test_any_failing_append_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_rounds: int, seed: int, is_appended: bool
 ) -> None:
     """A trace of two turns is ten observations. Each of them fails once, before or after the log took it."""
@@ -148,7 +150,7 @@ def test_a_log_that_fails_at_any_append(
             assert {log.state(f"action/{run.run}#{n}.1").fields["status"] for n in (1, 2)} == {"succeeded"}
 
 
-def test_a_step_that_the_log_refuses_is_left_out(
+def test_refused_step_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trace_writer, "RETRY_S", 0.001)
@@ -179,7 +181,7 @@ def test_a_step_that_the_log_refuses_is_left_out(
     assert caplog.text.count("the log refuses it") == 1
 
 
-def test_a_log_that_stays_away_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_log_does_not_stop_the_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "folder").write_text("no folder")
     processor = RefoldTracingProcessor(f"file:{tmp_path / 'folder' / 'log'}")
     with processing(processor), caplog.at_level(logging.WARNING, "refold.openai_agents"):
@@ -190,7 +192,7 @@ def test_a_log_that_stays_away_ends_nothing(tmp_path: Path, caplog: pytest.LogCa
     assert "lost" in caplog.text, "by the thread, or by the caller if the thread was slower"
 
 
-def test_what_is_too_much_is_dropped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_overflow_is_dropped_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "folder"
     folder.write_text("no folder")
     processor = RefoldTracingProcessor(f"file:{folder / 'log'}", queue_bytes_max=10_000)
@@ -211,7 +213,7 @@ def test_what_is_too_much_is_dropped_and_said(tmp_path: Path, caplog: pytest.Log
         assert log.recording("trace_next").outcome == "succeeded"
 
 
-def test_a_trace_that_another_process_recorded(tmp_path: Path) -> None:
+def test_trace_id_reused_by_another_process_gets_its_own_run(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     for _ in range(3):
         processor = RefoldTracingProcessor(url)
@@ -222,7 +224,7 @@ def test_a_trace_that_another_process_recorded(tmp_path: Path) -> None:
         assert sorted(row.run for row in log.runs()) == ["trace/1%23%25", "trace/1%23%25.2", "trace/1%23%25.3"]
 
 
-def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
+def test_forked_process_records_nothing(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         processor = RefoldTracingProcessor(log)
         with processing(processor):
@@ -240,7 +242,7 @@ def test_a_forked_process_records_nothing(tmp_path: Path) -> None:
         assert {row.run for row in log.runs()} == {"trace_parent", "trace_parent_2"}
 
 
-def test_an_open_trace_ends_with_the_process(tmp_path: Path) -> None:
+def test_open_trace_is_recorded_as_unknown_at_shutdown(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         processor = RefoldTracingProcessor(log)
         with processing(processor):
@@ -257,7 +259,7 @@ def test_an_open_trace_ends_with_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_kafka_goes_away_and_comes_back(kafka: SharedKafka, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_kafka_outage_and_recovery(kafka: SharedKafka, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     processor = RefoldTracingProcessor(url)
     with processing(processor):

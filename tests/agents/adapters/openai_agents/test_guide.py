@@ -13,7 +13,7 @@ from refold_tests.tree import ROOT
 pytestmark = pytest.mark.outside
 
 
-def test_the_guide_is_followed(tmp_path: Path) -> None:
+def test_guide_commands_work(tmp_path: Path) -> None:
     with model_server() as server:
         asked = follow(ROOT / "docs" / "guides" / "openai-agents.md", tmp_path, server)
     assert {line for line, requests in asked.items() if requests} == {"python desk.py o-7", "python replayable.py o-8"}

@@ -64,7 +64,7 @@ def called(calls: tuple[Call, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-def test_a_trace_is_a_run(
+def test_trace_becomes_a_run(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor, is_streamed: bool
 ) -> None:
     before = known(shared)
@@ -95,7 +95,9 @@ def test_a_trace_is_a_run(
     assert guards == ["guardrail polite let it pass"]
 
 
-def test_what_is_asked_of_a_run(server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor) -> None:
+def test_queries_about_a_run_are_answered(
+    server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
+) -> None:
     before = known(shared)
     ask(server)
     processor.force_flush()
@@ -114,7 +116,7 @@ def test_what_is_asked_of_a_run(server: ModelServer, shared: AgentLog, processor
     assert shared.verify().mismatches == []
 
 
-def test_runs_at_once_in_one_trace_are_one_run(
+def test_concurrent_runs_in_one_trace_are_one_run(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
 ) -> None:
     async def both() -> None:
@@ -132,7 +134,7 @@ def test_runs_at_once_in_one_trace_are_one_run(
     assert [*broken(run)] == []
 
 
-def test_traces_at_once_are_runs_of_their_own(
+def test_concurrent_traces_are_separate_runs(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
 ) -> None:
     before = known(shared)
@@ -148,7 +150,7 @@ def test_traces_at_once_are_runs_of_their_own(
     assert all(sum(call.asked.kind == "model" for step in run.steps for call in step.calls) == 4 for run in runs)
 
 
-def test_a_run_fails_as_its_outermost_agent(
+def test_run_fails_when_its_outermost_agent_fails(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
 ) -> None:
     before = known(shared)
@@ -170,7 +172,7 @@ def test_a_run_fails_as_its_outermost_agent(
     assert "slow down" in failed.failure.message
 
 
-def test_a_span_that_ends_after_its_trace_is_in_its_run(shared: AgentLog, processor: RefoldTracingProcessor) -> None:
+def test_span_that_ends_after_its_trace_belongs_to_its_run(shared: AgentLog, processor: RefoldTracingProcessor) -> None:
     trace = agents.trace("late", trace_id="trace_late")
     trace.start(mark_as_current=True)
     late = agents.custom_span("cleanup", {"files": 3})
@@ -191,7 +193,7 @@ def test_a_span_that_ends_after_its_trace_is_in_its_run(shared: AgentLog, proces
     assert shared.recording("trace_late.2").steps[0].result["spans"][0]["name"] == "another"
 
 
-def test_without_turns_each_model_call_is_a_step(
+def test_each_model_call_is_a_step_when_there_are_no_turns(
     server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor
 ) -> None:
     before = known(shared)
@@ -213,7 +215,7 @@ def test_without_turns_each_model_call_is_a_step(
     "value", [float("nan"), "\ud800", {1: object()}, b"\xff", 1 << 90, [[[]]] * 3],
     ids=["nan", "surrogate", "object", "bytes", "large", "nested"],
 )  # fmt: skip
-def test_values_that_are_no_json(shared: AgentLog, processor: RefoldTracingProcessor, value: Any) -> None:
+def test_non_json_values_are_recorded(shared: AgentLog, processor: RefoldTracingProcessor, value: Any) -> None:
     before = known(shared)
     with agents.trace("odd"), agents.agent_span("odd"):
         with agents.function_span("odd", "not { json", output=value) as span:
@@ -227,7 +229,7 @@ def test_values_that_are_no_json(shared: AgentLog, processor: RefoldTracingProce
     assert [*broken(run)] == []
 
 
-def test_a_redactor_decides_what_is_written(server: ModelServer, tmp_path: Path) -> None:
+def test_redactor_applies_to_everything_written(server: ModelServer, tmp_path: Path) -> None:
     def hide(tree: Any) -> Any:
         if isinstance(tree, dict):
             return {key: hide(each) for key, each in tree.items()}
@@ -247,7 +249,7 @@ def test_a_redactor_decides_what_is_written(server: ModelServer, tmp_path: Path)
         assert not any("o-7" in str(view[name].shown()) for name in view)
 
 
-def test_a_run_of_refold_records_the_model_calls(server: ModelServer, shared: AgentLog) -> None:
+def test_model_calls_in_a_refold_run_are_recorded_by_the_run(server: ModelServer, shared: AgentLog) -> None:
     processor = RefoldTracingProcessor(shared)
 
     async def agent(run: Run) -> Any:

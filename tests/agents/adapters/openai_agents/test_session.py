@@ -53,7 +53,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path, log: AgentLog) -> Ite
         each.close()
 
 
-def test_items_come_back_in_their_order(opened: Opened) -> None:
+def test_items_keep_their_order(opened: Opened) -> None:
     async def whole() -> None:
         session = opened("a")
         assert await session.get_items() == []
@@ -98,7 +98,7 @@ ITEMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=ITEMS)
-def test_an_item_comes_back_as_it_was(opened: Opened, item: Any) -> None:
+def test_item_round_trips(opened: Opened, item: Any) -> None:
     async def whole() -> None:
         session = opened("a/#%\n")
         await session.add_items([item])
@@ -108,7 +108,7 @@ def test_an_item_comes_back_as_it_was(opened: Opened, item: Any) -> None:
     asyncio.run(whole())
 
 
-def test_a_limit_of_its_settings(opened: Opened) -> None:
+def test_session_settings_limit_applies(opened: Opened) -> None:
     async def whole() -> None:
         session = opened("a", session_settings=agents.SessionSettings(limit=2))
         await session.add_items([said(str(n)) for n in range(5)])
@@ -118,7 +118,7 @@ def test_a_limit_of_its_settings(opened: Opened) -> None:
     asyncio.run(whole())
 
 
-def test_writers_at_once(opened: Opened) -> None:
+def test_concurrent_writers_lose_no_item(opened: Opened) -> None:
     async def whole() -> None:
         first = opened("a")
         sessions = [first, first, opened("a"), opened("a")]
@@ -133,7 +133,7 @@ def test_writers_at_once(opened: Opened) -> None:
     asyncio.run(whole())
 
 
-def test_agents_of_the_sdk_continue_a_session(opened: Opened) -> None:
+def test_sdk_agents_continue_a_session(opened: Opened) -> None:
     async def whole(url: str) -> None:
         session = opened("a")
         with model_server() as server, processing():
@@ -151,7 +151,7 @@ def test_agents_of_the_sdk_continue_a_session(opened: Opened) -> None:
     asyncio.run(whole(""))
 
 
-def test_the_conversation_at_any_moment(log: AgentLog) -> None:
+def test_conversation_is_readable_at_any_point_in_time(log: AgentLog) -> None:
     async def whole() -> None:
         session = RefoldSession("past", log)
         await session.add_items([said("1"), said("2")])
@@ -164,7 +164,7 @@ def test_the_conversation_at_any_moment(log: AgentLog) -> None:
     asyncio.run(whole())
 
 
-def test_a_replay_does_not_touch_a_session(log: AgentLog) -> None:
+def test_replay_does_not_touch_a_session(log: AgentLog) -> None:
     session = RefoldSession("replayed", log)
 
     async def agent(run: Run) -> Any:
@@ -208,10 +208,12 @@ def check_killed(url: str, child: Callable[..., Child]) -> None:
 
 
 @pytest.mark.faults
-def test_a_killed_writer(tmp_path: Path, child: Callable[..., Child]) -> None:
+def test_killed_writer_leaves_whole_changes(tmp_path: Path, child: Callable[..., Child]) -> None:
     check_killed(f"file:{tmp_path / 'log'}", child)
 
 
 @pytest.mark.faults
-def test_a_killed_writer_on_kafka(kafka: SharedKafka, prefix: str, child: Callable[..., Child]) -> None:
+def test_killed_writer_on_kafka_leaves_whole_changes(
+    kafka: SharedKafka, prefix: str, child: Callable[..., Child]
+) -> None:
     check_killed(f"kafka://{kafka.bootstrap}/{prefix}?partitions=2", child)

@@ -26,7 +26,7 @@ from refold.agents.importers.otlp import IMPORTER
 from refold.agents.journal.record import Recording
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.shipped import shipped_types
-from refold.streams.exchange.import_types import Vocabulary
+from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
 from refold_tests.tree import ROOT
 
@@ -48,7 +48,7 @@ def sent(*names: str) -> list[SentSpan]:
 
 
 def record(log: AgentLog, spans: Iterable[SentSpan]) -> None:
-    recorder = Recorder(Vocabulary(log.port.registry, {}, shipped_types()), log.take)
+    recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.take)
     for each in spans:
         observe_span(each, recorder.observe)
     log.flush()
@@ -106,7 +106,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @settings(max_examples=8, deadline=None)
 @given(chance=st.randoms(use_true_random=False))
-def test_spans_late_shuffled_and_repeated_give_the_same_root(
+def test_late_shuffled_and_repeated_spans_give_the_same_root(
     chance: random.Random, wanted: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spans = sent(*FILES)
@@ -123,7 +123,7 @@ def test_spans_late_shuffled_and_repeated_give_the_same_root(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_protobuf_and_json_are_the_same_spans(name: str) -> None:
+def test_protobuf_and_json_give_the_same_spans(name: str) -> None:
     for body in bodies(name):
         spans, rejected = decode(body, JSON)
         assert (decode(as_protobuf(body), PROTOBUF), rejected) == ((spans, 0), 0)
@@ -161,12 +161,12 @@ def _named(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_received_run_is_the_recording_that_an_import_of_the_spans_gives(name: str, tmp_path: Path) -> None:
+def test_received_run_equals_the_imported_run(name: str, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     path.write_bytes(b"\n".join(bodies(name)))
     imported: list[tuple[Any, ...]] = []
     with refold.open(f"file:{tmp_path / 'imported'}") as log:
-        recorder = Recorder(Vocabulary(log.port.registry, {}, shipped_types()), log.take)
+        recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.take)
         # As the receiver has them: without what OTLP does not know.
         path.write_text("".join(json.dumps(_written(each)) + "\n" for each in sent(name)))
         for conversation in IMPORTER.read(ImportFile(path)):
@@ -275,7 +275,7 @@ def test_names_are_pinned(attributes: dict[str, Any], kind: str, fields: dict[st
     assert made[f"run/{TRACE}"]["status"] == "ended"
 
 
-def test_an_agents_span_is_the_run_and_no_step() -> None:
+def test_agent_span_becomes_the_run_not_a_step() -> None:
     attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "helper",
                   "gen_ai.usage.input_tokens": 99, "gen_ai.conversation.id": "c"}  # fmt: skip
     made = fields_of(span(1, attributes, name="invoke_agent helper", status={"code": 2, "message": "no"}))
@@ -286,7 +286,7 @@ def test_an_agents_span_is_the_run_and_no_step() -> None:
     assert "input_tokens" not in run  # its models' spans count them
 
 
-def test_a_failed_tool_says_why() -> None:
+def test_failed_tool_records_its_error() -> None:
     raised = [{"key": "exception.message", "value": value("no such thing")}]
     made = fields_of(span(1, {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"},
                           status={"code": 2}, events=[{"name": "exception", "attributes": raised}]))  # fmt: skip
@@ -294,14 +294,14 @@ def test_a_failed_tool_says_why() -> None:
     assert (action["status"], action["error"]["message"]) == ("failed", "no such thing")
 
 
-def test_other_spans_are_kept_and_make_no_run() -> None:
+def test_other_spans_are_stored_but_make_no_run() -> None:
     made = fields_of(span(1, {"http.request.method": "GET"}), span(2, {"db.system": "sqlite"}, parent=1))
     names = {f"document/span-{TRACE}-{each:016x}" for each in (1, 2)}
     assert made.keys() == {f"document/trace-{TRACE}", *names}
     assert made[f"document/span-{TRACE}-{1:016x}"]["fields"]["span"]["name"] == "span"
 
 
-def test_a_child_is_there_before_its_parent_or_without_it(tmp_path: Path) -> None:
+def test_child_span_is_recorded_before_or_without_its_parent(tmp_path: Path) -> None:
     late = span(1, {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "helper"}, name="invoke_agent helper")
     child = span(2, {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}, parent=1)
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -318,7 +318,7 @@ def test_a_child_is_there_before_its_parent_or_without_it(tmp_path: Path) -> Non
         assert step.result == early.result
 
 
-def test_documents_that_are_no_spans_are_no_part_of_a_run(tmp_path: Path) -> None:
+def test_documents_other_than_spans_are_not_part_of_a_run(tmp_path: Path) -> None:
     """Whoever may write to a log may write them; they stop no question about the run."""
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         record(log, decode(request(span(1, {"gen_ai.operation.name": "chat"})), JSON)[0])
@@ -335,7 +335,7 @@ def test_documents_that_are_no_spans_are_no_part_of_a_run(tmp_path: Path) -> Non
             log.recording("other")
 
 
-def test_two_runs_that_did_the_same_compare_equal(tmp_path: Path) -> None:
+def test_runs_that_did_the_same_compare_equal(tmp_path: Path) -> None:
     spans = sent(FILES[0])
     later = [_moved(each) for each in spans]
     with refold.open(f"file:{tmp_path / 'log'}") as log:
@@ -353,7 +353,7 @@ def _moved(each: SentSpan) -> SentSpan:
     return each._replace(trace_id=trace_id, span={**each.span, "traceId": trace_id, **times})
 
 
-def test_a_value_leads_to_the_span_that_said_it(tmp_path: Path) -> None:
+def test_value_traces_back_to_its_span(tmp_path: Path) -> None:
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look", "gen_ai.tool.call.result": "2"}
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         record(log, decode(request(span(1, attributes)), JSON)[0])
@@ -363,7 +363,7 @@ def test_a_value_leads_to_the_span_that_said_it(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
-def test_runs_are_found_by_tools_and_texts_of_their_spans(tmp_path: Path) -> None:
+def test_runs_are_found_by_tools_and_text_of_their_spans(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         record(log, sent(*FILES))
         every = {each.run for each in log.runs()}
@@ -380,7 +380,7 @@ def test_runs_are_found_by_tools_and_texts_of_their_spans(tmp_path: Path) -> Non
 # Hostile bodies
 
 
-def test_what_is_no_id_is_rejected_alone() -> None:
+def test_only_a_span_with_an_invalid_id_is_rejected() -> None:
     good = span(1, {"a": 1})
     bad = [{**good, "spanId": each} for each in ("", "00" * 8, "zz", "0" * 17, "ab" * 9)]
     bad += [{**good, "traceId": each} for each in ("", "00" * 16, "0123")]
@@ -400,7 +400,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("body", [each[1] for each in HOSTILE], ids=[each[0] for each in HOSTILE])
-def test_a_body_that_is_no_request_is_refused_and_not_quoted(body: bytes) -> None:
+def test_invalid_request_body_is_refused_without_quoting_it(body: bytes) -> None:
     with pytest.raises(InputError, match=r"^the body is") as refused:
         decode(body, JSON)
     assert "999" not in str(refused.value)
@@ -414,7 +414,7 @@ def test_malformed_bodies_are_refused_or_become_observations(is_soak: bool) -> N
     chance = random.Random(seed := 29)
     whole = [(body, JSON) for name in FILES for body in bodies(name)]
     whole += [(as_protobuf(body), PROTOBUF) for body, _ in whole]
-    vocabulary = Vocabulary((), {}, shipped_types())
+    vocabulary = TypeCatalog((), {}, shipped_types())
     outcomes = dict.fromkeys(("refused", "observed", "rejected"), 0)
     for number in range(MALFORMED_SOAK if is_soak else MALFORMED):
         body, content_type = chance.choice(whole)

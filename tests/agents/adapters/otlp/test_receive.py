@@ -121,7 +121,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 # Answers
 
 
-def test_a_real_agent_is_a_run_by_a_real_exporter(tmp_path: Path) -> None:
+def test_spans_of_a_real_agent_and_exporter_become_a_run(tmp_path: Path) -> None:
     """pydantic-ai, through OpenTelemetry's SDK, its exporter and the command; once plain, once with gzip."""
     log = f"file:{tmp_path / 'log'}"
     receiving = Receiving(log)
@@ -164,7 +164,7 @@ def test_a_real_agent_is_a_run_by_a_real_exporter(tmp_path: Path) -> None:
     assert steps == {(row.run, f"step/{row.run}") for row in rows}
 
 
-def test_an_answer_is_in_the_encoding_of_its_request(served: str) -> None:
+def test_response_uses_the_encoding_of_its_request(served: str) -> None:
     good, bad = span(1, 1), {**span(1, 2), "spanId": ""}
     assert post(served, request(good)) == Answer(200, b"{}", None)
     partial = json.loads(post(served, request(good, bad)).body)["partialSuccess"]
@@ -179,7 +179,7 @@ def test_an_answer_is_in_the_encoding_of_its_request(served: str) -> None:
     assert (refused.status, Status.FromString(refused.body).code) == (400, 3)
 
 
-def test_a_span_that_cannot_be_observed_is_rejected_alone(served: str, tmp_path: Path) -> None:
+def test_only_a_span_that_cannot_be_observed_is_rejected(served: str, tmp_path: Path) -> None:
     deep = {**span(1, 2), "attributes": [{"key": "gen_ai.request.model", "value": _nested(30)}]}
     answer = json.loads(post(served, request(span(1, 1), deep, span(1, 3))).body)["partialSuccess"]
     assert answer["rejectedSpans"] == "1"
@@ -214,13 +214,13 @@ WIRE = [
 ]  # fmt: skip
 
 
-def test_what_is_not_taken_is_answered_as_otlp_says(served: str) -> None:
+def test_unsupported_requests_get_the_status_that_otlp_specifies(served: str) -> None:
     found = {name: post(served, body, **how).status for name, how, body, _ in WIRE}
     assert found == {name: status for name, _, _, status in WIRE}
     assert post(served, request(span(1, 1))).status == 200  # still there
 
 
-def test_a_body_without_a_length_is_bounded(served: str) -> None:
+def test_body_without_a_length_is_bounded(served: str) -> None:
     parts = urlsplit(served)
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)) as connection:
         body = (b" " * 1000 for _ in range(101))
@@ -229,7 +229,7 @@ def test_a_body_without_a_length_is_bounded(served: str) -> None:
     assert BODY_BYTES_MAX >= 1 << 22  # exporters of SDKs send batches of 512 spans
 
 
-def test_bodies_that_do_not_end_do_not_keep_others_out(tmp_path: Path) -> None:
+def test_endless_bodies_do_not_block_other_clients(tmp_path: Path) -> None:
     intake = SpanIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
     server = LoopbackServer(lambda: OtlpReceiver(intake, body_s=0.5))
     parts = urlsplit(server.url)
@@ -255,7 +255,7 @@ def spans_of(*numbers: int) -> list[SentSpan]:
     return decode(request(*(span(1, each) for each in numbers)), JSON)[0]
 
 
-def test_a_full_queue_and_a_failing_log_are_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_full_queue_and_failing_log_refuse_requests_without_loss(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     opening, may_open, fails = threading.Event(), threading.Event(), [False]
 
@@ -290,7 +290,7 @@ def test_a_full_queue_and_a_failing_log_are_refused_and_nothing_is_lost(tmp_path
         assert len(log.recording(f"{1:032x}").steps) == 4
 
 
-def test_a_log_that_is_not_available_is_503_with_retry_after(tmp_path: Path) -> None:
+def test_unavailable_log_answers_503_with_retry_after(tmp_path: Path) -> None:
     fails = [False]
 
     def opened() -> AgentLog:
@@ -313,7 +313,7 @@ def test_a_log_that_is_not_available_is_503_with_retry_after(tmp_path: Path) -> 
         intake.close()
 
 
-def test_a_sender_that_hangs_up_leaves_its_spans_and_the_receiver(tmp_path: Path) -> None:
+def test_sender_that_disconnects_leaves_its_spans_and_the_receiver_running(tmp_path: Path) -> None:
     opening, may_open = threading.Event(), threading.Event()
 
     def opened() -> AgentLog:
@@ -345,7 +345,7 @@ def test_a_sender_that_hangs_up_leaves_its_spans_and_the_receiver(tmp_path: Path
 # Kills
 
 
-def test_a_kill_after_the_answer_loses_nothing(tmp_path: Path, fault_rounds: int) -> None:
+def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int) -> None:
     """Several senders at once; the receiver is killed at any moment. What was answered is in the log, as a whole."""
     url, chance = f"file:{tmp_path / 'log'}", random.Random(seed := 4318)
     acknowledged: set[tuple[int, int]] = set()
@@ -382,7 +382,7 @@ def test_a_kill_after_the_answer_loses_nothing(tmp_path: Path, fault_rounds: int
         assert known >= len(acknowledged)
 
 
-def test_the_guide_is_followed(tmp_path: Path) -> None:
+def test_guide_commands_work(tmp_path: Path) -> None:
     """The page's commands in its order, but for a free port: exporters read it from the environment."""
     page = (ROOT / "docs" / "guides" / "opentelemetry.md").read_text(encoding="utf-8")
     blocks = BLOCK.findall(page)
@@ -409,7 +409,7 @@ def test_the_guide_is_followed(tmp_path: Path) -> None:
     assert all("desk-agent" in each for each in printed[1:])
 
 
-def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_unusable_options_are_refused_at_start(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'log'}"
     assert "only addresses on loopback" in refold_command("receive", "--listen", "0.0.0.0:0", log=url).refused()
     assert "write it HOST:PORT" in refold_command("receive", "--listen", "here", log=url).refused()

@@ -110,7 +110,7 @@ def test_aborted_and_open_transactions_are_never_seen(followed: Followed, monkey
     assert stopped(again) == (["drained"], 0)
 
 
-def test_the_folder_is_made_with_those_above_it(
+def test_folder_is_created_with_its_parents(
     kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed = Followed(kafka, prefix, child, tmp_path / "not" / "there")
@@ -120,7 +120,7 @@ def test_the_folder_is_made_with_those_above_it(
     assert stopped(process) == (["drained"], 0)
 
 
-def test_what_fails_while_it_starts_ends_it_as_a_failure(
+def test_failure_while_starting_ends_the_worker(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "one" / "faust").mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_what_fails_while_it_starts_ends_it_as_a_failure(
     assert str(tmp_path / "one" / "faust" / "v1") in lines[-1]
 
 
-def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
+def test_change_that_an_agent_fails_on_is_redelivered_and_none_is_skipped(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in range(1, 7):
@@ -147,7 +147,7 @@ def test_a_change_that_an_agent_fails_on_comes_again_and_none_is_skipped(
     assert stopped(process) == (["drained"], 0)
 
 
-def test_a_change_is_acknowledged_only_once_the_agents_are_done_with_it(
+def test_change_is_acknowledged_only_after_the_agents_finish(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After a kill while an agent works, the change is delivered again; SIGTERM waits for the agent."""
@@ -171,7 +171,7 @@ def test_a_change_is_acknowledged_only_once_the_agents_are_done_with_it(
     assert stopped(again)[1] == 0
 
 
-def test_a_partition_is_given_up_once_its_change_is_done_and_none_comes_twice(
+def test_partition_is_released_after_its_change_and_none_is_delivered_twice(
     kafka: SharedKafka, prefix: str, child: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One worker reads two partitions and works on a change when another joins; nobody is killed."""
@@ -221,7 +221,7 @@ def stranger(followed: Followed, child: Start, strategy: str) -> Child:
     return found
 
 
-def test_a_member_that_shares_out_in_another_way_ends_the_worker(
+def test_member_with_another_assignor_ends_the_worker(
     followed: Followed, child: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stranger(followed, child, "range")
@@ -230,7 +230,7 @@ def test_a_member_that_shares_out_in_another_way_ends_the_worker(
     assert lines[-1].startswith(f"failed: the worker cannot join its group {followed.group}: ")
 
 
-def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
+def test_consumer_that_stays_out_of_its_group_ends_the_worker(
     followed: Followed, child: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a member is silent, the group admits no other member until its session has expired."""
@@ -242,7 +242,7 @@ def test_a_consumer_that_stays_out_of_its_group_ends_the_worker(
     assert status == 2
 
 
-def test_records_that_were_deleted_are_passed_over(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_records_are_skipped(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group's offset is below the first remaining record; agents continue there."""
     followed.commit(1)
     process = followed.start(monkeypatch)
@@ -260,7 +260,7 @@ def test_records_that_were_deleted_are_passed_over(followed: Followed, monkeypat
 
 
 @pytest.mark.timeout(900)
-def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_worker_is_in_its_group(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workers share one partition, and nothing is written for longer than a worker may be out of the group."""
     followed.commit(1)
     processes = [followed.start(monkeypatch), followed.start(monkeypatch, instance="two")]
@@ -284,7 +284,7 @@ def test_one_with_nothing_to_do_is_in_its_group(followed: Followed, monkeypatch:
     assert [ended(process)[1] for process in processes] == [0, 0]
 
 
-def test_a_record_that_is_no_change_ends_the_worker_and_is_not_skipped(
+def test_invalid_change_record_ends_the_worker_and_is_not_skipped(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed.commit(1)

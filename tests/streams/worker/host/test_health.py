@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from refold.streams.log.kafka.topics import TopicProblem
 from refold.streams.log.port import Foreign, Position, SetAside
-from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, well
+from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, healthy
 from refold.streams.worker.data_folder import NAME, FolderCondition
 from refold.streams.worker.host.health import OUTAGE_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, SETTLING_S, About, metrics_of
@@ -22,18 +22,18 @@ FOLDING: dict[int, Any] = {0: {"state": "folding", "caught_up": True, "lag": 0}}
 NO_BROKER = Condition(False, SINCE_MS, "no broker answers")
 NO_GROUP = Condition(False, SINCE_MS, "it is not a member of its group")
 OUTAGES = [
-    pytest.param(well()._replace(broker=NO_BROKER), "no broker answers", id="broker"),
-    pytest.param(well()._replace(group=NO_GROUP), "not a member", id="group"),
+    pytest.param(healthy()._replace(broker=NO_BROKER), "no broker answers", id="broker"),
+    pytest.param(healthy()._replace(group=NO_GROUP), "not a member", id="group"),
 ]
 
 
-@pytest.mark.parametrize(("around", "why"), OUTAGES)
-def test_an_outage_is_not_ready_at_once_and_not_healthy_after_a_bound(around: WorkerCondition, why: str) -> None:
-    ready = readiness_of(FOLDING, around)
+@pytest.mark.parametrize(("condition", "why"), OUTAGES)
+def test_outage_is_not_ready_at_once_and_unhealthy_after_a_bound(condition: WorkerCondition, why: str) -> None:
+    ready = readiness_of(FOLDING, condition)
     assert not ready["ready"]
     assert why in ready["why"]
     assert SINCE in ready["why"]
-    within, after = (health_of(FOLDING, around, SINCE_MS + int(1000 * (OUTAGE_S + each))) for each in (-1, 1))
+    within, after = (health_of(FOLDING, condition, SINCE_MS + int(1000 * (OUTAGE_S + each))) for each in (-1, 1))
     assert within["healthy"]
     assert not after["healthy"]
     assert why in after["why"]
@@ -42,44 +42,42 @@ def test_an_outage_is_not_ready_at_once_and_not_healthy_after_a_bound(around: Wo
         assert SINCE in {said["broker"]["since"], said["group"]["since"]}
 
 
-def test_before_it_joins_it_is_not_ready_and_healthy_however_long() -> None:
-    around = well()._replace(group=None)
-    assert not readiness_of(FOLDING, around)["ready"]
-    assert health_of(FOLDING, around, SINCE_MS)["healthy"]
+def test_worker_before_joining_is_not_ready_but_healthy() -> None:
+    condition = healthy()._replace(group=None)
+    assert not readiness_of(FOLDING, condition)["ready"]
+    assert health_of(FOLDING, condition, SINCE_MS)["healthy"]
 
 
-def test_what_failed_is_said_at_once() -> None:
-    around = well()._replace(failure="no space left")
-    for said in (readiness_of(FOLDING, around), health_of(FOLDING, around)):
+def test_failure_is_reported_at_once() -> None:
+    condition = healthy()._replace(failure="no space left")
+    for said in (readiness_of(FOLDING, condition), health_of(FOLDING, condition)):
         assert "no space left" in said["why"]
-    assert not readiness_of(FOLDING, around)["ready"]
-    assert not health_of(FOLDING, around)["healthy"]
+    assert not readiness_of(FOLDING, condition)["ready"]
+    assert not health_of(FOLDING, condition)["healthy"]
 
 
-def test_a_folder_that_takes_nothing_is_neither_ready_nor_healthy() -> None:
-    around = well()._replace(folder=Condition(False, SINCE_MS, "/data: no space left"))
-    for said, name in ((readiness_of(FOLDING, around), "ready"), (health_of(FOLDING, around), "healthy")):
+def test_unwritable_folder_is_neither_ready_nor_healthy() -> None:
+    condition = healthy()._replace(folder=Condition(False, SINCE_MS, "/data: no space left"))
+    for said, name in ((readiness_of(FOLDING, condition), "ready"), (health_of(FOLDING, condition), "healthy")):
         assert not said[name]
         assert "/data: no space left" in said["why"]
 
 
-def test_a_topic_that_is_missing_is_not_ready_and_shown_as_healthy() -> None:
+def test_missing_topic_is_not_ready_but_healthy() -> None:
     missing, drifted = (
         TopicProblem("shop.changes", "is missing", "restore it", is_missing=True),
         TopicProblem("shop.x", "has", "set"),
     )
-    around = well()._replace(unfit=(drifted, missing))
-    ready, health = readiness_of(FOLDING, around), health_of(FOLDING, around, SINCE_MS)
+    condition = healthy()._replace(unfit=(drifted, missing))
+    ready, health = readiness_of(FOLDING, condition), health_of(FOLDING, condition, SINCE_MS)
     assert (ready["ready"], ready["why"]) == (False, "the topic shop.changes is missing; restore it")
     assert health["healthy"]
     assert ready["missing_topics"] == health["missing_topics"] == ["shop.changes"]
-    assert "missing_topics" not in readiness_of(FOLDING, well()._replace(unfit=(drifted,)))
-    assert readiness_of(FOLDING, well()._replace(unfit=(drifted,)))["ready"]
+    assert "missing_topics" not in readiness_of(FOLDING, healthy()._replace(unfit=(drifted,)))
+    assert readiness_of(FOLDING, healthy()._replace(unfit=(drifted,)))["ready"]
 
 
-def test_a_folder_that_cannot_be_used_is_logged_once_and_so_is_its_return(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_folder_is_logged_once_and_so_is_its_return(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = FolderCondition(tmp_path, lambda: 7)
     caplog.set_level("INFO")
     (tmp_path / NAME).touch()
@@ -93,20 +91,20 @@ def test_a_folder_that_cannot_be_used_is_logged_once_and_so_is_its_return(
     assert [each.split()[0] for each in caplog.messages] == ["folder_unusable", "folder_usable"]
 
 
-def test_records_that_were_passed_over_are_shown_and_are_no_ill_health() -> None:
+def test_skipped_records_are_shown_and_healthy() -> None:
     letters = {0: {**FOLDING[0], "deadletters": 3}}
-    around = well()._replace(
+    condition = healthy()._replace(
         foreign=[Foreign("shop.schemas", 7, Position(0, 2))], damaged=[SetAside("shop.snapshots", 2, Position(1, 0))]
     )
-    health = health_of(letters, around, SINCE_MS)
+    health = health_of(letters, condition, SINCE_MS)
     assert health["healthy"]
     assert health["foreign_records"] == {"shop.schemas": 7}
     assert health["damaged_records"] == {"shop.snapshots": 2}
     assert health["partitions"][0]["deadletters"] == 3
-    assert not {"foreign_records", "damaged_records"} & health_of(FOLDING, well(), SINCE_MS).keys()
+    assert not {"foreign_records", "damaged_records"} & health_of(FOLDING, healthy(), SINCE_MS).keys()
 
 
-def test_a_condition_keeps_since_when_it_is_so() -> None:
+def test_condition_keeps_its_start_time() -> None:
     now_ms = 5
     kept = CurrentCondition(lambda: now_ms, "not yet")
     assert kept.now == Condition(False, 5, "not yet")
@@ -121,18 +119,18 @@ def test_a_condition_keeps_since_when_it_is_so() -> None:
     assert kept.now == Condition(True, 7, "")
 
 
-def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> None:
+def test_series_stay_while_out_of_the_group_and_counters_forever() -> None:
     status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
-    around = well()._replace(group_lag={0: 4, 1: 0}, unfit=(TopicProblem("shop.changes", "has x=1", "set it"),))
+    condition = healthy()._replace(group_lag={0: 4, 1: 0}, unfit=(TopicProblem("shop.changes", "has x=1", "set it"),))
     now_ms = SINCE_MS
-    page = metrics_of(lambda: status, lambda: around, About("shop", 2, Path("/"), "1"), clock_ms=lambda: now_ms)
+    page = metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"), clock_ms=lambda: now_ms)
 
     def series() -> dict[str, float]:
         families = text_string_to_metric_families(page().decode())
         return {f"{one.name}{sorted(one.labels.items())}": one.value for each in families for one in each.samples}
 
     before = series()
-    status, around = {}, around._replace(broker=NO_BROKER, group=NO_GROUP, brokers=0)
+    status, condition = {}, condition._replace(broker=NO_BROKER, group=NO_GROUP, brokers=0)
     during = series()
     assert before.keys() == during.keys()
     gauges = {name for name, _ in GAUGES.values()}
@@ -140,7 +138,7 @@ def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> Non
     assert changed.isdisjoint(gauges)
     assert {"refold_broker_connected", "refold_group_member", "refold_partition_owned"} <= changed
     # A member again, with or without the partition: the folded offset is still reported for a while.
-    around = well()._replace(group=Condition(True, SINCE_MS))
+    condition = healthy()._replace(group=Condition(True, SINCE_MS))
     lag = {name for name in before if name.startswith("refold_group_lag_records")}
     assert before.keys() - series().keys() == lag
     now_ms += int(SETTLING_S * 1000)
@@ -151,10 +149,10 @@ def test_series_stay_while_it_is_out_of_its_group_and_counters_for_ever() -> Non
     assert {name.partition("[")[0] for name in gone} == gauges | {"refold_group_lag_records"}
 
 
-def test_a_partition_that_is_taken_up_again_goes_on_to_age() -> None:
+def test_reassigned_partition_keeps_its_age() -> None:
     status: dict[int, Any] = {0: {"state": "folding", "last_commit_s": 3.0}}
     now_ms = SINCE_MS
-    page = metrics_of(lambda: status, well, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
+    page = metrics_of(lambda: status, healthy, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
     ages = []
     for taken in (status, {}, {0: {"state": "folding", "last_commit_s": None}}):
         status = taken
@@ -163,10 +161,10 @@ def test_a_partition_that_is_taken_up_again_goes_on_to_age() -> None:
     assert ages == ["3.0", "5.0", "7.0"]
 
 
-def test_gauges_of_a_partition_that_another_worker_got_end_after_a_while() -> None:
+def test_gauges_of_a_moved_partition_end_after_a_while() -> None:
     status: dict[int, Any] = {0: {"state": "folding", **dict.fromkeys([*GAUGES, *COUNTERS], 1)}}
     now_ms = SINCE_MS
-    page = metrics_of(lambda: status, well, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
+    page = metrics_of(lambda: status, healthy, About("shop", 1, Path("/"), "1"), clock_ms=lambda: now_ms)
 
     def has_gauges() -> bool:
         return "\nrefold_folded_offset{" in page().decode()
@@ -182,12 +180,12 @@ def test_gauges_of_a_partition_that_another_worker_got_end_after_a_while() -> No
     assert has_gauges()
 
 
-def test_a_topic_that_is_gone_is_missing_and_not_drifted() -> None:
+def test_deleted_topic_is_missing_and_not_drifted() -> None:
     unfit = (
         TopicProblem("shop.changes", "is missing", "restore it", is_missing=True),
         TopicProblem("shop.schemas", "has x=1", "set it"),
     )
-    around = well()._replace(unfit=unfit)
-    page = metrics_of(lambda: {}, lambda: around, About("shop", 1, Path("/"), "1"))().decode()
+    condition = healthy()._replace(unfit=unfit)
+    page = metrics_of(lambda: {}, lambda: condition, About("shop", 1, Path("/"), "1"))().decode()
     told = re.findall(r'^(refold_topic_\w+){log="shop",topic="shop\.(\w+)"} 1\.0$', page, re.MULTILINE)
     assert told == [("refold_topic_settings_drifted", "schemas"), ("refold_topic_missing", "changes")]

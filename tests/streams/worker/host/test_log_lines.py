@@ -44,14 +44,14 @@ def documented() -> dict[str, set[str]]:
     return found
 
 
-def test_the_page_has_every_event_with_its_fields_and_none_besides() -> None:
+def test_page_lists_exactly_the_events_and_their_fields() -> None:
     in_code = events_in_code()
     in_code["partition_folding"] -= {"made_from"}  # one call logs it and partition_rebuilt
     in_code["broker_connected"] -= {"after_s"}  # and broker_back
     assert documented() == in_code
 
 
-def test_no_event_has_a_field_of_a_fixed_name() -> None:
+def test_no_event_field_has_a_reserved_name() -> None:
     assert [event for event, fields in events_in_code().items() if fields & {*FIXED}] == []
 
 
@@ -131,7 +131,7 @@ def test_every_line_of_a_worker_is_json(
 
 
 @pytest.mark.outside
-def test_a_worker_that_cannot_start_says_why_in_json(run: Callable[..., Lines], tmp_path: Path) -> None:
+def test_worker_that_cannot_start_gives_its_reason_in_json(run: Callable[..., Lines], tmp_path: Path) -> None:
     words = ("--log", "kafka://127.0.0.1:1/x", "--agents", "no.such.module", "--data", tmp_path)
     (line,) = run(*words, "--log-format", "json").ended(2)
     assert (line["event"], line["level"]) == ("ended", "error")
@@ -143,7 +143,7 @@ def _fail() -> None:
 
 
 @pytest.mark.parametrize("level", ["info", "debug"])
-def test_libraries_warnings_and_threads_that_fail_write_no_lines_of_their_own(
+def test_warnings_of_libraries_and_failing_threads_go_through_the_log(
     level: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()

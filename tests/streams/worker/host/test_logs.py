@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from refold.streams.events import LETTERS_EVERY_S, LETTERS_MAX, PASSED_EVERY_S, LetterLog, PassedLog, tell
+from refold.streams.events import (
+    LETTERS_EVERY_S,
+    LETTERS_MAX,
+    PASSED_EVERY_S,
+    DeadLetterLog,
+    SkippedRecordsLog,
+    log_event,
+)
 from refold.streams.log.port import Foreign, Position
 from refold.streams.worker.host.logs import JsonLines, TextLines, logged_to_stderr
 
@@ -40,18 +47,18 @@ def lines(log: logging.Logger, form: logging.Formatter) -> io.StringIO:
     return stream
 
 
-def test_an_event_as_text_is_one_line_of_time_level_event_and_fields(log: logging.Logger) -> None:
+def test_event_as_text_is_one_line_of_time_level_event_and_fields(log: logging.Logger) -> None:
     stream = lines(log, TextLines())
-    tell(log, "partition_folding", **FIELDS)
+    log_event(log, "partition_folding", **FIELDS)
     (line,) = stream.getvalue().splitlines()
     time, level, event, rest = line.split(" ", 3)
     assert (time[10], time[-1], level, event) == ("T", "Z", "INFO", "partition_folding")
     assert rest == 'partition=3 took_s=0.25 why="no \\"x\\" = y\\nat all" made_from={"replayed":2}'
 
 
-def test_an_event_as_json_is_one_object(log: logging.Logger) -> None:
+def test_event_as_json_is_one_object(log: logging.Logger) -> None:
     stream = lines(log, JsonLines())
-    tell(log, "partition_folding", logging.WARNING, **FIELDS)
+    log_event(log, "partition_folding", logging.WARNING, **FIELDS)
     (line,) = stream.getvalue().splitlines()
     found = json.loads(line)
     assert [*found][:5] == ["time", "level", "logger", "event", "message"]
@@ -62,7 +69,7 @@ def test_an_event_as_json_is_one_object(log: logging.Logger) -> None:
 
 
 @pytest.mark.parametrize("form", [TextLines(), JsonLines()])
-def test_what_is_no_event_is_one_line_with_its_traceback(log: logging.Logger, form: logging.Formatter) -> None:
+def test_ordinary_log_record_is_one_line_with_its_traceback(log: logging.Logger, form: logging.Formatter) -> None:
     stream = lines(log, form)
     try:
         raise ValueError("it")
@@ -73,14 +80,14 @@ def test_what_is_no_event_is_one_line_with_its_traceback(log: logging.Logger, fo
         assert part in line
 
 
-def test_dead_letters_are_counted_past_a_bound_and_told_of_again_later(log: logging.Logger) -> None:
+def test_dead_letters_are_counted_past_a_bound_and_reported_again_later(log: logging.Logger) -> None:
     stream, now_s = lines(log, TextLines()), 0.0
-    letters = LetterLog(log, lambda: now_s)
+    letters = DeadLetterLog(log, lambda: now_s)
     for offset in range(LETTERS_MAX + 7):
-        letters.tell(2, offset, "undecodable")
+        letters.log(2, offset, "undecodable")
     now_s = LETTERS_EVERY_S
-    letters.look()
-    letters.tell(2, 99, "misplaced")
+    letters.flush_if_due()
+    letters.log(2, 99, "misplaced")
     events = [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
     assert events[:LETTERS_MAX] == [
         f"dead_letter partition=2 offset={offset} reason=undecodable" for offset in range(LETTERS_MAX)
@@ -91,7 +98,7 @@ def test_dead_letters_are_counted_past_a_bound_and_told_of_again_later(log: logg
     ]
 
 
-def test_logging_is_as_it_was_after_a_worker(
+def test_logging_is_restored_after_a_worker(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that runs a worker and continues, such as a test, keeps its own log."""
@@ -105,17 +112,17 @@ def test_logging_is_as_it_was_after_a_worker(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_what_is_passed_over_is_told_of_when_there_is_more_and_seldom(log: logging.Logger) -> None:
+def test_skipped_records_are_reported_rarely_and_only_when_there_are_more(log: logging.Logger) -> None:
     stream, now_s = lines(log, TextLines()), 0.0
-    passed = PassedLog(log, lambda: now_s)
+    passed = SkippedRecordsLog(log, lambda: now_s)
 
     def look(records: int) -> None:
-        passed.look("foreign_records", [Foreign("shop.schemas", records, Position(0, 4))])
+        passed.update("foreign_records", [Foreign("shop.schemas", records, Position(0, 4))])
 
-    passed.look("foreign_records", [])
+    passed.update("foreign_records", [])
     look(1)
     look(5)
-    passed.look("damaged_records", [Foreign("shop.schemas", 2, Position(0, 4))])
+    passed.update("damaged_records", [Foreign("shop.schemas", 2, Position(0, 4))])
     now_s = PASSED_EVERY_S
     look(9)
     now_s = 2 * PASSED_EVERY_S

@@ -43,7 +43,7 @@ def observe(url: str, number: int) -> None:
             log.observe(entity, {"fields": {"a": number}}, source="one")
 
 
-def test_a_topic_that_is_deleted_shows(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
+def test_deleted_topic_is_shown(kafka_cluster: Callable[..., Kafka], tmp_path: Path) -> None:
     """Nothing reads `.changes` while nothing is recorded: only a request for the topics shows that it is gone."""
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"
@@ -69,7 +69,7 @@ def test_a_topic_that_is_deleted_shows(kafka_cluster: Callable[..., Kafka], tmp_
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_an_outage_shows_and_is_waited_out(kafka_cluster: Callable[..., Kafka], tmp_path: Path, how: str) -> None:
+def test_outage_is_shown_and_survived(kafka_cluster: Callable[..., Kafka], tmp_path: Path, how: str) -> None:
     """A paused broker hangs for over a minute, with all its connections open."""
     kafka = kafka_cluster()
     url = f"kafka://{kafka.bootstrap}/shop"

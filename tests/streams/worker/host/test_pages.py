@@ -21,8 +21,8 @@ from refold.streams.web.client import PagesClient
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
 from refold.streams.web.server import WebServer
-from refold.streams.worker.condition import well
-from refold.streams.worker.host.health import STALLED_S, surroundings_json
+from refold.streams.worker.condition import healthy
+from refold.streams.worker.host.health import STALLED_S, condition_json
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
 from refold.testing.kafka.security import certificates
@@ -32,7 +32,7 @@ STATUS: dict[int, dict[str, Any]] = {
     1: {"state": "starting"},
     2: {"state": "standby", "offset": 40, "lag": 2, "caught_up": True},
 }
-AROUND = surroundings_json(well())
+AROUND = condition_json(healthy())
 ABOUT = About("shop", 8, Path("/"), "1.2.3")
 Serve = Callable[..., str]
 
@@ -82,8 +82,8 @@ def serve() -> Iterator[Serve]:
             ending.callback(server.close)
             pages = Pages(
                 status=lambda: STATUS,
-                around=well,
-                metrics=metrics_of(lambda: STATUS, well, ABOUT),
+                condition=healthy,
+                metrics=metrics_of(lambda: STATUS, healthy, ABOUT),
                 partition_of=partition_of,
                 owns=lambda partition: partition == PARTITIONS.get(name),
                 workers=lambda: {} if owner is None else dict.fromkeys(PARTITIONS.values(), owner),
@@ -127,7 +127,7 @@ def test_health_readiness_and_status(serve: Serve) -> None:
     assert get(f"{serve('c', status=dict)}/ready") == (503, nothing)
 
 
-def test_who_does_not_commit_what_there_is_is_not_healthy(serve: Serve) -> None:
+def test_worker_that_does_not_commit_its_records_is_not_healthy(serve: Serve) -> None:
     def health(**given: Any) -> tuple[int, Any]:
         return get(f"{serve('a', status=lambda: {3: folding(), 5: folding(lag=8, **given)})}/health")
 
@@ -142,14 +142,14 @@ def test_who_does_not_commit_what_there_is_is_not_healthy(serve: Serve) -> None:
     assert health(uncommitted_s=0.5, last_commit_s=9_000.0)[0] == 200
 
 
-def test_a_fold_that_failed_is_not_healthy(serve: Serve) -> None:
+def test_failed_fold_is_not_healthy(serve: Serve) -> None:
     def failed() -> Mapping[int, Any]:
         raise StorageError("the fold has ended")
 
     assert get(f"{serve('a', status=failed)}/health") == (503, {"error": "the fold has ended"})
 
 
-def test_metrics_are_of_the_moment_and_carry_units(serve: Serve) -> None:
+def test_metrics_are_current_and_have_units(serve: Serve) -> None:
     with urlopen(f"{serve('a')}/metrics", timeout=20) as found:
         text = found.read().decode()
         assert found.headers["Content-Type"].startswith("text/plain")
@@ -178,7 +178,7 @@ def test_metrics_are_of_the_moment_and_carry_units(serve: Serve) -> None:
     ]  # fmt: skip
 
 
-def test_a_question_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:
+def test_lookup_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:
     last = serve("c")
     owner = serve("b", owner=last)
     url = serve("a", owner=owner)
@@ -196,7 +196,7 @@ def test_a_question_is_answered_by_its_owner_in_one_hop(serve: Serve) -> None:
     assert (status, "ask again" in said["error"]) == (503, True)
 
 
-def test_without_an_owner_or_with_one_that_is_gone_it_says_so(serve: Serve) -> None:
+def test_lookup_with_no_or_a_gone_owner_says_so(serve: Serve) -> None:
     assert get(f"{serve('a')}/state/document/x")[0] == 503
     gone = WebServer("127.0.0.1", 0)
     gone.close()
@@ -204,12 +204,12 @@ def test_without_an_owner_or_with_one_that_is_gone_it_says_so(serve: Serve) -> N
     assert (status, "does not answer" in said["error"]) == (503, True)
 
 
-def test_what_is_no_page_names_the_pages(serve: Serve) -> None:
+def test_unknown_path_lists_the_pages(serve: Serve) -> None:
     status, said = get(f"{serve('a')}/nothing")
     assert (status, "/state" in said["error"]) == (404, True)
 
 
-def test_one_that_leaves_before_the_answer_is_no_news(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_that_leaves_before_the_answer_is_not_logged(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     url = serve("a")
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as left:
         left.sendall(b"GET /health HTTP/1.1\r\n")
@@ -218,7 +218,7 @@ def test_one_that_leaves_before_the_answer_is_no_news(serve: Serve, capsys: pyte
     assert capsys.readouterr().err == ""
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_port_in_use_is_reported() -> None:
     taken = WebServer("127.0.0.1", 0)
     try:
         port = int(taken.url.rpartition(":")[2])
@@ -243,7 +243,7 @@ def told(url: str, **said: Any) -> tuple[int, Any]:
     return status, json.loads(content)
 
 
-def test_what_is_to_be_done_is_done_by_every_worker_for_its_own(serve: Serve) -> None:
+def test_operation_is_done_by_every_worker_for_its_partitions(serve: Serve) -> None:
     other = serve("b")
     url = serve("a", workers=lambda: {0: "http://127.0.0.1:9", 1: other})
     with_own = serve("a", workers=lambda: {1: other})
@@ -263,7 +263,7 @@ def test_what_is_to_be_done_is_done_by_every_worker_for_its_own(serve: Serve) ->
     assert (status, [each["by"] for each in json.loads(content)["partitions"]]) == (200, ["a"])
 
 
-def test_a_look_up_goes_to_the_worker_that_has_the_partition(serve: Serve) -> None:
+def test_lookup_is_forwarded_to_the_owner_of_the_partition(serve: Serve) -> None:
     other = serve("b")
     url = serve("a", owner=other)
     assert post(f"{url}/lookup/1?partition=0", b"?") == (200, b"a?")
@@ -274,7 +274,7 @@ def test_a_look_up_goes_to_the_worker_that_has_the_partition(serve: Serve) -> No
     assert post(f"{url}/lookup/2?partition=0", b"?")[0] == 404
 
 
-def test_what_cannot_be_taken_is_refused(serve: Serve) -> None:
+def test_invalid_request_is_refused(serve: Serve) -> None:
     url = serve("a")
     assert post(f"{url}/seal", b'{"partitions": []}', Origin="https://example.org")[0] == 403
     assert post(f"{url}/seal", b"[]")[0] == 400
@@ -283,7 +283,7 @@ def test_what_cannot_be_taken_is_refused(serve: Serve) -> None:
     assert get(f"{url}/seal")[0] == 405
 
 
-def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
+def test_worker_of_another_log_says_so(serve: Serve) -> None:
     """A client with a loopback URL may be on another machine than the worker."""
     url = serve("a")
     for log, expected in ((b"log", 200), (b"other", 409)):
@@ -296,7 +296,7 @@ def test_a_worker_of_another_log_says_so(serve: Serve) -> None:
 # Untrusted clients
 
 
-def test_what_another_worker_is_asked_is_made_of_checked_parts(serve: Serve) -> None:
+def test_forwarded_request_is_built_from_validated_parts(serve: Serve) -> None:
     """A target that names a server is refused; one with unusual characters reaches the owner as the same entity."""
     heard: list[str] = []
 
@@ -317,7 +317,7 @@ def test_what_another_worker_is_asked_is_made_of_checked_parts(serve: Serve) -> 
 
 
 @pytest.mark.parametrize("partition", ["9" * 5_000, "-1", "1e3", "٣", "%00", "0x1", "1.5", "9" * 10])
-def test_a_number_that_is_none_is_refused(serve: Serve, partition: str) -> None:
+def test_invalid_number_is_refused(serve: Serve, partition: str) -> None:
     assert post(f"{serve('a')}/lookup/1?partition={quote(partition)}", b"?")[0] == 400
 
 
@@ -335,13 +335,13 @@ def test_json_from_strangers_is_refused_in_one_line(
     assert caplog.text == ""
 
 
-def test_brackets_in_texts_are_no_depth(serve: Serve) -> None:
+def test_brackets_in_texts_do_not_count_as_depth(serve: Serve) -> None:
     text = "[{" * 500 + '\\"['
     assert told(f"{serve('a')}/seal", partitions=[0], x=text)[0] == 200
     assert told(f"{serve('a')}/seal", partitions=[0], x=[[[[text]]]])[0] == 200
 
 
-def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(serve: Serve) -> None:
+def test_probes_need_no_token_and_workers_query_each_other_with_it(serve: Serve) -> None:
     token = Token("0123456789abcdef")
     given = {"access": Access(token=token), "asker": PagesClient(token)}
     other = serve("b", **given)
@@ -360,7 +360,7 @@ def test_with_a_token_probes_learn_one_word_and_workers_ask_each_other_with_it(s
     assert asker.ask(f"{without}/state/document/b1", None, {}, 60).status == 401
 
 
-def test_over_tls_workers_ask_each_other(serve: Serve, tmp_path: Path) -> None:
+def test_tls_workers_query_each_other(serve: Serve, tmp_path: Path) -> None:
     made = certificates(tmp_path)
     pem = str(made.server)
     given = {"access": Access(certificate=pem, key=pem), "asker": PagesClient(ca=str(made.authority))}

@@ -48,28 +48,28 @@ def rest(process: Child) -> list[str]:
     return lines
 
 
-def test_a_signal_drains_all(child: Callable[..., Child]) -> None:
+def test_signal_drains_all(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, WAITS)
     assert [process.line(), process.line()] == ["began", "began"]
     os.kill(process.process.pid, signal.SIGTERM)
     assert (rest(process), process.process.wait(300)) == (["drained", "drained"], 0)
 
 
-def test_when_one_fails_all_end_with_its_status(child: Callable[..., Child]) -> None:
+def test_one_failure_ends_all_with_its_status(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, ENDS.format(7))
     assert process.line() == "began"
     process.say("go")
     assert (rest(process), process.process.wait(300)) == ([f"worker 2 ended with status 7{SO_ALL}", "drained"], 7)
 
 
-def test_one_that_ends_unasked_has_failed(child: Callable[..., Child]) -> None:
+def test_unrequested_exit_is_a_failure(child: Callable[..., Child]) -> None:
     process = child(SUPERVISOR, WAITS, ENDS.format(0))
     assert process.line() == "began"
     process.say("go")
     assert (rest(process), process.process.wait(300)) == ([f"worker 2 ended with status 0{SO_ALL}", "drained"], 1)
 
 
-def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
+def test_killed_process_ends_all(child: Callable[..., Child], tmp_path: Path) -> None:
     says_its_id = f"import os; open({str(tmp_path / 'id')!r}, 'w').write(str(os.getpid()))\n" + WAITS
     process = child(SUPERVISOR, WAITS, says_its_id)
     assert [process.line(), process.line()] == ["began", "began"]
@@ -78,7 +78,7 @@ def test_one_that_is_killed_ends_all(child: Callable[..., Child], tmp_path: Path
     assert process.process.wait(300) == 128 + signal.SIGKILL
 
 
-def test_one_that_does_not_stop_says_where_it_hangs_and_ends(child: Callable[..., Child]) -> None:
+def test_process_that_does_not_stop_shows_its_stacks_and_is_ended(child: Callable[..., Child]) -> None:
     process = child(NEVER_STOPS)
     assert process.line() == "began"
     os.kill(process.process.pid, signal.SIGTERM)

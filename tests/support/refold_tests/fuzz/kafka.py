@@ -26,7 +26,7 @@ from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import is_entry
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import Mismatch
 from refold.testing.kafka import start_kafka
 from refold_tests.asked import asked_worker
@@ -48,7 +48,7 @@ COMMANDS = (
 def attack(log: KafkaLog, chance: random.Random, world: World, count: int = RECORDS) -> int:
     """Write `count` foreign records into each topic; return how many were written."""
     topics = log.topics
-    makers: dict[str, tuple[Callable[[random.Random, World], Raw], Callable[[int, Raw], bool]]] = {
+    makers: dict[str, tuple[Callable[[random.Random, World], RawRecord], Callable[[int, RawRecord], bool]]] = {
         topics.observations: (records.observation_raw, lambda partition, raw: False),
         topics.schemas: (records.definition_raw, lambda partition, raw: False),
         topics.deadletters: (records.deadletter_raw, lambda partition, raw: is_verdict(raw)),
@@ -72,7 +72,7 @@ def attack(log: KafkaLog, chance: random.Random, world: World, count: int = RECO
     return written
 
 
-def _change_raw(chance: random.Random, world: World) -> Raw:
+def _change_raw(chance: random.Random, world: World) -> RawRecord:
     return records.raw_of(b"key", mutate.damaged(chance, chance.choice(world.changes)))
 
 

@@ -30,13 +30,13 @@ from refold.streams.deadletters import read_verdict
 from refold.streams.log.file.framing import result_of
 from refold.streams.log.kafka.deadletters import is_verdict
 from refold.streams.log.kafka.lookups import (
-    arrived_of,
-    asked,
-    held_of,
-    pairs_of,
-    places_of,
+    parse_arrivals,
+    parse_lookup,
+    parse_pairs,
+    parse_places,
+    parse_records,
+    parse_totals,
     read_answer,
-    totals_of,
 )
 from refold.streams.log.kafka.manifests import is_entry
 from refold.streams.log.kafka.records import NoObservation, observed
@@ -85,11 +85,11 @@ def deadletter(data: bytes) -> None:
     from refold.explorer.cli.operate.deadletters import show_letter, whole_json
     from refold.explorer.cli.output.screen import Screen
     from refold.explorer.queries.deadletters import letter_json
-    from refold.streams.deadletters import letter_of
+    from refold.streams.deadletters import describe_dead_letter
 
     raw = unpacked(data)
     if is_verdict(raw):
-        letter = letter_of(registry(), 5, read_verdict(0, raw.value or b""))
+        letter = describe_dead_letter(registry(), 5, read_verdict(0, raw.value or b""))
         letter_json(letter)
         whole_json(letter, registry())
         show_letter(Screen(), letter, registry())
@@ -126,14 +126,14 @@ def key(data: bytes) -> None:
 
 def lookup(data: bytes) -> None:
     """Read a request to a worker."""
-    asked(data)
+    parse_lookup(data)
 
 
 def look_up_answer(data: bytes) -> None:
     """Read a worker's answer, as the answer to each possible request."""
     tree = read_answer(data, "http://worker")
     refused = []
-    reads = (arrived_of, held_of, places_of, pairs_of, totals_of)
+    reads = (parse_arrivals, parse_records, parse_places, parse_pairs, parse_totals)
     for read in reads:
         try:
             read(tree)

@@ -18,9 +18,9 @@ from refold.streams.log.kafka.content_index import (
     Chunks,
     chunks_value,
 )
-from refold.streams.log.kafka.fold_position import Reached
+from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.quarantine_records import HEADER, Decision, decision_key, decision_value
-from refold.streams.log.kafka.range_reader import Headers, Raw
+from refold.streams.log.kafka.range_reader import Headers, RawRecord
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.kafka.schemas import BOUND, EMBEDDED, ID_SPACE, IDS
 from refold.streams.log.port import Marked
@@ -39,9 +39,9 @@ LOOKUPS: list[list[Any]] = [
 ]  # fmt: skip
 
 
-def raw_of(key: bytes | None, value: bytes | None, headers: Headers | None = None) -> Raw:
+def raw_of(key: bytes | None, value: bytes | None, headers: Headers | None = None) -> RawRecord:
     """Return a record at an arbitrary offset."""
-    return Raw(5, 0, key, value, headers or [])
+    return RawRecord(5, 0, key, value, headers or [])
 
 
 def observation(chance: random.Random, world: World) -> Case:
@@ -49,7 +49,7 @@ def observation(chance: random.Random, world: World) -> Case:
     return read_by("observation", trees.packed(observation_raw(chance, world)))
 
 
-def observation_raw(chance: random.Random, world: World) -> Raw:
+def observation_raw(chance: random.Random, world: World) -> RawRecord:
     """Return an observation with changed bytes, key or headers."""
     entity, observation_id, data = chance.choice(world.records)
     raw = raw_of(entity.encode(), data, [(ID, observation_id)])
@@ -65,7 +65,7 @@ def definition(chance: random.Random, world: World) -> Case:
     return read_by("definition", trees.packed(definition_raw(chance, world)))
 
 
-def definition_raw(chance: random.Random, world: World) -> Raw:
+def definition_raw(chance: random.Random, world: World) -> RawRecord:
     """Return a definition with a changed tree, bytes or headers, or a decision that nobody made."""
     if chance.random() < 0.05:
         return raw_of(None, None, [(HEADER, chance.choice((b"", bytes(16), chance.randbytes(16))))])
@@ -83,14 +83,14 @@ def deadletter(chance: random.Random, world: World) -> Case:
     return read_by("deadletter", trees.packed(deadletter_raw(chance, world)))
 
 
-def deadletter_raw(chance: random.Random, world: World) -> Raw:
+def deadletter_raw(chance: random.Random, world: World) -> RawRecord:
     """Return a verdict with a changed tree, bytes, key or headers."""
     entity, observation_id, data = chance.choice(world.records)
     verdict = Verdict(0, 4, "misplaced", "why", entity.encode(), data, [(ID, observation_id), ("x", None)], 5)
     tree: Any = {"format": 1, **verdict._asdict(), "headers": [list(each) for each in verdict.headers]}
     del tree["partition"]
     value = trees.cbor(chance, trees.changed(chance, tree)) if chance.random() < 0.8 else verdict_value(verdict)
-    raw = raw_of((4).to_bytes(8, "big"), value, Reached(9, 1).headers)
+    raw = raw_of((4).to_bytes(8, "big"), value, PartitionPoint(9, 1).headers)
     return trees.record(chance, raw) if chance.random() < 0.3 else raw
 
 
@@ -99,7 +99,7 @@ def manifest(chance: random.Random, world: World) -> Case:
     return read_by("manifest", trees.packed(manifest_raw(chance, world)))
 
 
-def manifest_raw(chance: random.Random, world: World) -> Raw:
+def manifest_raw(chance: random.Random, world: World) -> RawRecord:
     """Return a changed record of `.manifests`, with a checksum that fits the change."""
     kind = chance.randrange(5)
     if kind == 0:
@@ -138,7 +138,7 @@ def manifest_raw(chance: random.Random, world: World) -> Raw:
     return trees.record(chance, raw) if chance.random() < 0.3 else raw
 
 
-def content_raw(chance: random.Random, world: World) -> Raw:
+def content_raw(chance: random.Random, world: World) -> RawRecord:
     """Return a record of `.contents` about an existing content, from a put that does not exist."""
     kind = chance.choice((PUT, PUT, AGAIN, REMOVING, EXPIRED))
     token = b"" if kind == EXPIRED else bytes(TOKEN_BYTES * (2 if kind == REMOVING else 1))

@@ -42,7 +42,7 @@ from refold.streams.web.connection import Bounds
 from refold.streams.web.guard import Token
 from refold.streams.web.listening import Access
 from refold.streams.web.server import WebServer
-from refold.streams.worker.condition import well
+from refold.streams.worker.condition import healthy
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
 from refold.streams.worker.operations import Operations
@@ -217,7 +217,7 @@ class _Service:
     def table(self, partition: int) -> None:
         return None
 
-    def has(self, partition: int) -> bool:
+    def owns(self, partition: int) -> bool:
         return False
 
     def recover(self) -> list[int]:
@@ -250,7 +250,8 @@ def _pages(own_url: str) -> Pages:
     tables = OwnTables(lambda partition: None, 2)
     status = {0: {"state": "folding", "lag": 0, "caught_up": True, "uncommitted_s": 0.0, "waits_for": ""}}
     return Pages(
-        status=lambda: status, around=well, metrics=metrics_of(lambda: status, well, About("p", 2, folder, "1")),
+        status=lambda: status, condition=healthy,
+        metrics=metrics_of(lambda: status, healthy, About("p", 2, folder, "1")),
         partition_of=lambda entity: 0, owns=lambda partition: partition == 0, workers=lambda: {1: "http://127.0.0.1:1"},
         questions={"state": state, "history": history},
         operations=_Operations(cast(Any, _Service()), cast(Any, None)),

@@ -7,7 +7,7 @@ from typing import Any
 
 import cbor2
 
-from refold.streams.log.kafka.range_reader import Raw
+from refold.streams.log.kafka.range_reader import RawRecord
 from refold_tests.fuzz import mutate
 
 ODD: tuple[Any, ...] = (
@@ -58,7 +58,7 @@ def cbor(chance: random.Random, tree: Any) -> bytes:
     return mutate.damaged(chance, data) if what > 0.85 else data
 
 
-def record(chance: random.Random, raw: Raw) -> Raw:
+def record(chance: random.Random, raw: RawRecord) -> RawRecord:
     """Return a Kafka record with a changed part, sometimes as no release of refold wrote it."""
     key, value, headers = raw.key, raw.value, list(raw.headers)
     what = chance.randrange(8)
@@ -80,12 +80,12 @@ def record(chance: random.Random, raw: Raw) -> Raw:
     return raw._replace(key=key, value=value, headers=headers)
 
 
-def packed(raw: Raw) -> bytes:
+def packed(raw: RawRecord) -> bytes:
     """Return a record as bytes, for a file."""
     return cbor2.dumps([raw.key, raw.value, [list(each) for each in raw.headers]])
 
 
-def unpacked(data: bytes) -> Raw:
+def unpacked(data: bytes) -> RawRecord:
     """Return the record from its bytes."""
     key, value, headers = cbor2.loads(data)
-    return Raw(5, 1_767_225_600_000, key, value, [(name, given) for name, given in headers])
+    return RawRecord(5, 1_767_225_600_000, key, value, [(name, given) for name, given in headers])
