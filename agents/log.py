@@ -351,8 +351,8 @@ class AgentLog(Log):
     def runs(
         self, *, since: dt.datetime | str | None = None, until: dt.datetime | str | None = None, text: str = "",
         tool: str = "", error: str = "", outcome: str = "", agent: str = "", user: str = "", tag: str = "",
-        parent: str = "", flagged: bool = False, model: str = "", usage: bool = False, limit: int | None = None,
-        at: When = None,
+        parent: str = "", flagged: bool = False, model: str = "", usage: bool = False, further: bool = False,
+        limit: int | None = None, at: When = None,
     ) -> RunList:  # fmt: skip
         """List the runs of agents, newest first, as `refold runs` does. A run must match every argument.
 
@@ -366,6 +366,7 @@ class AgentLog(Log):
             parent: Only forks of this run.
             model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
+            further: Also list further records of a session: captures and transcripts of a run that is listed.
             limit, at: At most so many, the newest ones; as they were at a point.
 
         Returns:
@@ -378,7 +379,7 @@ class AgentLog(Log):
 
         wanted = RunConditions(
             time_of(since, "since"), time_of(until, "until"), agent, outcome, user, tag, parent, flagged, tool, error,
-            text, model, usage,
+            text, model, usage, further,
         )  # fmt: skip
         return find(self, self.vault, wanted, limit, at)
 

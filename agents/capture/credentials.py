@@ -3,14 +3,17 @@
 1. Headers: the record of an exchange keeps only harmless ones (exchange.py).
 2. URLs: values with the name of a secret, and a user and password, are replaced (exchange.py).
 3. Bodies: a JSON text with the name of a secret, at any depth and also in JSON inside a JSON text, becomes HIDDEN; so
-   does such a value of a form. All other bytes stay unchanged.
-4. A secret in the request's headers or URL is replaced wherever it occurs in either body.
+   does a list of texts with such a name, and such a value of a form. All other bytes stay unchanged.
+4. A secret in the request's headers or URL is replaced wherever it occurs in either body; so is the signature of a
+   cloud's signed request, and the password of a basic authorization.
 
 Each piece of a stream is searched separately: a secret that is split over pieces is not found.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -23,10 +26,20 @@ _HIDDEN = HIDDEN.encode()
 _NAMES = Names()
 _SCHEMES = re.compile(r"^(?:Bearer|Basic|Token|ApiKey|Key)\s+", re.IGNORECASE)
 _CHARACTERS_MIN = 8
-# A name and the quote that begins its value. In JSON within a text each quote has as many backslashes before it.
-_NAMED = re.compile(rb'(\\*)"([^"\\\x00-\x1f]{1,80})\1"\s*:\s*\1"')
+# A name, and the quote or the bracket that begins its value. In JSON within a text each quote has as many backslashes
+# before it.
+_NAMED = re.compile(rb'(\\*)"([^"\\\x00-\x1f]{1,80})\1"\s*:\s*(\1"|\[)')
 _FIELD = re.compile(rb"(?:^|(?<=&))([^=&\s]{1,80})=([^&\s]+)")
 _FORM = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/"
+# The head of a part with its name, and its content. The content ends before the next boundary.
+_PART = re.compile(
+    rb'(content-disposition:[^\r\n]*?[; ]name="([^"\r\n]{1,80})"[^\r\n]*\r?\n(?:[^\r\n]+\r?\n)*\r?\n)'
+    rb"(.*?)(?=\r?\n--|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+# In the Authorization of signed requests: AWS4-HMAC-SHA256 Credential=..., SignedHeaders=..., Signature=...
+_SIGNED = re.compile(r"\b(?:Credential|Signature)=([^,\s/]+)")
 
 
 def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, ...]:
@@ -39,9 +52,21 @@ def known_secrets(headers: Iterable[tuple[str, str]], url: str) -> tuple[bytes, 
     found += [each.partition(".")[2] for value in protocols for each in value.split(",") if "key." in each]
     found += [value for name, value in parse_qsl(parts.query) if NAMES.is_secret(name)]
     found += [each for each in (parts.password,) if each]
+    found += [part for each in [*found] for part in (*_SIGNED.findall(each), _password_of(each))]
     texts = [_SCHEMES.sub("", each).strip() for each in found]
     forms = {form for each in texts if len(each) >= _CHARACTERS_MIN for form in (each, quote(each, safe=""))}
     return tuple(each.encode("utf-8", "surrogateescape") for each in sorted(forms, key=len, reverse=True))
+
+
+def _password_of(authorization: str) -> str:
+    """Return the password of a basic authorization; "" for any other."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
 
 
 def url_without_credentials(url: str, known: Iterable[bytes] = ()) -> str:
@@ -59,6 +84,8 @@ def without_credentials(data: bytes, known: Iterable[bytes] = (), content_type: 
     """
     if content_type.startswith(_FORM):
         return _replaced(_FIELD.sub(_field, data), known)
+    if content_type.startswith(_MULTIPART):
+        data = _PART.sub(_part, data)
     return _replaced(_without_named(data), known)
 
 
@@ -74,6 +101,11 @@ def _field(found: re.Match[bytes]) -> bytes:
     return found[1] + b"=" + _HIDDEN if _NAMES.is_secret(name) else found[0]
 
 
+def _part(found: re.Match[bytes]) -> bytes:
+    name = found[2].decode("utf-8", "replace")
+    return found[1] + _HIDDEN if _NAMES.is_secret(name) else found[0]
+
+
 def _without_named(data: bytes) -> bytes:
     made: list[bytes] = []
     written = at = 0
@@ -81,11 +113,23 @@ def _without_named(data: bytes) -> bytes:
         at = found.end()
         if not _NAMES.is_secret(found[2].decode("utf-8", "replace")) or _is_of_a_model(data, found):
             continue
-        end = _closed_at(data, at, len(found[1]))
+        hidden = _HIDDEN
+        if found[3] == b"[":
+            end = _list_end(data, at)
+            hidden = found[1] + b'"' + hidden + found[1] + b'"'
+        else:
+            end = _closed_at(data, at, len(found[1]))
         if end > at:
-            made += (data[written:at], _HIDDEN)
+            made += (data[written:at], hidden)
             written = at = end
     return b"".join((*made, data[written:])) if made else data
+
+
+def _list_end(data: bytes, begin: int) -> int:
+    """Return the end of a list that holds only texts, numbers and the like, one text at least; else its begin."""
+    end = data.find(b"]", begin)
+    items = data[begin : end if end >= 0 else len(data)]
+    return begin + len(items) if b'"' in items and b"[" not in items and b"{" not in items else begin
 
 
 def _closed_at(data: bytes, begin: int, backslashes: int) -> int:

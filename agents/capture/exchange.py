@@ -27,6 +27,9 @@ The answer:
    those with the name of a secret are left out. In a URL the values with such names, and a user and password, are
    replaced.
 6. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
+
+If both recorders see the same exchange, the transport says so: to the proxy that REFOLD_PROXY names, and to no other
+server, it sends the header STEP_HEADER with the step that records the exchange, RUN#N. The proxy does not pass it on.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ WEBSOCKET = "WEBSOCKET"
 WEBSOCKET_TYPE = "websocket"
 WEBSOCKET_HTTP = "WebSocket"
 HIDDEN = "HIDDEN"
+STEP_HEADER = "Refold-Step"
+PROXY_ENVIRONMENT = "REFOLD_PROXY"
 SENT = frozenset({
     "accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key",
     "x-stainless-retry-count", "x-stainless-package-version",

@@ -9,6 +9,7 @@ client whose httpx client has a transport of refold's around its own:
 3. Otherwise the client's own transport sends it. The body passes to the SDK and is recorded as it is read; when it
    ends, breaks, or is closed, the exchange is recorded.
 4. A body that is read after its step has ended raises Unfinished, because it would not be recorded.
+5. If `refold record` or `refold proxy` captures the program too, the request says which step it is (exchange.py).
 
 Each attempt of an SDK's own retries is a separate exchange. This works with httpx and httpx2; the client shows which of
 them is in use.
@@ -20,13 +21,22 @@ import asyncio
 import copy
 import functools
 import importlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from refold.agents.capture.exchange import Broken, Response, bytes_of, name_of, request_of
+from refold.agents.capture.exchange import (
+    PROXY_ENVIRONMENT,
+    STEP_HEADER,
+    Broken,
+    Response,
+    bytes_of,
+    name_of,
+    request_of,
+)
 from refold.agents.journal.record import Kind, Plain
 from refold.agents.journal.volatile import WHOLE, Volatile
 from refold.agents.recorder.failures import Unfinished
@@ -135,11 +145,17 @@ class _Transport:
         if changed and content_type.startswith("application/json"):
             body = msgspec.json.encode({**msgspec.json.decode(body), **changed})
             headers = [(key, value) for key, value in request.headers.multi_items() if key.lower() != "content-length"]
-            request = self._module.Request(
-                request.method, request.url, headers=headers, content=body, extensions=request.extensions
-            )
+            request = self._sent(request, body, headers)
         asking = self._volatile.asking(request_of(request.method, url, content_type, body))
-        return self._run.opened("model", name, asking), request
+        call = self._run.opened("model", name, asking)
+        if not call.is_recorded and is_for_proxy(url, os.environ):
+            request = self._sent(request, body, [*request.headers.multi_items(), (STEP_HEADER, call.step)])
+        return call, request
+
+    def _sent(self, request: Any, body: bytes, headers: list[tuple[str, str]]) -> Any:
+        return self._module.Request(
+            request.method, request.url, headers=headers, content=body, extensions=request.extensions
+        )
 
     def _response(self, call: OpenCall, request: Any, found: Any) -> tuple[Response, Mapping[str, Any]]:
         """Return the collector of a response, and the properties that the SDK's response shares with it."""
@@ -293,6 +309,12 @@ class AsyncTransport(_Transport):
 
     async def __aexit__(self, *error: object) -> None:
         """Do nothing."""
+
+
+def is_for_proxy(url: str, environment: Mapping[str, str]) -> bool:
+    """Tell whether a request is sent to the proxy that captures this program, if one does."""
+    proxy = environment.get(PROXY_ENVIRONMENT, "").rstrip("/")
+    return bool(proxy) and url.startswith(f"{proxy}/")
 
 
 def _stream(module: ModuleType, pieces: Callable[[], Iterator[bytes]], close: Callable[[], None]) -> Any:

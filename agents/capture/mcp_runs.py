@@ -16,7 +16,7 @@ from typing import Any
 
 from refold.agents.capture.exchange import bytes_of
 from refold.agents.capture.mcp_wire import CALL
-from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.sessions import EndedRuns, Sessions
 from refold.agents.capture.spool import SpooledExchange
 from refold.agents.journal.record import Failure, Plain
 from refold.agents.live import CapturedRun
@@ -42,13 +42,13 @@ class McpRuns(Sessions):
             found.take(exchange)
             found.sink.flush()
 
-    def end(self) -> list[str]:
-        """End every run; return their ids."""
+    def end(self) -> EndedRuns:
+        """End every run."""
         ended = list(self._by_spool.values())
         for each in ended:
             each.end()
         self._by_spool.clear()
-        return [each.run for each in ended]
+        return EndedRuns(len(ended), [each.run for each in ended])
 
     def _recover(self, spools: frozenset[str]) -> None:
         self._by_spool: dict[str, McpRun] = {}

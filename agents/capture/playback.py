@@ -28,6 +28,7 @@ from refold.agents.capture.credentials import known_secrets, url_without_credent
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.exchange import WEBSOCKET, WEBSOCKET_TYPE, bytes_of, is_exchange, request_of
 from refold.agents.capture.program import PROVIDERS
+from refold.agents.capture.spool import spool_of
 from refold.agents.capture.turns import VOLATILE_KEYS, without_keys
 from refold.agents.capture.websockets import CLOSED, close_of, is_socket
 from refold.agents.capture.wire import ask_for_body, error_response, refusal
@@ -334,14 +335,9 @@ def recorded_together(log: Any, recording: Recording) -> list[Recording]:
         log: The log.
         recording: The run.
     """
-    spool = _spool_of(recording)
+    spool = spool_of(recording)
     if not spool:
         return [recording]
-    rows = log.runs(agent=recording.agent)
+    rows = log.runs(agent=recording.agent, further=True)
     others = (log.recording(row.run) for row in rows if row.run != recording.run)
-    return [recording, *(each for each in others if _spool_of(each) == spool)]
-
-
-def _spool_of(recording: Recording) -> str:
-    captured = recording.metadata.get("capture")
-    return str(captured.get("spool", "")) if isinstance(captured, dict) else ""
+    return [recording, *(each for each in others if spool_of(each) == spool)]

@@ -7,9 +7,10 @@
    that they contact, and Amazon refuses a signature for the proxy.
 4. Claude Code turns two features off if its provider is not Anthropic's own host; they are turned on if the upstream is
    that host. Codex takes its provider by switches, which are inserted after its name.
-5. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it is from a
+5. REFOLD_PROXY is set, so that runs of the program's own code are linked to what is captured of it (exchange.py).
+6. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it is from a
    terminal, which sends it to the program itself.
-6. Its exit status is returned; if a signal ended it, the signal as a negative number.
+7. Its exit status is returned; if a signal ended it, the signal as a negative number.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import FrameType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from refold.agents.capture.exchange import PROXY_ENVIRONMENT
 from refold.avro.errors import InputError
 from refold.streams.runtime import LOOK_S
 
@@ -114,6 +116,7 @@ def pointing(
         each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES
         if each.provider != BEDROCK or environment.get(BEARER)
     }  # fmt: skip
+    variables[PROXY_ENVIRONMENT] = proxy
     for name in ("NO_PROXY", "no_proxy"):
         if any(environment.get(each) for each in _OUTER_PROXIES):
             variables[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1,localhost")))

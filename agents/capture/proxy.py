@@ -34,7 +34,15 @@ from refold.agents.capture.credentials import known_secrets, url_without_credent
 from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
-from refold.agents.capture.exchange import Broken, LastEvent, kept_headers, name_of, request_of, sent_headers
+from refold.agents.capture.exchange import (
+    STEP_HEADER,
+    Broken,
+    LastEvent,
+    kept_headers,
+    name_of,
+    request_of,
+    sent_headers,
+)
 from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
 from refold.agents.capture.spool import Spool, SpoolWriter
 from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
@@ -317,7 +325,8 @@ class _Exchange:
         url = url_without_credentials(self.url, self.known)
         asked = self._asked = request_of(self._request.method, url, content_type, body)
         self._body.clear()
-        self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at)
+        by = headers.get(STEP_HEADER, "")
+        self._spooling = self._spool.begin(name_of(self._request.method, url), asked, self._began_at, by)
         return asked
 
     def _readable(self, encoding: str | None, content_type: str) -> bytes:

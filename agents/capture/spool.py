@@ -2,6 +2,7 @@
 
     <folder>/lock             held by the process that writes here, as long as it lives
     <folder>/missed           how many exchanges were not stored, and why: 4096 bytes, written in place
+    <folder>/key              the key under which idle sessions are found again (sessions.py), once there is one
     <folder>/<AT>.open        an exchange in progress; AT: microseconds since 1970, one exchange each
     <folder>/<AT>.whole       an exchange that has ended
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -35,9 +37,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from refold.agents.capture.exchange import Broken, Response
-from refold.agents.journal.record import Plain
+from refold.agents.journal.record import Plain, Recording
 from refold.avro.errors import InputError
 from refold.streams.client import RuntimeContext
+from refold.streams.durable import replace_file
 
 BYTES_MAX = 1 << 30
 _MISSED_BYTES = 4096
@@ -45,6 +48,8 @@ _LENGTH = struct.Struct(">I")
 # The frames of a file, in order.
 _Pairs: TypeAlias = list[list[str]]
 _REQUEST = tuple[Literal["request"], int, str, Any]
+_REQUEST_BY = tuple[Literal["request"], int, str, Any, str]
+_STEP = re.compile(r"[0-9A-Za-z._:-]{1,200}#[1-9][0-9]{0,9}")
 _HEAD = tuple[str, _Pairs, str, int, _Pairs, int | float]
 _PIECE = tuple[str, int | float, bytes]
 _MESSAGE = tuple[str, int | float, bytes, bool]
@@ -60,13 +65,18 @@ class MissedExchanges(msgspec.Struct):
     last_at: int = 0
     why: str = ""
 
+    @property
+    def text(self) -> str:
+        """How many, and why."""
+        return f"{self.count} {'exchange was' if self.count == 1 else 'exchanges were'} not kept: {self.why}"
+
 
 _MISSED_FILE = MissedExchanges | tuple[MissedExchanges, MissedExchanges]
 
 
 class SpooledExchange(NamedTuple):
     """One complete exchange. at: microseconds. failure: if there was no response, the reason that the agent's 502
-    gave."""
+    gave. by: the step of another run that records the exchange too, RUN#N; "" if none said so."""
 
     path: Path
     at: int
@@ -75,6 +85,7 @@ class SpooledExchange(NamedTuple):
     answer: Plain
     failure: Broken | None
     duration_ms: float
+    by: str = ""
 
 
 class Spool:
@@ -105,6 +116,7 @@ class Spool:
             raise InputError(f"{self.folder}: another process captures into it") from None
         self._missed_file = os.open(self.folder / "missed", os.O_RDWR | os.O_CREAT, 0o600)
         self._turn = threading.Lock()
+        self._key = b""
         self._missed, self._recording = self._read_missed()
         self._bytes_max = bytes_max
         self._bytes = sum(each.stat().st_size for each in self._files("open", "whole"))
@@ -119,7 +131,7 @@ class Spool:
         """The name of the folder."""
         return self.folder.name
 
-    def begin(self, name: str, request: Plain, began_at: int) -> SpoolWriter | None:
+    def begin(self, name: str, request: Plain, began_at: int, by: str = "") -> SpoolWriter | None:
         """Begin an exchange whose request is known.
 
         Args:
@@ -127,6 +139,7 @@ class Spool:
             request: The request as it is recorded.
             began_at: When its request arrived, microseconds since 1970. If another exchange has that time, a later one
                 is used, because the time identifies the exchange.
+            by: The step of a run that records the exchange too, RUN#N; any other text is ignored.
 
         Returns:
             None if it cannot be stored, which is counted.
@@ -137,7 +150,7 @@ class Spool:
                 self._miss(f"the spool {self.folder} has its {self._bytes_max} bytes, and the log takes none")
                 return None
         spooling = SpoolWriter(self, self.folder / f"{at}.open")
-        spooling.write(["request", at, name, request])
+        spooling.write(["request", at, name, request, *([by] if _STEP.fullmatch(by) else ())])
         return spooling
 
     def whole(self) -> Iterator[Path]:
@@ -186,13 +199,23 @@ class Spool:
             self._recording = MissedExchanges()
             self._write_missed()
 
+    def key(self, *, make: bool) -> bytes:
+        """Return the folder's key, durable; empty if there is none and none is to be made."""
+        path = self.folder / "key"
+        if not self._key and path.exists():
+            self._key = path.read_bytes()
+        if not self._key and make:
+            self._key = self._runtime.new_id().encode()
+            replace_file(path, self._key.decode())
+        return self._key
+
     def close(self) -> None:
         """Release the folder, and remove it if it is empty."""
         with self._turn:
             is_missing = self._missed.count or self._recording.count
             is_empty = not is_missing and not any(self._files("open", "whole"))
         if is_empty:
-            for name in ("missed", "lock"):
+            for name in ("missed", "lock", "key"):
                 (self.folder / name).unlink(missing_ok=True)
             with suppress(OSError):
                 self.folder.rmdir()
@@ -369,7 +392,7 @@ def _read(path: Path) -> SpooledExchange | None:
     first = next(frames, None)
     if first is None:
         return None
-    _, at, name, request = msgspec.convert(first, _REQUEST)
+    at, name, request, by = (*msgspec.convert(first, _REQUEST_BY if len(first) == 5 else _REQUEST)[1:], "")[:4]
     response: Response | None = None
     end, duration_ms, encoding = "broken", 0.0, None
     error: Broken | None = Broken("ProxyEnded", "the proxy was killed while the response came")
@@ -388,8 +411,14 @@ def _read(path: Path) -> SpooledExchange | None:
             _, end, duration_ms, error, encoding = msgspec.convert(frame, _END)
     if response is None:
         failure = error or Broken("NoResponse", "there was no response")
-        return SpooledExchange(path, at, name, request, None, failure, duration_ms)
+        return SpooledExchange(path, at, name, request, None, failure, duration_ms, by)
     answer = response.answer(end, error)
     if encoding is not None:
         answer["encoding"] = encoding
-    return SpooledExchange(path, at, name, request, answer, None, duration_ms)
+    return SpooledExchange(path, at, name, request, answer, None, duration_ms, by)
+
+
+def spool_of(recording: Recording) -> str:
+    """Return the name of the folder from which a captured run was made; "" if it is not one."""
+    captured = recording.metadata.get("capture")
+    return str(captured.get("spool", "")) if isinstance(captured, dict) else ""

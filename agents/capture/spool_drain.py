@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from refold.agents.capture.sessions import Sessions
+from refold.agents.capture.sessions import EndedRuns, Sessions
 from refold.agents.capture.spool import Spool, free_folders
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.log import AgentLog
@@ -40,7 +40,7 @@ class StoredExchanges(NamedTuple):
     """The result. waiting: the number of exchanges that are in the spool and not in the log."""
 
     exchanges: int
-    runs: list[str]
+    runs: EndedRuns
     missed: int
     waiting: int
 
@@ -82,7 +82,7 @@ class SpoolDrain:
         self._ended = threading.Event()
         self._deadline = Deadline(0)
         self._exchanges = self._missed = 0
-        self._runs: list[str] = []
+        self._runs = EndedRuns(0, [])
         self._tried: dict[Path, int] = {}
         self._is_down = False
         self._thread = threading.Thread(target=self._run, name="refold-capture", daemon=True)
@@ -135,7 +135,7 @@ class SpoolDrain:
                 self._at_hand().say_missed(missed, spool.name)
                 spool.missed_stored()
                 self._missed += missed.count
-                self._say(f"{missed.count} exchanges were not kept: {missed.why}")
+                self._say(missed.text)
 
     def _store(self, spool: Spool, path: Path) -> None:
         try:
@@ -167,12 +167,15 @@ class SpoolDrain:
             names = [each.name for each in self._spools]
             self._sessions = self._making(
                 self._log, self._log.capturing(self._redact), self._agent, names, self._settings,
-                is_redacting=is_redacting(self._redact), parents=self._parents,
+                is_redacting=is_redacting(self._redact), parents=self._parents, key_of=self._key_of,
             )  # fmt: skip
             if self._is_down:
                 self._is_down = False
                 self._say("the log is back")
         return self._sessions
+
+    def _key_of(self, name: str, make: bool) -> bytes:
+        return next(each for each in self._spools if each.name == name).key(make=make)
 
     def _let_go(self, error: Exception) -> None:
         if not self._is_down and not self._tried:

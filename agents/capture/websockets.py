@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,6 +45,8 @@ CLOSED = "WebSocketClosed"
 _IN_ORDER = (1000, 1001)
 _HANDSHAKE = "sec-websocket-"
 _PROTOCOLS = "Sec-WebSocket-Protocol"
+# aiohttp would warn with the subprotocols that an agent offers. One of them may be its key.
+logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
 _LOST = Broken("ConnectionLost", "the provider's connection ended without a close")
 
 

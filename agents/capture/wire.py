@@ -10,11 +10,12 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from refold.agents.capture.exchange import STEP_HEADER
 from refold.streams.web.guard import Head, RequestGuard
 
 _OF_THE_CONNECTION = frozenset({
     "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "te", "trailer", "transfer-encoding",
-    "upgrade", "host", "expect",
+    "upgrade", "host", "expect", STEP_HEADER.lower(),
 })  # fmt: skip
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 

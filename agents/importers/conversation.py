@@ -35,7 +35,7 @@ no open call is an orphan.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -43,6 +43,7 @@ from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import Message, ToolCall
 from refold.agents.importers.model import Conversation, Judgement, Observe
 from refold.agents.importers.times import message_times
+from refold.agents.importers.turn_keys import TranscriptTurns, keys_of
 from refold.avro.errors import InputError
 from refold.avro.observation import Kind, Link, Source, Value
 
@@ -100,12 +101,15 @@ class Imported(NamedTuple):
     without_time: int
 
 
-def import_conversation(conversation: Conversation, observe: Observe) -> Imported:
+def import_conversation(
+    conversation: Conversation, observe: Observe, done: Callable[[TranscriptTurns], None] = lambda turns: None
+) -> Imported:
     """Observe one conversation, message by message, and then the conversations that its calls started.
 
     Args:
         conversation: From an importer's `read`.
         observe: A log's `observe`, which records each observation.
+        done: Called with the turns of each conversation that is an agent's own transcript, a parent's first.
 
     Returns:
         The number of conversations, and how many of them have no time at all.
@@ -125,8 +129,9 @@ def import_conversation(conversation: Conversation, observe: Observe) -> Importe
         call_id, given = child
         made = _Import(given, observe)
         made.all()
-        if parent is not None:
-            made.started_by(parent, call_id)
+        caller = "" if parent is None else made.started_by(parent, call_id)
+        if given.grows:
+            done(TranscriptTurns(given.run, keys_of(given.messages), caller))
         count, without_time = count + 1, without_time + (not made.is_timed)
         waiting.append((made, iter(given.children)))
     return Imported(count, without_time)
@@ -195,13 +200,14 @@ class _Import:
         if self._given.judgement is not None:
             self._judge(self._given.judgement, last)
 
-    def started_by(self, parent: _Import, call_id: str) -> None:
-        """Link the run to the step of the call that started it, if that call is known."""
+    def started_by(self, parent: _Import, call_id: str) -> str:
+        """Link the run to the step of the call that started it. Return the call's action; "" if it is not known."""
         for step in parent._steps if call_id else ():
             for k, call in enumerate(step.calls, start=1):
                 if call.call_id == call_id:
                     self._tie(self._run, "of", f"step/{step.id}", self._times[0], step.asked[k])
-                    return
+                    return f"action/{step.id}.{k}"
+        return ""
 
     def _timed(self, index: int, **fields: object) -> Patch:
         """Return the given fields if the message has a time of its own, else no fields."""

@@ -53,7 +53,8 @@ class Conversation:
     started with and what it returned, any JSON value; without an output, the last reply is the output.
     outcome: empty if the source does not state it.
     start: when it began, microseconds, if the source says so; default_start orders conversations without any time.
-    grows: the source may hold more of it later; then no observation of a part says how long the whole is.
+    grows: the source is an agent's own transcript, and may hold more of it later. No observation of a part says how
+    long the whole is, and turns are matched with those of other records of the session (recordings/same_turns.py).
     usage: more fields of the run's end, such as input_tokens.
     parent: the id of the run that started this one. children: conversations that its calls started, each with the id of
     the call, or an empty string if the call is not known; they are imported after it.

@@ -405,7 +405,7 @@ class CallRecorder:
         """Begin a call that ends later."""
         with self._opening(kind, name, request) as (step, made, block, is_inside):
             is_recorded = self._is_recorded(step, made, is_inside)
-        return self._open(made, block, is_recorded=is_recorded)
+        return self._open(made, block, step, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
         """Begin a call that is a nested run: recorder/children.py."""
@@ -421,7 +421,7 @@ class CallRecorder:
             nth = sum(1 for each in [*step.made] if (each.kind, each.branch) == ("run", made.branch)) - 1
             failed = sum(1 for each in step.earlier if each.ended_at) + len(step.attempts) - 1
             self._settle()
-        opened = self._open(made, block, is_recorded=found is not None)
+        opened = self._open(made, block, step, is_recorded=found is not None)
         return OpenRun(opened, found, place, failed, made.branch, nth, asked.hash)
 
     @contextmanager
@@ -441,10 +441,10 @@ class CallRecorder:
                 block.__exit__(type(error), error, None)
             raise
 
-    def _open(self, made: PendingCall, block: CallBlock | None, *, is_recorded: bool) -> OpenCall:
-        answer, fail = partial(self._said, made), partial(self._failed, made)
+    def _open(self, made: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
+        answer, fail, place = partial(self._said, made), partial(self._failed, made), f"{self._run.id}#{step.number}"
         return OpenCall(
-            made, block, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
+            made, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
         )  # fmt: skip
 
     # Write tools

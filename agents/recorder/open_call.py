@@ -66,7 +66,7 @@ class OpenCall:
     """A call whose answer arrives in pieces. Created by CallRecorder.opened."""
 
     def __init__(
-        self, made: PendingCall, block: AbstractContextManager[object] | None, *, is_recorded: bool,
+        self, made: PendingCall, block: AbstractContextManager[object] | None, step: str, *, is_recorded: bool,
         answer: Callable[[Plain], None], fail: Callable[[BaseException], None], beside_loop: OffLoop,
     ) -> None:  # fmt: skip
         """Set up an open call.
@@ -74,6 +74,7 @@ class OpenCall:
         Args:
             made: The call.
             block: The step that is this call's own, already entered; None if it is in an open step.
+            step: The id of its step, RUN#N.
             is_recorded: Whether the recording answers it.
             answer: Ends it with an answer.
             fail: Ends it with an error.
@@ -85,6 +86,7 @@ class OpenCall:
         self._fail = fail
         self._beside_loop = beside_loop
         self.is_recorded = is_recorded
+        self.step = step
 
     @property
     def recorded(self) -> Plain:

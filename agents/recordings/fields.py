@@ -26,6 +26,11 @@ class PartMissing(NotAnswerable):
 FAILURE = Failure.__struct_fields__
 
 
+def links_of(view: EntityView, relation: str) -> list[str]:
+    """Return the targets of an entity's links of a relation."""
+    return [each["target"] for each in view.links if each["relation"] == relation]
+
+
 class Fields:
     """The fields of one entity. Methods take a field's first name, and return None for a field without a value."""
 
@@ -45,6 +50,10 @@ class Fields:
     def plain(self, field: str, default: Any = None) -> Any:
         """Return a value that can be read without a key: an id, a name, a number, a time."""
         return self._fields.get(field, default)
+
+    def linked(self, relation: str) -> list[str]:
+        """Return the targets of the entity's links of a relation."""
+        return links_of(self._view, relation)
 
     def opened(self, field: str) -> Plain:
         """Return a field's content, decrypted.

@@ -1,7 +1,8 @@
 """Find runs: first by fields in clear, then by content.
 
 1. All runs come from one rebuild of their type; runs that ended before `since` are not even read.
-2. Those that match by agent, outcome, user, flag, tag, parent and time are sorted, newest first.
+2. Those that match by agent, outcome, user, flag, tag, parent and time are sorted, newest first. Of several records of
+   one session only the fullest is found (same_turns.py).
 3. For a tool, an error or a text, the steps of a few runs at a time are read, newest first, until there are enough
    matches. Names of tools are stored in clear; errors and texts are in contents, which are decrypted.
 
@@ -20,6 +21,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
 from refold.agents.recordings.received import is_received, received_parts
+from refold.agents.recordings.same_turns import SAME
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_fields
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
@@ -41,7 +43,8 @@ class RunConditions:
 
     outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
     text that the run was given, said, called, received or returned. model: a part of the name of a model that it
-    called. All of these ignore case. usage: whether rows report what model calls used.
+    called. All of these ignore case. usage: whether rows report what model calls used. further: whether runs are found
+    too that are further records of a session (same_turns.py).
     """
 
     since: int | None = None
@@ -57,6 +60,7 @@ class RunConditions:
     text: str = ""
     model: str = ""
     usage: bool = False
+    further: bool = False
 
     def __post_init__(self) -> None:
         if self.outcome and self.outcome not in OUTCOMES:
@@ -78,6 +82,7 @@ class RunConditions:
             and (not self.outcome or outcome_of(run) == self.outcome)
             and (not self.tag or self.tag in plain("tags", ()))
             and (not self.flagged or plain("flagged", False))
+            and (self.further or not run.linked(SAME))
         )
 
 
@@ -253,7 +258,7 @@ def _row(run: Fields, own: int, damaged: dict[str, str]) -> RunRow:
 
 
 def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:
-    return summed(usage for step in steps for usage in usage_of_fields(step))
+    return summed(usage for step in steps if not step.linked(SAME) for usage in usage_of_fields(step))
 
 
 def _any_open(runs: Iterable[Fields]) -> bool:

@@ -29,13 +29,14 @@ class RunsQuery:
     flagged: bool = False
     model: str = ""
     usage: bool = False
+    further: bool = False
     limit: int | None = None
     at: str | None = None
 
     @property
     def is_filtered(self) -> bool:
         """Whether any condition besides the point and the limit is given."""
-        return any(value for name, value in asdict(self).items() if name not in {"at", "limit", "usage"})
+        return any(value for name, value in asdict(self).items() if name not in {"at", "limit", "usage", "further"})
 
     @property
     def arguments(self) -> list[str]:

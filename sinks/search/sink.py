@@ -1,7 +1,8 @@
 """The search index is a sink: it follows a log, and holds the words of its runs at an exact cut.
 
 1. A batch names entities. Turns and runs among them (turns.py) are read at the batch's cut.
-2. Their text is written into the index with the cut, in one transaction (database.py).
+2. Their text is written into the index with the cut, in one transaction (database.py). A turn that another record of
+   its session has is removed.
 3. Sealed content is left out, unless the URL once had `sealed=yes`: then its words are stored as hashes that cannot be
    computed without the run's key.
 
@@ -124,6 +125,9 @@ class SearchSink(Sink):
             if type_of(fields.entity) == "run":
                 database.put_run(run_of_entity(fields))
             turn = turn_of_entity(fields, opens_sealed=has_sealed)
+            if turn.is_same:
+                database.remove(turn.owner, turn.step)
+                continue
             key = self._key(turn.owner) if has_sealed and turn.is_sealed else None
             database.put_turn(turn, key)
 

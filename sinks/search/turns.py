@@ -22,6 +22,7 @@ from refold.agents.journal.record import Plain
 from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.find import words
 from refold.agents.recordings.received import is_span
+from refold.agents.recordings.same_turns import SAME
 from refold.agents.usage.of_runs import ModelUsage, usage_of_fields
 from refold.agents.vault import is_sealed
 from refold.avro.errors import CorruptionError, InputError, NotAnswerable
@@ -38,7 +39,8 @@ class SearchedTurn:
     """One turn. owner: the run's or conversation's entity, or that of a received run's step. step: 0 for the content of
     the whole. at: microseconds since 1970.
 
-    text: None if it cannot be read, or is sealed and was not requested. error: the exception's class.
+    text: None if it cannot be read, or is sealed and was not requested. error: the exception's class. is_same: another
+    record of the session has it (agents/recordings/same_turns.py), and is searched instead.
     """
 
     owner: str
@@ -51,6 +53,7 @@ class SearchedTurn:
     error: str = ""
     agent: str = ""
     usage: list[ModelUsage] = field(default_factory=list)
+    is_same: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,9 @@ def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
         owner, number = fields.entity, "0"
     sealed = any(_has_sealed(fields.plain(each)) for each in fields.payloads)
     turn = SearchedTurn(owner, int(number), fields.plain("started_at", 0) or fields.plain("ended_at", 0), sealed, None)
+    if fields.linked(SAME):
+        turn.is_same = True
+        return turn
     if kind == "step":
         turn.tools = _tools(fields)
         clear = fields.plain("model_calls") or ()

@@ -30,7 +30,7 @@ NAMES = (
     "entity_graph",
     *("evaluation", "healing", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
     *("langgraph_store", "langgraph_thread"),
-    *("openai_session", "pipeline", "run", "runbook", "step", "tool_config"),
+    *("openai_session", "pipeline", "run", "runbook", "step", "tool_config", "turn"),
 )
 
 

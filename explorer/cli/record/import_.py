@@ -16,6 +16,8 @@ import click
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.model import Conversation, Importer
+from refold.agents.importers.turn_keys import TranscriptTurns
+from refold.agents.recordings.same_turns import unite_transcripts
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.options import Command, as_json, on_log
@@ -77,6 +79,7 @@ class MixedFiles:
         self.has_conversations = bool(self._files)
         self.conversations = 0
         self.without_time = 0
+        self.transcripts: list[TranscriptTurns] = []
         self.unknown: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
 
@@ -104,6 +107,7 @@ class MixedFiles:
     def _each(self, take: Take, progress: Sequence[Progress | None]) -> None:
         recorder = Recorder(self._vocabulary, take)
         self.conversations = self.without_time = 0
+        self.transcripts.clear()
         self.unknown.clear()
         self.left_out.clear()
         for number, importer, given in self._files:
@@ -115,7 +119,7 @@ class MixedFiles:
 
     def _import(self, conversation: Conversation, recorder: Recorder, place: str) -> None:
         try:
-            done = import_conversation(conversation, recorder.observe)
+            done = import_conversation(conversation, recorder.observe, self.transcripts.append)
         except InputError as error:
             said = str(error)
             raise InputError(said if said.startswith(f"{place}:") else f"{place}: {said}") from error
@@ -221,6 +225,7 @@ def import_(
                 files_read("Importing", [each.path for each in found]) as progress,
             ):
                 arrival.record(log, intake, progress)
+                unite_transcripts(log, arrival.transcripts, log.vault)
     _report(Screen(), intake, arrival, [(file.shown, each) for file, each in zip(found, formats, strict=True)], as_json)
     return 0
 

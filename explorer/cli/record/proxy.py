@@ -234,18 +234,18 @@ def capture_settings(
 
 def print_stored(stored: StoredExchanges, log_url: str) -> None:
     """Print what was captured, and the command that shows it."""
-    runs = counted(len(stored.runs), "run")
+    runs = counted(stored.runs.total, "run")
     if stored.exchanges:
         click.echo(f"refold: {counted(stored.exchanges, 'exchange')} in {runs}, in {log_url}", err=True)
-    for run in stored.runs[:SHOWN_MAX]:
+    for run in stored.runs.runs[:SHOWN_MAX]:
         click.echo(f"  refold run steps {run}", err=True)
-    if len(stored.runs) > SHOWN_MAX:
-        click.echo(f"  and {counted(len(stored.runs) - SHOWN_MAX, 'run')} more: refold runs", err=True)
+    if stored.runs.total > SHOWN_MAX:
+        click.echo(f"  and {counted(stored.runs.total - SHOWN_MAX, 'run')} more: refold runs", err=True)
     if stored.missed:
         click.echo(f"refold: {counted(stored.missed, 'exchange')} not kept", err=True)
     if stored.waiting:
         click.echo(
-            f"refold: {counted(stored.waiting, 'exchange')} wait in the spool, for the next `refold proxy` or `refold "
+            f"refold: {counted(stored.waiting, 'exchange')} left in the spool, for the next `refold proxy` or `refold "
             "record` into this log",
             err=True,
         )

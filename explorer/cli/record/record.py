@@ -59,7 +59,7 @@ def record(
       refold record -- claude -p "what does this folder do?"
     """
     module = capture_modules()
-    from refold.agents.capture.program import pointing, run_program, upstreams_of
+    from refold.agents.capture.program import VARIABLES, pointing, run_program, upstreams_of
 
     upstreams = upstreams_of(os.environ, upstream)
     shown = {name: module.shown(url) for name, url in upstreams.items()}
@@ -79,7 +79,7 @@ def record(
         stored = capture.close(CLOSING_S)
         print_stored(stored, given.log_url)
     if not (stored.exchanges or stored.missed or stored.waiting):
-        names = ", ".join(pointed.variables)
+        names = ", ".join(each.name for each in VARIABLES if each.name in pointed.variables)
         click.echo(
             f"refold: nothing was captured: {name} made no request by {names}. Point it at a proxy by its own "
             "settings: refold proxy --help",

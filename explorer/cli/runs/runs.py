@@ -56,6 +56,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option("--flagged", is_flag=True, help="That somebody flagged.")
 @click.option("--model", default="", help="That asked a model with this in its name.")
 @click.option("--indexed", is_flag=True, help="Find --text by the search index, in all runs: by whole words.")
+@click.option("--further", is_flag=True, help="Also list captures and transcripts of runs that are listed.")
 @click.option("--usage", is_flag=True, help="Show the tokens of model calls, and what they cost.")
 @click.option(
     "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
@@ -65,7 +66,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @on_log
 def runs(
     place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
-    agent: str, user: str, tag: str, parent: str, flagged: bool, model: str, indexed: bool, usage: bool,
+    agent: str, user: str, tag: str, parent: str, flagged: bool, model: str, indexed: bool, further: bool, usage: bool,
     limit: int | None, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
@@ -75,6 +76,9 @@ def runs(
     --indexed a text is found by the index of `refold run search`, in all runs and by whole words. The cost is from a
     table of prices that REFOLD_PRICES may name; + means that the table lacks some models. A run whose content or key is
     damaged is named at the end, and the exit status is 1.
+
+    A session that was recorded several times, by its code, by a proxy and from a transcript, is listed once, as the
+    fullest of these; --further lists the others too.
 
     \b
     Examples
@@ -94,9 +98,10 @@ def runs(
     most = LISTED if limit is None and not as_json else limit
     with place.read() as log:
         if indexed:
-            found = _by_index(log, RunsQuery(**{**wanted, "text": ""}, usage=usage, at=at), text, most)
+            query = RunsQuery(**{**wanted, "text": ""}, usage=usage, further=further, at=at)
+            found = _by_index(log, query, text, most)
         else:
-            found = RunsQuery(**wanted, usage=usage, limit=most, at=at).find(log)
+            found = RunsQuery(**wanted, usage=usage, further=further, limit=most, at=at).find(log)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:

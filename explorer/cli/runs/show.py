@@ -8,6 +8,7 @@ import click
 
 from refold.agents.journal.record import Recording, Step
 from refold.agents.journal.self_replay import ChainCheck, checked_chain
+from refold.agents.recordings.same_turns import other_records
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import NotAnswerable
 from refold.explorer.cli.options import WHEN, as_json, at, on_log, run_argument
@@ -64,6 +65,7 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
             if verify:
                 raise
             return _show_clear(screen, point, clear_json(log, run_id, point.cut, error), as_json)
+        others = other_records(log, run_id, point.cut)
     check = checked_chain(run) if verify else None
     status = 0 if check is None or check.is_whole else 1
     if as_json:
@@ -72,6 +74,10 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
     screen.point(point)
     for line in _head(run, Lines()):
         screen.say(line)
+    if others.same:
+        screen.say(f"  same as   run {others.same}, which has all of its turns")
+    if others.also:
+        screen.say(f"  also      recorded as {', '.join(f'run {each}' for each in others.also)}")
     screen.say()
     screen.table(STEPS, [_row(screen, step) for step in run.steps])
     if check is not None:

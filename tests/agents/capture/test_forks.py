@@ -50,7 +50,7 @@ def recorded(log: AgentLog) -> Recording:
     sessions = sessions_of(log, "first")
     for count in range(1, 4):
         sessions.store(exchange(count, *("one", "two", "three")[:count]), "first")
-    (run,) = sessions.end()
+    (run,) = sessions.end().runs
     return log.recording(run)
 
 
@@ -66,7 +66,7 @@ def test_fork_continues_where_its_process_left_it(log: AgentLog) -> None:
     again = sessions_of(log, "second")  # as another process, which knows of no parents
     again.store(exchange(11, "one", "two", "other"), "second")
     again.store(exchange(12, "one", "two", "other", "end"), "second")
-    (run,) = again.end()
+    (run,) = again.end().runs
     child = log.recording(run)
     assert (child.parent, child.forked_at, len(child.steps), child.outcome) == (parent.run, 2, 4, "succeeded")
     assert child.steps[:2] == parent.steps[:2]
@@ -75,7 +75,7 @@ def test_fork_continues_where_its_process_left_it(log: AgentLog) -> None:
 
     deeper = sessions_of(log, "third", child, parent)
     deeper.store(exchange(21, "one", "two", "other", "more"), "third")
-    (run,) = deeper.end()
+    (run,) = deeper.end().runs
     grandchild = log.recording(run)
     assert (grandchild.parent, grandchild.forked_at, [each.at for each in grandchild.parted]) == (child.run, 3, [2, 3])
     assert users(grandchild) == ["one", "two", "other", "more"]
@@ -87,7 +87,7 @@ def test_only_the_first_conversation_diverges_before_the_first_turn(log: AgentLo
     sessions = sessions_of(log, "second", parent)
     for at, said in ((11, "else"), (12, "of another session")):
         sessions.store(exchange(at, said), "second")
-    first, second = (log.recording(run) for run in sessions.end())
+    first, second = (log.recording(run) for run in sessions.end().runs)
     assert (first.parent, first.forked_at, users(first)) == (parent.run, 0, ["else"])
     assert first.given == {"messages": [{"role": "user", "content": "else"}]}
     assert (second.parent, users(second)) == ("", ["of another session"])

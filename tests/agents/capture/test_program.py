@@ -89,7 +89,7 @@ def test_program_is_recorded_and_played_back(env: dict[str, str], tmp_path: Path
     assert captured["upstreams"]["openai"] == server.url
     assert set(captured["set"]) == {
         "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_HOST", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE",
-        "ANTHROPIC_HOST", "GOOGLE_GEMINI_BASE_URL", "OLLAMA_HOST",
+        "ANTHROPIC_HOST", "GOOGLE_GEMINI_BASE_URL", "OLLAMA_HOST", "REFOLD_PROXY",
     }  # fmt: skip
     assert f"refold run steps {row.run}" in recorded.stderr
 

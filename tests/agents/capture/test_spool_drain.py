@@ -58,7 +58,7 @@ def test_misses_during_recording_of_the_count_are_recorded_too(tmp_path: Path) -
         lambda: open_log(url), tmp_path / "spool", spool, "agent", {}, said.append, runtime, sessions=Slow
     )
     assert storing.close(60.0).missed == 2
-    assert said == ["1 exchanges were not kept: first", "1 exchanges were not kept: second"]
+    assert said == ["1 exchange was not kept: first", "1 exchange was not kept: second"]
     with open_log(url, read_only=True) as log:
         failures = [log.recording(row.run).failure for row in log.runs()]
     assert sorted(each.message for each in failures if each) == said

@@ -46,7 +46,7 @@ def test_sub_agent_is_a_child_run_of_its_caller(tmp_path: Path) -> None:
             reminded = {"role": "user", "content": [text("<system-reminder>x</system-reminder>"), text(task)]}
             sessions.store(turn(at, [reminded], [text(f"done with {task}")]), "s")
         sessions.store(turn(9, after, [text("all is done")]), "s")
-        runs = [log.recording(run) for run in sessions.end()]
+        runs = [log.recording(run) for run in sessions.end().runs]
         actions = [log.state(f"action/{runs[0].run}#1.{k}") for k in range(1, 5)]
     parent, first, second, third, short, own = runs
     assert list(parent.children) == [first.run, second.run, third.run]
