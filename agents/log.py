@@ -363,10 +363,9 @@ class AgentLog(Log):
             error: A text in the class or message of an error that failed the run, or was retried.
             outcome: succeeded, failed, cancelled, timed_out, unknown or running.
             agent, user, tag: The run's agent, its user, and one of its tags.
-            parent: Only forks of this run.
+            parent: Only forks of this run. further: Also captures and transcripts of a run that is listed.
             model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
-            further: Also list further records of a session: captures and transcripts of a run that is listed.
             limit, at: At most so many, the newest ones; as they were at a point.
 
         Returns:
