@@ -17,7 +17,7 @@ from refold.agents.capture.spool import SpooledExchange
 from refold.agents.importers.file import run_id
 from refold.agents.log import AgentLog, open_log
 from refold.explorer.queries.search import search_index, searched
-from refold.sinks.search.find import SearchWanted
+from refold.sinks.search.find import SearchConditions
 from refold_tests.child import Child
 from refold_tests.command import refold_command
 from refold_tests.model_server import ModelServer, Reply, model_server
@@ -114,7 +114,7 @@ def test_no_turn_is_searched_or_counted_twice(tmp_path: Path, first: str) -> Non
         # The first captured request has the turn before it, as a part of the conversation.
         places = {"one": [(run, 1), (TRANSCRIPT, 1)], "three": [(run, 2)], "four": [(run, 3)]}
         for word, expected in places.items():
-            answer = searched(database, opened, SearchWanted(f'"I say {word}"'), 10)
+            answer = searched(database, opened, SearchConditions(f'"I say {word}"'), 10)
             assert sorted((hit.run, hit.found.step) for hit in answer.hits if hit.found.step) == sorted(expected)
 
 
