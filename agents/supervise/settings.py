@@ -2,7 +2,7 @@
 
 Each agent is a table `[agents.NAME]`. Paths are relative to the file's folder. An error names the key.
 
-The keys `golden` and `heal` are for healing; a supervisor only passes them on.
+The keys `golden` and `heal` are for healing (agents/heal/agents_file.py): a supervisor only checks `heal`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 
+from refold.agents.heal.plan import HealPlan
 from refold.agents.policy.rules import Policy
 from refold.avro.errors import InputError
 from refold.avro.files import read_bounded
@@ -185,6 +186,10 @@ def _agent(name: str, given: object, folder: Path, refuse: Callable[[str], NoRet
     )  # fmt: skip
     if not Path(found.work).is_dir():
         refuse(f"{place}.work: {found.work} is no folder")
+    try:
+        HealPlan.of_table(found.heal, "heal", folder)
+    except InputError as error:
+        refuse(f"{place}.{error}")
     if found.policy:
         try:
             Policy.load(found.policy)

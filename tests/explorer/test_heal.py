@@ -12,6 +12,7 @@ import refold
 from refold.agents.heal.healings import healings
 from refold.explorer.cli.main import run
 from refold_tests.brokers import SharedKafka
+from refold_tests.explored import explored
 from refold_tests.stuck_agent import paid, placed, stuck
 
 
@@ -92,6 +93,24 @@ def test_impossible_request_reports_the_reason(
     assert said in capsys.readouterr().err
 
 
+def test_agents_file_holds_the_remedies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "refold.toml"
+    agents = '[agents.NAME]\ncommand = ["true"]\npolicy = "policy.toml"\n'
+    remedies = "\n[[agents.NAME.heal.remedy]]\nname = 'a'\ndo = 'retry'\n"
+    file.write_text((agents + remedies).replace("NAME", "payer") + agents.replace("NAME", "other"))
+    assert run(["heal", "r", "--file", str(file)]) == 1
+    assert "  a (retry): go on after step 2" in capsys.readouterr().out
+    for text, said in (
+        (agents.replace("NAME", "payer"), "agents.payer.heal: it declares no remedies"),
+        (agents.replace("NAME", "x") + agents.replace("NAME", "y"), "it declares no agent payer, but x, y"),
+        (agents.replace("NAME", "x") + "heal.attempts = 0", "agents.x.heal: attempts and attempts_per_hour"),
+    ):
+        file.write_text(text)
+        assert run(["heal", "r", "--file", str(file)]) == 2
+        assert said in capsys.readouterr().err
+    assert run(["heal", "r", "--file", str(file), "--remedies", "heal.toml"]) == 2
+
+
 def test_answered_question_names_the_next_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = folder / "heal.toml"
     plan.write_text(plan.read_text().replace("answers.pay", "approve = true\nanswers.pay"))
@@ -103,6 +122,28 @@ def test_answered_question_names_the_next_command(folder: Path, capsys: pytest.C
     assert "to go on: refold heal r --apply" in capsys.readouterr().out
     assert heal(folder, "r", "--apply") == 0
     assert len(paid(folder)) == 1
+
+
+def test_page_of_healings_shows_each_attempt(folder: Path, log_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file:{log_path}"
+    with explored(url) as pages:
+        assert "No run was healed yet" in pages.get("/healings").text
+    plan = folder / "heal.toml"
+    plan.write_text(plan.read_text().replace("answers.pay", "approve = true\nanswers.pay"))
+    assert heal(folder, "r", "--apply") == 1
+    with explored(url) as pages, explored(url, can_write=True) as writable:
+        page = pages.get("/healings")
+        assert "loop look 1 0 0" in page.text
+        assert "refuted the copy does not satisfy outcome=succeeded" in page.text
+        assert "waiting refold approve r#2.heal.2" in page.text
+        assert page.body.count("/do/approve") == 0
+        assert writable.get("/healings").body.count("/do/approve") == 1
+        assert "of r Failures" in pages.get("/healings?run=r").text
+        assert "No run was healed yet" in pages.get("/healings?run=other").text
+        [command] = page.commands
+        capsys.readouterr()
+        assert run([*command, "--json"]) == 0
+        assert [each["status"] for each in json.loads(capsys.readouterr().out)["healings"]] == ["refuted", "waiting"]
 
 
 def told(folder: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:

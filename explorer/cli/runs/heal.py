@@ -12,6 +12,7 @@ import click
 from refold.agents.entry import Agent
 from refold.agents.golden.add import golden_of_run
 from refold.agents.golden.file import SUFFIX, write
+from refold.agents.heal.agents_file import plan_in
 from refold.agents.heal.apply import Healer, HealSetting, Remediable
 from refold.agents.heal.diagnosis import Diagnosis
 from refold.agents.heal.healings import Healing, healings
@@ -49,13 +50,14 @@ COLUMNS = (
 @click.option("--keep", "keep", is_flag=False, flag_value=FOLDER, metavar="[DIR]",
               help=f"Write the healed run as a golden trace into DIR [{FOLDER}].")  # fmt: skip
 @click.option("--remedies", metavar="FILE", help="The remedies (docs/guides/heal.md) [retry, refresh, ask a person].")
+@click.option("--file", "agents_file", metavar="FILE", help="A refold.toml: the remedies are its agent's table `heal`.")
 @agent_option
 @redact_option
 @as_json
 @on_log
 def heal(
-    place: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, entry: str | None,
-    redact: str | None, as_json: bool,
+    place: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, agents_file: str | None,
+    entry: str | None, redact: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Heal a run: find what is wrong, prove a remedy, and go on.
 
@@ -73,16 +75,19 @@ def heal(
     Examples
       refold heal 8f2c
       refold heal 8f2c --apply --remedies heal.toml
+      refold heal 8f2c --apply --file refold.toml
       refold heal 8f2c --keep
       refold heal --report
     """
     screen = Screen()
-    plan = DEFAULT if remedies is None else HealPlan.load(remedies)
+    if remedies is not None and agents_file is not None:
+        raise InputError("--remedies and --file both name the remedies: give one of them")
     setting = HealSetting(_drive, entry or "", redactor_for(redact))
     if mode == "report" and keep is None:
         return _report(place, screen, run_id, as_json=as_json)
     if not run_id:
         raise InputError("name the run: `refold runs --outcome failed` lists those that failed")
+    plan = _plan(place, run_id, remedies, agents_file)
     if keep is not None:
         return _keep(place, screen, run_id, Path(keep), plan, entry, redact, as_json=as_json)
     if mode == "apply":
@@ -97,6 +102,16 @@ def heal(
     else:
         _show_plan(screen, diagnosis, choices)
     return 1 if diagnosis.findings else 0
+
+
+def _plan(place: LogTarget, run_id: str, remedies: str | None, agents_file: str | None) -> HealPlan:
+    if remedies is not None:
+        return HealPlan.load(remedies)
+    if agents_file is None:
+        return DEFAULT
+    with place.read() as log:
+        agent = log.state(f"run/{known_run(log, run_id, log.point().cut)}").fields.get("agent", "")
+    return plan_in(Path(agents_file), agent)
 
 
 def _drive(run: Run, agent: Agent) -> Exception | None:

@@ -4,7 +4,7 @@ once."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 import refold
 from refold.agents.entry import agent_of
 from refold.agents.heal.healings import healings
+from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.stuck_agent import PLAN, paid, placed, stuck
 
@@ -23,11 +24,10 @@ MOMENTS = (
 )  # fmt: skip
 
 
-def test_killed_heal_continues_and_writes_once(child: Callable[..., Child], tmp_path: Path) -> None:
-    """Each moment has a run of its own, in one log."""
-    url, agent = f"file:{tmp_path / 'log'}", tmp_path / "agent"
+def killed_and_healed(child: Callable[..., Child], url: str, agent: Path, moments: Sequence[str]) -> None:
+    """Heal a run for each moment, all in one log: kill the process that heals it there, and go on with another."""
     entry = placed(agent, PLAN.replace("guard", "attempts_per_hour = 100\nguard"))
-    runs = {f"r{number}": moment for number, moment in enumerate(MOMENTS)}
+    runs = {f"r{number}": moment for number, moment in enumerate(moments)}
     with refold.open(url) as log:
         for run in runs:
             stuck(log, agent, run)
@@ -49,3 +49,14 @@ def test_killed_heal_continues_and_writes_once(child: Callable[..., Child], tmp_
             assert [each.status for each in made] == ["refuted", "healed"], moment
             assert (keys.count(run), effects[run]) == (1, ("done", 1)), moment
             assert log.replay(made[-1].healed_by, agent_of(entry, agent)).is_same, moment
+
+
+def test_killed_heal_continues_and_writes_once(child: Callable[..., Child], tmp_path: Path) -> None:
+    killed_and_healed(child, f"file:{tmp_path / 'log'}", tmp_path / "agent", MOMENTS)
+
+
+def test_killed_heal_continues_on_kafka(
+    child: Callable[..., Child], kafka: SharedKafka, prefix: str, tmp_path: Path
+) -> None:
+    """At the moment that matters most: the payment was made, and nothing says so yet."""
+    killed_and_healed(child, f"kafka://{kafka.bootstrap}/{prefix}", tmp_path / "agent", ["after the write"])
