@@ -28,7 +28,7 @@ from google.protobuf.json_format import MessageToJson
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from refold.agents.adapters.otlp.intake import SpanIntake, Unavailable
+from refold.agents.adapters.otlp.intake import SpanIntake, SpansRecorded, Unavailable
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, decode
 from refold.avro.errors import InputError
 from refold.streams.web.guard import is_loopback
@@ -78,13 +78,7 @@ class OtlpReceiver:
             return _refused(content_type, 400, str(error))
         except Unavailable as error:
             return _refused(content_type, 503, str(error))
-        response = ExportTraceServiceResponse()
-        if without_id or recorded.rejected:
-            said = [f"{without_id} spans have no valid ids"] if without_id else []
-            said += [recorded.why] if recorded.why else []
-            response.partial_success.rejected_spans = without_id + recorded.rejected
-            response.partial_success.error_message = "; ".join(said)
-        return _answer(content_type, 200, response)
+        return _answer(content_type, 200, response_of(without_id, recorded))
 
     def malformed(self, why: str) -> web.Response:
         """Answer what is not HTTP."""
@@ -124,6 +118,22 @@ class OtlpReceiver:
 
     def _too_large(self) -> _Refusal:
         return _Refusal(413, f"the body is larger than {self._body_bytes_max:,} bytes")
+
+
+def response_of(without_id: int, recorded: SpansRecorded) -> ExportTraceServiceResponse:
+    """Return OTLP's answer to a request whose spans are recorded.
+
+    Args:
+        without_id: How many of its spans were rejected because their ids are not valid.
+        recorded: What was recorded of the others.
+    """
+    response = ExportTraceServiceResponse()
+    if without_id or recorded.rejected:
+        said = [f"{without_id} spans have no valid ids"] if without_id else []
+        said += [recorded.why] if recorded.why else []
+        response.partial_success.rejected_spans = without_id + recorded.rejected
+        response.partial_success.error_message = "; ".join(said)
+    return response
 
 
 def _check(request: web.BaseRequest) -> None:

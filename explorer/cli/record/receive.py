@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -18,27 +21,29 @@ from refold.streams.runtime import wait_for
 
 if TYPE_CHECKING:
     from refold.agents.adapters.otlp.intake import SpanIntake
-    from refold.agents.capture.server import LoopbackServer
 
 PORT = 4318
 """OTLP's own port over HTTP, where exporters send to by default."""
-NEEDED = ("aiohttp", "google", "opentelemetry")
+NEEDED = ("aiohttp", "google", "grpc", "opentelemetry")
+DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio", "opentelemetry": "opentelemetry-proto"}
 
 
 @click.command()
 @click.option("--listen", default=f"127.0.0.1:{PORT}", show_default=True, metavar="HOST:PORT",
               help="The address to listen on, loopback only; port 0 is any free port.")  # fmt: skip
+@click.option("--listen-grpc", metavar="HOST:PORT",
+              help="Also listen for OTLP over gRPC there; exporters send to 127.0.0.1:4317.")  # fmt: skip
 @on_log
-def receive(place: LogTarget, listen: str) -> int:
+def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
     """Record traces of agents that OpenTelemetry sends.
 
-    It takes OTLP over HTTP at /v1/traces, as protobuf or JSON, plain or gzip. A trace with spans of an agent becomes a
-    run: a call of a model is a step, a call of a tool an action. Spans may come in any order, late, or again. Spans are
-    understood by OpenTelemetry's conventions for GenAI of today and their older names, by OpenInference's, and by
-    OpenLLMetry's. All other spans are kept unchanged.
+    It takes OTLP over HTTP at /v1/traces, as protobuf or JSON, plain or gzip, and over gRPC. A trace with spans of an
+    agent becomes a run: a call of a model is a step, a call of a tool an action. Spans may come in any order, late, or
+    again. Spans are understood by OpenTelemetry's conventions for GenAI of today and their older names, by
+    OpenInference's, and by OpenLLMetry's. All other spans are kept unchanged.
 
     A request is answered when its spans are durable in the log. While the log is slow or unavailable, the answer is
-    503, and exporters try again. Messages are there only if the instrumentation records content.
+    503 or UNAVAILABLE, and exporters try again. Messages are there only if the instrumentation records content.
 
     SIGTERM and Ctrl-C end it.
 
@@ -46,6 +51,7 @@ def receive(place: LogTarget, listen: str) -> int:
     Examples
       refold receive
       OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 python my_agent.py
+      refold receive --listen-grpc 127.0.0.1:4317
       refold receive --listen 127.0.0.1:0 --log kafka://127.0.0.1:9092/agents
     """
     host, port = address_of(listen)
@@ -56,33 +62,54 @@ def receive(place: LogTarget, listen: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ended)
-    server, intake = _started(place, host, port)
-    click.echo(f"refold receive: {server.url}/v1/traces; Ctrl-C ends it")
-    wait_for(stop)
-    intake.close()  # first: what waits is answered, and what comes is told to come again
-    server.close()
+    with _started(place, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
+        over_grpc = f", gRPC at {started.grpc_address}" if started.grpc_address else ""
+        click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
+        wait_for(stop)
+        intake = started.intake
     click.echo(f"refold: {counted(intake.spans, 'span')} received", err=True)
     return 0
 
 
-def _started(place: LogTarget, host: str, port: int) -> tuple[LoopbackServer, SpanIntake]:
-    """Return the server and what records for it.
+class _Receiving(NamedTuple):
+    """What receives. grpc_address: empty if there is no gRPC."""
+
+    intake: SpanIntake
+    url: str
+    grpc_address: str
+
+
+@contextmanager
+def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str, int] | None) -> Iterator[_Receiving]:
+    """Start the servers, and what records for them; end them after the block.
 
     Raises:
-        InputError: The extra is not installed, or the address cannot be used.
+        InputError: The extra is not installed, or an address cannot be used.
         RefoldError: The log cannot be opened.
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library in C writes lines of its own to standard error
     try:
+        from refold.agents.adapters.otlp.grpc_receiver import GrpcReceiver
         from refold.agents.adapters.otlp.intake import SpanIntake
         from refold.agents.adapters.otlp.receiver import OtlpReceiver
         from refold.agents.capture.server import LoopbackServer
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
             raise
-        raise InputError(f'{error.name} is not installed: pip install "refold[otlp]"') from None
-    intake = SpanIntake(place.open_to_write, place.own_types(), lambda line: click.echo(f"refold: {line}", err=True))
-    try:
-        return LoopbackServer(lambda: OtlpReceiver(intake), host, port), intake
-    except BaseException:
-        intake.close()
-        raise
+        needed = DISTRIBUTIONS.get(error.name or "", error.name)
+        raise InputError(f'{needed} is not installed: pip install "refold[otlp]"') from None
+    with ExitStack() as stack:
+        intake = SpanIntake(
+            place.open_to_write, place.own_types(), lambda line: click.echo(f"refold: {line}", err=True)
+        )
+        closing = stack.enter_context(ExitStack())
+        closing.callback(intake.close)
+        server = LoopbackServer(lambda: OtlpReceiver(intake), *address)
+        stack.callback(server.close)
+        over_grpc = ""
+        if grpc_address is not None:
+            grpc = GrpcReceiver(intake, *grpc_address)
+            stack.callback(grpc.close)
+            over_grpc = grpc.address
+        yield _Receiving(intake, server.url, over_grpc)
+        closing.close()  # first: what waits is answered, and what comes is told to come again

@@ -1,0 +1,85 @@
+"""Answer OTLP over gRPC: traces, at opentelemetry.proto.collector.trace.v1.TraceService/Export, plain or gzip.
+
+    OK                   recorded, and durable; partial_success as over HTTP (receiver.py). Not to be sent again
+    INVALID_ARGUMENT     the message is no request. Not to be sent again
+    UNIMPLEMENTED        another service, such as that of logs: gRPC's own answer
+    RESOURCE_EXHAUSTED   larger than BODY_BYTES_MAX, as sent or decompressed: gRPC's own answer. Not to be sent again
+    UNAVAILABLE          too many requests wait, or the log is not available; with RetryInfo
+
+At most CALLS_MAX calls are answered at once; others wait in gRPC. Answers quote nothing of a message.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from google.rpc.error_details_pb2 import RetryInfo
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from refold.agents.adapters.otlp.intake import SpanIntake, Unavailable
+from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, RETRY_AFTER_S, response_of
+from refold.agents.adapters.otlp.requests import PROTOBUF, decode
+from refold.avro.errors import InputError
+from refold.streams.web.guard import is_loopback
+
+SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
+CALLS_MAX = 32
+CLOSE_S = 5.0
+
+
+class GrpcReceiver:
+    """A server of OTLP over gRPC."""
+
+    def __init__(self, intake: SpanIntake, host: str, port: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        """Start it.
+
+        Args:
+            intake: Records the spans.
+            host: The address to listen on.
+            port: Its port; 0 is any free one.
+            body_bytes_max: The largest message, as sent and decompressed.
+
+        Raises:
+            InputError: The address is not on loopback, or cannot be used.
+        """
+        if host != "localhost" and not is_loopback(host):
+            raise InputError(
+                f"--listen-grpc {host}: only addresses on loopback, such as 127.0.0.1; there is no authentication"
+            )
+        self._intake = intake
+        options = [
+            ("grpc.max_receive_message_length", body_bytes_max),
+            ("grpc.so_reuseport", 0),  # else a second receiver at this address would take half of the calls
+        ]
+        self._server = grpc.server(ThreadPoolExecutor(CALLS_MAX), options=options)
+        export: grpc.RpcMethodHandler[bytes, ExportTraceServiceResponse] = grpc.unary_unary_rpc_method_handler(
+            self._export, response_serializer=ExportTraceServiceResponse.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": export}),))
+        address = f"[{host}]" if ":" in host else host
+        try:
+            self.port = self._server.add_insecure_port(f"{address}:{port}")
+        except RuntimeError:
+            raise InputError(
+                f"--listen-grpc {host}:{port}: cannot listen there; name another address, or port 0 for any free port"
+            ) from None
+        self.address = f"{address}:{self.port}"
+        self._server.start()
+
+    def close(self) -> None:
+        """Answer the calls in progress, for CLOSE_S at most, and end."""
+        self._server.stop(CLOSE_S).wait()
+
+    def _export(self, body: bytes, context: grpc.ServicerContext) -> ExportTraceServiceResponse:
+        try:
+            spans, without_id = decode(body, PROTOBUF)
+            recorded = self._intake.put(spans, len(body)).result()
+        except InputError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except Unavailable as error:
+            retry = RetryInfo()
+            retry.retry_delay.FromSeconds(RETRY_AFTER_S)
+            context.set_trailing_metadata((("google.rpc.retryinfo-bin", retry.SerializeToString()),))
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        return response_of(without_id, recorded)
