@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -65,12 +66,14 @@ def address(intake: SpanIntake) -> Iterator[str]:
 
 def export(address: str, body: bytes, service: str = SERVICE) -> ExportTraceServiceResponse:
     with grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary(f"/{service}/Export", response_deserializer=ExportTraceServiceResponse.FromString)
+        call: Any = channel.unary_unary(
+            f"/{service}/Export", response_deserializer=ExportTraceServiceResponse.FromString
+        )
         found: ExportTraceServiceResponse = call(body, timeout=WAIT_S)
         return found
 
 
-def refused(address: str, body: bytes, service: str = SERVICE) -> grpc.RpcError:
+def refused(address: str, body: bytes, service: str = SERVICE) -> Any:
     with pytest.raises(grpc.RpcError) as caught:
         export(address, body, service)
     return caught.value
