@@ -26,7 +26,7 @@ PAGES = {
     "runs": "/", "run": f"/run/{RUN}", "step": f"/run/{READER}?step=2", "raw": f"/run/{RUN}?step=2&raw=1",
     "story": f"/story/{RUN}", "entities": "/entities?type=tool_config", "entity": f"/entity/{CONFIG}?field=rate_limit",
     "compare": f"/compare?a={RUN}&b={FORK}", "choose": f"/compare?a={RUN}", "diff": "/diff?a=@deploy-1&b=now",
-    "operate": "/operate", "changes": "/changes", "error": "/run/nobody",
+    "operate": "/operate", "healings": "/healings", "changes": "/changes", "error": "/run/nobody",
 }  # fmt: skip
 
 
