@@ -38,7 +38,7 @@ RECORDS_AT_ONCE = 2_000
 FILLING_POLL_S = 0.05
 
 
-def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVersion | None:
+def apply_without_fold(table: PartitionTable, registry: Registry, below: int) -> TypeVersion | None:
     """Apply the definitions below an offset that need no fold; return the first one that does, if any."""
     schemas = table.here.at.schemas
     found = None
@@ -49,7 +49,7 @@ def pass_over(table: PartitionTable, registry: Registry, below: int) -> TypeVers
         else:
             schemas += 1
     if schemas != table.here.at.schemas:
-        table.take_up_to(schemas)
+        table.apply_up_to(schemas)
     return found
 
 
@@ -76,7 +76,7 @@ def require_folded(table: PartitionTable, registry: Registry) -> None:
             raise StorageError(f"the table has entities of {name} that this process cannot fold: {problem}")
 
 
-def redefine(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
+def redefinition_step(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
     """Return the next step of applying a definition. below: a place at which to stop."""
     at = table.here.at
     try:
@@ -95,30 +95,32 @@ def redefine(table: PartitionTable, version: TypeVersion, below: int | None = No
         ) from error
 
 
-def follow(table: PartitionTable, log: LogReader, to: PartitionPoint, go_on: Callable[[], None]) -> int:
+def follow(table: PartitionTable, log: LogReader, to: PartitionPoint, check_cancelled: Callable[[], None]) -> int:
     """Fold the log from the table's point to a later point, emitting nothing; return how many records."""
     start = table.here.at.offset
-    _take_up(table, log, PartitionPoint(to.offset, to.schemas), go_on)
+    _apply_definitions(table, log, PartitionPoint(to.offset, to.schemas), check_cancelled)
     records = log.read(table.here.partition, table.here.at.offset, to.offset)
     while table.here.at.offset < to.offset:
-        go_on()
+        check_cancelled()
         _fold_some(table, log, records, to.offset)
-    _take_up(table, log, to, go_on)
+    _apply_definitions(table, log, to, check_cancelled)
     return to.offset - start
 
 
-def _take_up(table: PartitionTable, log: LogReader, to: PartitionPoint, go_on: Callable[[], None]) -> None:
+def _apply_definitions(
+    table: PartitionTable, log: LogReader, to: PartitionPoint, check_cancelled: Callable[[], None]
+) -> None:
     """Apply definitions up to a point."""
     while table.here.at[1:] < to[1:]:
-        version = pass_over(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
+        version = apply_without_fold(table, log.registry, to.schemas if to.place == 0 else to.schemas + 1)
         if version is None:
             return
         while table.is_filling:
-            go_on()
+            check_cancelled()
             time.sleep(FILLING_POLL_S)
         while table.here.at.schemas == version.offset and table.here.at[1:] < to[1:]:
-            go_on()
-            table.write(redefine(table, version, to.place if version.offset == to.schemas else None))
+            check_cancelled()
+            table.write(redefinition_step(table, version, to.place if version.offset == to.schemas else None))
 
 
 def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record], end: int) -> None:
@@ -131,9 +133,9 @@ def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record],
     table.write(table.fold(arrived, through, recorded_at))
 
 
-def standing(table: PartitionTable, deadletters: int) -> None:
+def store_deadletters_offset(table: PartitionTable, deadletters: int) -> None:
     """Store the next offset of `.deadletters` at the table's point."""
     if table.here.deadletters != deadletters:
-        overlay = table.nothing()
+        overlay = table.empty_overlay()
         overlay.stored = replace(overlay.stored, deadletters=deadletters)
         table.write(overlay)

@@ -100,7 +100,7 @@ class BrokerWatch:
                 return
             before = self._broker.note(bool(brokers), why)
             if before is not None:
-                self._tell(before, why)
+                self._log_change(before, why)
             self.now = self.now._replace(broker=self._broker.now, brokers=brokers)
             if brokers:
                 try:
@@ -162,7 +162,7 @@ class BrokerWatch:
             self._failed.add(kind)
             log_event(_log, "watch_failed", logging.ERROR, asked=asked, error=f"{error!r:.200}")
 
-    def _tell(self, before: Condition, why: str) -> None:
+    def _log_change(self, before: Condition, why: str) -> None:
         now_ms = self._clock_ms()
         if self._broker.now.holds:
             after_s = round(before.seconds(now_ms), 1) if self._was_answered else None

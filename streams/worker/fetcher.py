@@ -89,11 +89,11 @@ class Fetcher:
         self._schemas = None if schemas is None else TopicPlace(schemas[0], 0)
         # The next offset of everything that is fetched, and when something was last received.
         self._next: dict[TopicPlace, int] = {}
-        self._heard_s: dict[TopicPlace, float] = {}
+        self._received_s: dict[TopicPlace, float] = {}
         # Partitions whose end was not reported, and those that were stuck at the last check.
         self._unended: set[TopicPlace] = set()
         self._stuck: dict[TopicPlace, int] = {}
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._paused: set[int] = set()
         self._unreadable = unreadable
         # Partitions paused at a batch that cannot be read: when to fetch them again.
@@ -113,7 +113,7 @@ class Fetcher:
         """Stop fetching it; records already fetched are not returned."""
         self._paused.discard(partition)
         place = TopicPlace(self._topic, partition)
-        del self._next[place], self._heard_s[place]
+        del self._next[place], self._received_s[place]
         self._unended.discard(place)
         if self._damaged.pop(place, None) is None:
             self._consumer.incremental_unassign([TopicPartition(*place)])
@@ -134,10 +134,10 @@ class Fetcher:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as failed:
             raise storage_error("the log cannot be read", failed) from failed
-        if len(messages) < records_max and time.monotonic() - self._looked_s > STUCK_S:
-            yield from self._look()
-        messages, unreadable = self._parted(messages)
-        self._heard(messages)
+        if len(messages) < records_max and time.monotonic() - self._checked_s > STUCK_S:
+            yield from self._check_stuck()
+        messages, unreadable = self._until_unreadable(messages)
+        self._note_received(messages)
         for message in messages:
             error = message.error()
             if self._schemas is not None and message.topic() == self._schemas.topic:
@@ -145,14 +145,14 @@ class Fetcher:
             elif error is None:
                 yield message.partition() or 0, raw_of(message)
             else:
-                yield from self._judged(message)
+                yield from self._end_or_raise(message)
         for place, message in unreadable.items():
             error = message.error()
             if error is not None and place in self._next:
-                yield from self._passed(place, message.offset() or 0, text_of(error))
+                yield from self._at_unreadable(place, message.offset() or 0, text_of(error))
 
     def end_of(self, partition: int) -> int:
-        """Up to where a partition is known to reach, as the last fetch of it said; 0 before one."""
+        """Return a partition's end as of its last fetch; 0 before one."""
         place = TopicPartition(self._topic, partition)
         _, end = self._consumer.get_watermark_offsets(place, cached=True) or (0, 0)
         return max(0, int(end))
@@ -173,10 +173,10 @@ class Fetcher:
             if self._silent[place] != self._next[place]:
                 del self._silent[place]
             elif self._unreadable.is_aside(place, self._next[place]):
-                yield from self._passed(place, self._next[place], SILENT)
+                yield from self._at_unreadable(place, self._next[place], SILENT)
 
-    def _parted(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
-        """Return the usable messages, and by partition the first batch that cannot be read: messages after it are
+    def _until_unreadable(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
+        """Return the usable messages, and by partition the first batch that cannot be read; later messages are
         dropped."""
         used: list[Message] = []
         unreadable: dict[TopicPlace, Message] = {}
@@ -190,14 +190,14 @@ class Fetcher:
                 used.append(message)
             elif place.topic == self._topic:
                 unreadable[place] = message
-            elif place not in self._damaged:  # of `.schemas`: who reads it on says so
+            elif place not in self._damaged:  # of `.schemas`: its reader raises the error
                 self.schemas_moved = True
                 self._consumer.incremental_unassign([TopicPartition(*place)])
                 self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
         return used, unreadable
 
-    def _passed(self, place: TopicPlace, first: int, why: str) -> Iterator[tuple[int, Fetched]]:
-        """Go on after a batch that cannot be read, or give out that it is not set aside. first: its first offset."""
+    def _at_unreadable(self, place: TopicPlace, first: int, why: str) -> Iterator[tuple[int, Fetched]]:
+        """Skip a batch that cannot be read if it is set aside; otherwise yield its error. first: its first offset."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
         try:
             after = self._unreadable.after(place, first, self._next[place], why)
@@ -220,11 +220,11 @@ class Fetcher:
     def _assign(self, offsets: Mapping[TopicPlace, int]) -> None:
         now_s = time.monotonic()
         self._next.update(offsets)
-        self._heard_s.update(dict.fromkeys(offsets, now_s))
+        self._received_s.update(dict.fromkeys(offsets, now_s))
         self._unended |= offsets.keys()
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in offsets.items()])
 
-    def _heard(self, messages: Sequence[Message]) -> None:
+    def _note_received(self, messages: Sequence[Message]) -> None:
         """Update each place's position from its last message."""
         known: set[tuple[str | None, int | None]] = set()
         now_s = time.monotonic()
@@ -239,16 +239,18 @@ class Fetcher:
             place = TopicPlace(topic or "", partition or 0)
             if place in self._next:
                 self._next[place] = offset + (error is None)
-                self._heard_s[place] = now_s
+                self._received_s[place] = now_s
                 (self._unended.add if error is None else self._unended.discard)(place)
 
-    def _look(self) -> Iterator[tuple[int, Fetched]]:
-        """Ask for the ends of silent partitions; use a new consumer if one is stuck, and return what a new one is stuck
-        at, too."""
-        self._looked_s = time.monotonic()
+    def _check_stuck(self) -> Iterator[tuple[int, Fetched]]:
+        """Request the ends of silent partitions; replace the consumer if it is stuck.
+
+        Yields the damaged records at which a new consumer is stuck, too.
+        """
+        self._checked_s = time.monotonic()
         silent = [
-            place for place, heard_s in self._heard_s.items()
-            if self._looked_s - heard_s > STUCK_S
+            place for place, heard_s in self._received_s.items()
+            if self._checked_s - heard_s > STUCK_S
             and place not in self._damaged
             and (place.topic != self._topic or place.partition not in self._paused)
         ]  # fmt: skip
@@ -269,7 +271,7 @@ class Fetcher:
         ]  # fmt: skip
         for place in damaged:
             self._silent[place] = self._next[place]
-            yield from self._passed(place, self._next[place], SILENT)
+            yield from self._at_unreadable(place, self._next[place], SILENT)
         anew = [place for place in stuck if place not in damaged]
         if anew:
             self._stuck_before = {place: self._next[place] for place in stuck}
@@ -286,7 +288,7 @@ class Fetcher:
         self._assign(dict(self._next))
         self._pause_held(self._next)
 
-    def _judged(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
+    def _end_or_raise(self, message: Message) -> Iterator[tuple[int, AtEnd]]:
         error, partition = message.error(), message.partition() or 0
         assert error is not None
         if error.code() == KafkaError._PARTITION_EOF:

@@ -129,7 +129,7 @@ class Membership:
             raise storage_error(f"the worker cannot join its group {self._group}", error, needs=needs)
         self._note_membership()
         if time.monotonic() - self._asked_s > _ASKED_EVERY_S:
-            self._look()
+            self._check()
 
     def metadata(self) -> bytes:
         """The membership as it is at this moment."""
@@ -163,7 +163,7 @@ class Membership:
         return all(each.error is None for each in found or ())
 
     def leave(self) -> None:
-        """Give everything up, through the callback, and leave the group; raises the callback's exception."""
+        """Release all partitions through the callback, and leave the group; raises the callback's exception."""
         self._consumer.close()
         self._raise_problem()
 
@@ -181,7 +181,7 @@ class Membership:
             self._stood_s = now_s
             self._standing(is_member(self.metadata()))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Join again if only this client has no answer."""
         was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
         if was_deaf and self._is_deaf and self._has_another_answer():
@@ -193,7 +193,7 @@ class Membership:
         log_event(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
         self._consumer.close()
         # A fenced member is not informed which partitions it lost.
-        self._tell(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
+        self._call_back(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
         self._own.clear()
         self._raise_problem()
         self._consumer = self._joining()
@@ -233,14 +233,14 @@ class Membership:
         consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in places])
         consumer.pause(places)
         self._own |= {each.partition for each in places}
-        self._tell(self._given, places)
+        self._call_back(self._given, places)
 
     def _on_revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._own -= {each.partition for each in places}
-        self._tell(self._taken, places)
+        self._call_back(self._taken, places)
         consumer.incremental_unassign(places)
 
-    def _tell(self, told: Told, places: list[TopicPartition]) -> None:
+    def _call_back(self, told: Told, places: list[TopicPartition]) -> None:
         try:
             told([each.partition for each in places])
         except Exception as problem:  # raised again from `serve`, outside of librdkafka's callback

@@ -14,7 +14,7 @@ from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.table.batch import DecodedRecord, NotFolded
-from refold.streams.worker.advance import pass_over, redefine
+from refold.streams.worker.advance import apply_without_fold, redefinition_step
 from refold.streams.worker.commit import DecidedRecords, PendingCommit
 from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
 from refold.streams.worker.table import PartitionTable
@@ -264,10 +264,10 @@ class Partition:
             self.counts.records += len(batch)
             return PendingCommit(self.number, overlay, batch.verdicts)
         if self.is_due:
-            version = pass_over(self.table, self._registry, len(self._registry))
+            version = apply_without_fold(self.table, self._registry, len(self._registry))
             if version is not None:
                 self.counts.redefinitions += 1
-                return PendingCommit(self.number, redefine(self.table, version), ())
+                return PendingCommit(self.number, redefinition_step(self.table, version), ())
         return None
 
     def is_pending(self, step: PendingCommit) -> bool:

@@ -377,7 +377,7 @@ class FoldService:
     # Definitions
 
     def _follow_definitions(self) -> None:
-        if self._fetcher.schemas_moved or self._starter.is_to_ask_again:
+        if self._fetcher.schemas_moved or self._starter.is_activation_due:
             try:
                 self._starter.refresh()
             except Unanswered:

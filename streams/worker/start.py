@@ -55,12 +55,14 @@ from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.families import Memory
 from refold.streams.table.recovery import recover
-from refold.streams.worker.advance import follow, require_folded, standing
+from refold.streams.worker.advance import follow, require_folded, store_deadletters_offset
 from refold.streams.worker.commit import StoredPosition
-from refold.streams.worker.table import GONE, PartitionTable, open_database, usable
+from refold.streams.worker.table import GONE, PartitionTable, open_database, stored_position_of
 
 
-def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, go_on: Callable[[], None]) -> int:
+def recover_table(
+    table: PartitionTable, log: LogPort, stored: StoredPosition, check_cancelled: Callable[[], None]
+) -> int:
     """Rebuild the table at the point of `stored`, and count its totals; the database's content is removed.
 
     Returns:
@@ -76,11 +78,11 @@ def recover_table(table: PartitionTable, log: LogPort, stored: StoredPosition, g
 
     cut = Cut(log.log_id, {stored.partition: at.offset}, at.schemas, log.registry.digest(at.schemas))
     table.stop_filling()
-    rebuilt = recover(table.database, log, cut, put_totals, lambda more, total: go_on())
+    rebuilt = recover(table.database, log, cut, put_totals, lambda more, total: check_cancelled())
     table.made_from = rebuilt.source()
     if at.offset:
         _log.info("%s: made again at %s: %s", table.database.path, at, table.made_from)
-    table.stand(made[0])
+    table.adopt(made[0])
     return rebuilt.parts[stored.partition].replayed
 
 
@@ -146,7 +148,7 @@ class Starter:
                 self.held, self._counted = len(held_types(self._log.registry)), len(self._log.registry)
 
     @property
-    def is_to_ask_again(self) -> bool:
+    def is_activation_due(self) -> bool:
         """Whether it is time to retry an activation that could not be written."""
         return bool(self.refused) and time.monotonic() - self._refused_at_s > REFUSED_RETRY_S
 
@@ -169,27 +171,27 @@ class Starter:
     def start(self, partition: int, is_cancelled: Callable[[], bool]) -> PartitionTable:
         """Return the partition's table, at the emitted point. Raises Cancelled if it is no longer needed."""
 
-        def go_on() -> None:
+        def check_cancelled() -> None:
             if is_cancelled():
                 raise Cancelled
 
-        at, deadletters = self.emitted(partition, go_on)
+        at, deadletters = self.emitted(partition, check_cancelled)
         self.refresh()
-        table = self.open(partition, go_on)
+        table = self.open(partition, check_cancelled)
         try:
-            self.advance_to(table, partition, at, go_on)
+            self.advance_to(table, partition, at, check_cancelled)
             require_folded(table, self._log.registry)
-            standing(table, deadletters)
+            store_deadletters_offset(table, deadletters)
         except BaseException:
             table.close()
             raise
         return table
 
-    def emitted(self, partition: int, go_on: Callable[[], None]) -> tuple[PartitionPoint, int]:
+    def emitted(self, partition: int, check_cancelled: Callable[[], None]) -> tuple[PartitionPoint, int]:
         """Steps 1 to 4: return the emitted point, and the next offset of `.deadletters`."""
-        found = [self.committed(partition, go_on) or BEGIN]
+        found = [self.committed(partition, check_cancelled) or BEGIN]
         places = [TopicPlace(self._topics.changes, partition), TopicPlace(self._topics.deadletters, partition)]
-        self._await_stable(places, go_on)
+        self._await_stable(places, check_cancelled)
         ends = self._offsets.ends(places)
         change = self._reading.last(places[0], ends[places[0]], is_emitted)
         letter = self._reading.last(places[1], ends[places[1]], is_verdict)
@@ -198,12 +200,12 @@ class Starter:
                 found.append(point)
         return max(found), 0 if letter is None else letter.offset + 1
 
-    def committed(self, partition: int, go_on: Callable[[], None]) -> PartitionPoint | None:
+    def committed(self, partition: int, check_cancelled: Callable[[], None]) -> PartitionPoint | None:
         """Return the point at the group's committed offset."""
         topics = self._topics
         with CommittedOffsets(self._clients, topics.group, topics.observations, stable=True) as committed:
             while True:
-                go_on()
+                check_cancelled()
                 try:
                     found = committed.ask([partition], OFFSETS_TIMEOUT_S).get(partition)
                 except KafkaException as failed:
@@ -218,16 +220,18 @@ class Starter:
         needs = self._clients.denial_message(Grant(GROUP, self._topics.group, READ))
         return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
 
-    def _await_stable(self, places: list[TopicPlace], go_on: Callable[[], None]) -> None:
+    def _await_stable(self, places: list[TopicPlace], check_cancelled: Callable[[], None]) -> None:
         while self._offsets.ends(places) != self._offsets.ends(places, committed=False):
-            go_on()
+            check_cancelled()
             time.sleep(STABLE_POLL_S)
 
-    def open(self, partition: int, go_on: Callable[[], None]) -> PartitionTable:
+    def open(self, partition: int, check_cancelled: Callable[[], None]) -> PartitionTable:
         """Step 5, without the rebuild of a lost table."""
-        database = open_database(self._folder / str(partition), self._memory, LOCK_WAIT_S, go_on)
+        database = open_database(self._folder / str(partition), self._memory, LOCK_WAIT_S, check_cancelled)
         try:
-            stored = usable(database, self._log.log_id, partition, self._log.partitions, self._log.ends()[partition])
+            stored = stored_position_of(
+                database, self._log.log_id, partition, self._log.partitions, self._log.ends()[partition]
+            )
             if stored is not None and stored.last is not None:
                 self._require_same(database.path, partition, *stored.last)
             return PartitionTable(database, self._log.registry, self._log.read, stored)
@@ -235,7 +239,9 @@ class Starter:
             database.close()
             raise
 
-    def advance_to(self, table: PartitionTable, partition: int, at: PartitionPoint, go_on: Callable[[], None]) -> None:
+    def advance_to(
+        self, table: PartitionTable, partition: int, at: PartitionPoint, check_cancelled: Callable[[], None]
+    ) -> None:
         """Steps 5 and 6: rebuild or advance the table to the point; a table past the point stays there.
 
         It can be past the point if committed offsets and records expired; nothing was emitted in between.
@@ -244,7 +250,7 @@ class Starter:
         rulings = self._log.registry.rulings
         while True:
             aside = rulings.of(OBSERVATIONS, partition)
-            self._bring(table, partition, at, aside, go_on)
+            self._bring(table, partition, at, aside, check_cancelled)
             if rulings.of(OBSERVATIONS, partition) is aside:
                 return
 
@@ -254,7 +260,7 @@ class Starter:
         partition: int,
         at: PartitionPoint,
         aside: Mapping[int, str],
-        go_on: Callable[[], None],
+        check_cancelled: Callable[[], None],
     ) -> None:
         stored = table.stored
         if stored is not None and not stored.leaves_out(aside):
@@ -270,10 +276,10 @@ class Starter:
             begin = StoredPosition(
                 self._log.log_id, partition, self._log.partitions, at, recorded_at, aside=tuple(sorted(aside))
             )  # fmt: skip
-            table.followed += recover_table(table, self._log, begin, go_on)
+            table.followed += recover_table(table, self._log, begin, check_cancelled)
         table.matches_rulings(aside)
         if table.here.at < at:
-            table.followed += follow(table, self._log, at, go_on)
+            table.followed += follow(table, self._log, at, check_cancelled)
 
     def _times(self, partition: int) -> Times:
         return Times(TopicPlace(self._topics.observations, partition), self._offsets, self._reading)

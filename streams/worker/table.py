@@ -69,7 +69,7 @@ class PartitionTable:
         self._fill_again_s = 0.0
         self._filler = Filler(database, read, registry, self._writer, self._lock)
         if stored is not None:
-            self.stand(stored)
+            self.adopt(stored)
 
     @property
     def here(self) -> StoredPosition:
@@ -128,7 +128,7 @@ class PartitionTable:
         """The number of records whose index entries may be missing."""
         return sum(gap.end - gap.start for gap in self._writer.gaps.values())
 
-    def stand(self, stored: StoredPosition) -> None:
+    def adopt(self, stored: StoredPosition) -> None:
         """Adopt the position that the database stores."""
         self.stored = stored
         self._aside = None
@@ -139,14 +139,14 @@ class PartitionTable:
         """Stop filling the indexes."""
         self._filler.stop()
 
-    def take_up_to(self, schemas: int) -> None:
+    def apply_up_to(self, schemas: int) -> None:
         """Apply definitions that fold no entity again; the next written step stores that."""
         self.stored = replace(self.here, at=PartitionPoint(self.here.at.offset, schemas))
         self._writer.fold_below(schemas)
 
     def fold(self, arrived: Sequence[DecodedRecord], offset: int, recorded_at: int) -> Overlay:
         """Fold records up to an offset; recorded_at: the running maximum there, in milliseconds."""
-        here, overlay = self.here, self.nothing()
+        here, overlay = self.here, self.empty_overlay()
         with self._lock:
             self._writer.fold(arrived, overlay.write, overlay, {here.partition: offset})
         if arrived:
@@ -156,13 +156,13 @@ class PartitionTable:
 
     def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: PartitionPoint) -> Overlay:
         """Fold entities again by the definition that is being applied; the step ends at `to`."""
-        here, overlay = self.here, self.nothing()
+        here, overlay = self.here, self.empty_overlay()
         with self._lock:
             for row in rows:
                 fold_again(self._writer, type_fold, row, here.partition, to.offset, overlay.write, overlay)
         return overlay.to(to, here.recorded_at)
 
-    def nothing(self) -> Overlay:
+    def empty_overlay(self) -> Overlay:
         """Return an empty step at the present position."""
         return Overlay(self.database.batch(), self.here)
 
@@ -180,7 +180,7 @@ class PartitionTable:
         self.database.close()
 
 
-def open_database(folder: Path, memory: Memory, wait_s: float, go_on: Callable[[], None]) -> Database:
+def open_database(folder: Path, memory: Memory, wait_s: float, check_cancelled: Callable[[], None]) -> Database:
     """Open the database in a folder as its owner; it is created if it is missing or damaged.
 
     Raises:
@@ -198,7 +198,7 @@ def open_database(folder: Path, memory: Memory, wait_s: float, go_on: Callable[[
                     f"{folder}: another process holds this partition's table; end it, or give this worker a folder of "
                     "its own"
                 ) from error
-            go_on()
+            check_cancelled()
             time.sleep(LOCK_WAIT_S)
         except CorruptionError as error:
             _log.warning("%s: this partition's table is made again: %s", folder, error)
@@ -215,7 +215,9 @@ def bytes_on_disk(folder: Path) -> int:
     return size
 
 
-def usable(database: Database, log_id: bytes, partition: int, partitions: int, end: int) -> StoredPosition | None:
+def stored_position_of(
+    database: Database, log_id: bytes, partition: int, partitions: int, end: int
+) -> StoredPosition | None:
     """Return the position of the table in a database; None if the table is lost. end: the partition's next offset.
 
     Raises:

@@ -207,7 +207,7 @@ def test_member_without_a_generation_sends_no_offsets(log: KafkaLog, tmp_path: P
     with database:
         table = PartitionTable(database, log.registry, log.read, None)
         table.stored = StoredPosition(log.log_id, 1, PARTITIONS)
-        overlay = table.nothing().to(PartitionPoint(3, 1), 0)
+        overlay = table.empty_overlay().to(PartitionPoint(3, 1), 0)
         overlay.changes.append(PendingChange(placed("t/1"), b"", b"change"))
         with pytest.raises(NotEmitted):
             emitter.emit([PendingCommit(1, overlay, ())], lambda: nobody)

@@ -179,7 +179,7 @@ def a_partition(folder: Path, registry: Registry, clock: Settable, resolve: Outa
     registry.add(THING)
     with Database.create(folder / "0", kind="table") as database:
         table = PartitionTable(database, registry, lambda *_: iter(()), StoredPosition(bytes(16), 0, 1))
-        table.take_up_to(1)
+        table.apply_up_to(1)
         yield Partition(0, table, registry, Decider(registry, resolve, 0, 1), clock, rebuild_s=2.5)
 
 
