@@ -55,7 +55,7 @@ def test_agents_are_listed_from_any_process(url: str) -> None:
     assert row["command"] == ["python", "desk.py"]
 
 
-def test_an_agent_whose_owner_is_gone_is_unknown(url: str) -> None:
+def test_agent_of_a_dead_owner_is_unknown(url: str) -> None:
     with refold.open(url) as log:
         entries = AgentEntries(log, now)
         mine = OwnedEntries(log, now, "desk", "another", "bob@host/8", 1)
@@ -69,7 +69,7 @@ def test_an_agent_whose_owner_is_gone_is_unknown(url: str) -> None:
     assert said.endswith("no owner\n")
 
 
-def test_a_request_is_recorded_with_who_and_why(url: str) -> None:
+def test_request_is_recorded_with_author_and_reason(url: str) -> None:
     done = command(url, "pause", "desk", "--why", "prices change", "--by", "bob")
     assert (done.status, done.out) == (0, "desk should be paused; it is running\n")
     [row] = command(url, "list", "--json").json
@@ -80,11 +80,11 @@ def test_a_request_is_recorded_with_who_and_why(url: str) -> None:
         assert (row["desired"], row["desired_why"]) == (desired, None)
 
 
-def test_a_request_that_nobody_follows_in_time_exits_with_1(url: str) -> None:
+def test_unanswered_request_times_out_with_exit_status_1(url: str) -> None:
     assert command(url, "stop", "desk", "--wait", "0.01").status == 1
 
 
-def test_an_agent_that_there_is_not(url: str, tmp_path: Path) -> None:
+def test_unknown_agent(url: str, tmp_path: Path) -> None:
     said = "there is no agent till in this log; there are desk; `refold up` starts those of refold.toml"
     assert command(url, "pause", "till").refused() == said
     assert command(url, "logs", "till").refused() == said
@@ -103,7 +103,7 @@ def test_output_is_shown_from_its_last_lines(url: str, tmp_path: Path) -> None:
     assert command(url, "logs", "desk", "--lines", 2).out == "two\nthree\n"
 
 
-def test_a_file_that_there_is_not(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     done = refold_command("up", log=f"file:{tmp_path}/log", folder=tmp_path)
     assert done.refused() == (
         "refold.toml: cannot be read: No such file or directory; docs/guides/supervise.md shows one"

@@ -94,9 +94,7 @@ def test_memory_is_bounded_by_bytes_too(tmp_path: Path, spool: Spool, monkeypatc
 
 @pytest.mark.parametrize("redact", [None, Redactor()], ids=["in clear", "redacted"])
 @pytest.mark.parametrize("calls", [False, True], ids=["answered", "calls a tool"])
-def test_a_conversation_that_comes_back_continues_its_run(
-    tmp_path: Path, spool: Spool, calls: bool, redact: Any
-) -> None:
+def test_resumed_conversation_continues_its_run(tmp_path: Path, spool: Spool, calls: bool, redact: Any) -> None:
     """The others are many enough to push it out of memory between its turns. It is as if it had stayed."""
     with open_log(f"file:{tmp_path / 'log'}") as log:
         made = sessions(log, spool, redact)
@@ -117,7 +115,7 @@ def test_a_conversation_that_comes_back_continues_its_run(
         assert len(log.runs()) == 3 * (LIVE + 1) + 1
 
 
-def test_a_run_that_waits_for_a_tool_ends_with_the_proxy(tmp_path: Path, spool: Spool) -> None:
+def test_run_awaiting_a_tool_ends_with_the_proxy(tmp_path: Path, spool: Spool) -> None:
     with open_log(f"file:{tmp_path / 'log'}") as log:
         made = sessions(log, spool)
         made.store(Conversation("one").next(calls=True), spool.name)
@@ -132,7 +130,7 @@ def test_a_run_that_waits_for_a_tool_ends_with_the_proxy(tmp_path: Path, spool: 
 
 
 @pytest.mark.parametrize("calls", [False, True], ids=["answered", "calls a tool"])
-def test_a_proxy_that_was_restarted_finds_it_too(tmp_path: Path, spool: Spool, calls: bool) -> None:
+def test_restarted_proxy_finds_it_too(tmp_path: Path, spool: Spool, calls: bool) -> None:
     """The first one is gone without an end, as by a kill; the next takes its spool over, with its key."""
     one = Conversation("one")
     with open_log(f"file:{tmp_path / 'log'}") as log:
@@ -153,7 +151,7 @@ def test_a_proxy_that_was_restarted_finds_it_too(tmp_path: Path, spool: Spool, c
         assert not log.runs(outcome="running")
 
 
-def test_a_branch_and_a_stranger_begin_runs_of_their_own(tmp_path: Path, spool: Spool) -> None:
+def test_branch_and_unrelated_conversation_start_their_own_runs(tmp_path: Path, spool: Spool) -> None:
     """The session went on from there, so an earlier end of it is not where it continues. Nor is another's key."""
     with open_log(f"file:{tmp_path / 'log'}") as log:
         made = sessions(log, spool)

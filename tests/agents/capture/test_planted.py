@@ -185,7 +185,7 @@ def holding(folder: Path) -> bytes:
     return b"".join(files(folder / "held").values())
 
 
-def test_a_secret_in_every_place_reaches_the_provider_and_no_disk(tmp_path: Path) -> None:
+def test_secret_in_every_place_reaches_the_provider_but_no_disk(tmp_path: Path) -> None:
     waiting = holding(tmp_path)
     assert waiting.count(MARK.encode()) > 12, "the exchanges wait in the spool"
     received = by_http(tmp_path) + by_websocket(tmp_path)

@@ -63,7 +63,7 @@ def targets(log: AgentLog, entity: str, relation: str = "same") -> list[str]:
 
 
 @pytest.mark.parametrize("first", ["capture", "transcript"])
-def test_a_real_session_by_wire_and_by_transcript_is_one_run(tmp_path: Path, turns_file: Path, first: str) -> None:
+def test_real_session_from_wire_and_transcript_is_one_run(tmp_path: Path, turns_file: Path, first: str) -> None:
     """Eight turns as they crossed the wire, and the transcript of the same session; it is imported twice."""
     log = f"file:{tmp_path / 'log'}"
     turns = real_turns(turns_file)[1:]
@@ -118,7 +118,7 @@ def test_no_turn_is_searched_or_counted_twice(tmp_path: Path, first: str) -> Non
             assert sorted((hit.run, hit.found.step) for hit in answer.hits if hit.found.step) == sorted(expected)
 
 
-def test_a_transcript_that_goes_on_without_the_proxy_is_listed_again(tmp_path: Path) -> None:
+def test_transcript_continued_without_the_proxy_is_listed_again(tmp_path: Path) -> None:
     log = f"file:{tmp_path / 'log'}"
     turns = sample_session(["one", "two", "three"])
     path = tmp_path / f"{SESSION}.jsonl"
@@ -154,7 +154,7 @@ def test_only_the_transcript_knows_which_call_began_the_sub_agent(tmp_path: Path
             assert targets(opened, f"action/{parent}#1.2", "began") == [f"run/{nested}"]
 
 
-def test_a_model_that_repeats_its_ids_merges_nothing(tmp_path: Path) -> None:
+def test_repeated_model_ids_merge_no_turns(tmp_path: Path) -> None:
     """Two captured sessions have equal ids and texts, so nobody can tell which of them the transcript is of."""
     log = f"file:{tmp_path / 'log'}"
     turns = sample_session(["one", "two"])
@@ -251,7 +251,7 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def test_a_session_by_its_code_and_by_wire_is_the_run_of_the_code(server: ModelServer, tmp_path: Path) -> None:
+def test_session_recorded_by_code_and_wire_is_the_codes_run(server: ModelServer, tmp_path: Path) -> None:
     """The code says which step a request is, to the proxy alone. Both write one log, so one waits for the other."""
     server.reset()
     server.mind = lambda body: Reply([f"answer {len(body['messages'])}"])

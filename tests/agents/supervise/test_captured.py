@@ -67,7 +67,7 @@ upstream = {server.url!r}
 """)
 
 
-def test_a_captured_agent_is_paused_in_its_next_call(desk: Desk, start: Starting, server: ModelServer) -> None:
+def test_captured_agent_is_paused_in_its_next_call(desk: Desk, start: Starting, server: ModelServer) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def mind(body: dict[str, object]) -> Reply:
@@ -149,7 +149,7 @@ print(json.dumps(said))
 """
 
 
-def test_a_contained_agent_reaches_its_work_folder_and_the_proxy_only(
+def test_contained_agent_reaches_only_its_work_folder_and_the_proxy(
     desk: Desk, start: Starting, server: ModelServer, bwrap: None
 ) -> None:
     server.mind = lambda body: Reply(["an answer"])
@@ -191,7 +191,7 @@ def test_a_contained_agent_reaches_its_work_folder_and_the_proxy_only(
     assert run.agent == "desk"
 
 
-def test_where_bubblewrap_is_refused_the_agent_does_not_start(
+def test_agent_does_not_start_without_bubblewrap(
     desk: Desk, start: Starting, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = desk.folder / "programs"

@@ -36,7 +36,7 @@ def holder(record: AgentRecord) -> tuple[str, int, bool, int]:
     return record.token, record.beat, record.is_open, record.term
 
 
-def test_the_first_request_is_granted_and_the_second_denied_for_good() -> None:
+def test_first_claim_is_granted_and_the_second_denied_permanently() -> None:
     story = Story()
     story.act("a", "claimed", 0)
     story.act("b", "claimed", 0)
@@ -49,7 +49,7 @@ def test_the_first_request_is_granted_and_the_second_denied_for_good() -> None:
     assert holder(story.read()) == ("c", 0, True, 2)
 
 
-def test_a_renewal_that_comes_first_denies_a_takeover() -> None:
+def test_renewal_before_a_takeover_denies_it() -> None:
     story = Story()
     story.act("a", "claimed", 0)
     story.act("a", "renewed", 1)
@@ -57,7 +57,7 @@ def test_a_renewal_that_comes_first_denies_a_takeover() -> None:
     assert holder(story.read()) == ("a", 1, True, 1)
 
 
-def test_a_renewal_that_comes_after_a_takeover_counts_for_nothing() -> None:
+def test_renewal_after_a_takeover_has_no_effect() -> None:
     story = Story()
     story.act("a", "claimed", 0)
     story.act("b", "claimed", 0, "a")
@@ -77,7 +77,7 @@ def test_only_the_last_claim_says_what_the_agent_does() -> None:
     assert story.read().observed.status == "unknown"
 
 
-def test_the_request_with_the_highest_number_counts() -> None:
+def test_request_with_the_highest_number_wins() -> None:
     story = Story()
     story.say({"desired": "running", "desired_by": "ann", "desired_at": 9}, "x", 1, at=500)
     story.say({"desired": "paused", "desired_by": "bob"}, "y", 2, at=100)  # his clock is behind

@@ -94,7 +94,7 @@ def test_after_its_end_the_restart_policy_decides(restart: Any, exit_status: int
     assert found.why == ("a signal ended it: 9" if exit_status == -9 else f"it exited with {exit_status}")
 
 
-def test_it_waits_longer_after_each_failure_and_then_stays_failed() -> None:
+def test_backoff_grows_after_each_failure_until_it_stays_failed() -> None:
     waits, failures = [], 0
     while True:
         found = move("running", "running", ProcessView(exit_status=1), failures=failures).observed
@@ -110,14 +110,14 @@ def test_it_waits_longer_after_each_failure_and_then_stays_failed() -> None:
     assert (long.status, long.failures) == ("waiting", 1)
 
 
-def test_it_starts_again_when_its_wait_is_over_or_a_person_says_so() -> None:
+def test_agent_restarts_after_its_backoff_or_on_request() -> None:
     assert move("running", "waiting", restart_at=NOW + 1) == NextMove()
     found = move("running", "waiting", restart_at=NOW)
     assert (found.deed, found.observed and found.observed.why) == (Deed.START, "its wait is over")
     assert move("running", "waiting", restart_at=NOW + 1, number=2).deed == Deed.START
 
 
-def test_what_failed_or_ended_starts_again_by_a_newer_request_only() -> None:
+def test_failed_or_ended_agent_restarts_only_on_a_newer_request() -> None:
     for before in ("failed", "ended"):
         assert move("running", before) == NextMove()
         found = move("running", before, number=2, failures=3)
@@ -126,7 +126,7 @@ def test_what_failed_or_ended_starts_again_by_a_newer_request_only() -> None:
         assert found.observed.run == ("r" if before == "failed" else "")
 
 
-def test_what_ended_or_failed_is_stopped_or_paused_by_a_newer_request() -> None:
+def test_ended_or_failed_agent_is_stopped_or_paused_by_a_newer_request() -> None:
     for before in ("ended", "failed"):
         for wanted in ("stopped", "paused"):
             found = move(wanted, before, number=2).observed
@@ -134,7 +134,7 @@ def test_what_ended_or_failed_is_stopped_or_paused_by_a_newer_request() -> None:
             assert (found.status, found.run) == (wanted, "" if before == "ended" else "r")
 
 
-def test_a_request_that_changes_nothing_is_followed_too() -> None:
+def test_request_without_a_change_is_also_acknowledged() -> None:
     for wanted, process in (
         ("running", RUNNING),
         ("paused", HELD),
@@ -146,12 +146,12 @@ def test_a_request_that_changes_nothing_is_followed_too() -> None:
         assert (found.status, found.handled, found.why) == (wanted, 2, "before")
 
 
-def test_what_was_to_be_stopped_is_stopped_however_it_ended() -> None:
+def test_agent_to_be_stopped_is_stopped_however_it_ended() -> None:
     for process in (ProcessView(exit_status=0), ProcessView(exit_status=-9), ProcessView(failure="its keeper is gone")):
         assert status(move("stopped", "stopping", process)) == "stopped"
 
 
-def test_a_run_that_succeeded_is_not_made_again() -> None:
+def test_succeeded_run_is_not_repeated() -> None:
     lost = move("running", "unknown", outcome="succeeded")
     assert (lost.deed, status(lost)) == (Deed.NOTHING, "ended")
     late = move("running", "running", ProcessView(exit_status=1), outcome="succeeded")
@@ -159,7 +159,7 @@ def test_a_run_that_succeeded_is_not_made_again() -> None:
     assert move("running", "unknown", outcome="failed").deed == Deed.START
 
 
-def test_what_cannot_be_started_is_not_tried_again() -> None:
+def test_unstartable_agent_is_not_retried() -> None:
     found = move("running", "starting", ProcessView(failure="no such program", is_refused=True)).observed
     assert found is not None
     assert (found.status, found.why) == ("failed", "no such program")

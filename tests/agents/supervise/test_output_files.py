@@ -13,7 +13,7 @@ from refold.streams.temporary import TemporaryFolder
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.integers(1, 9))
 @settings(max_examples=60)
-def test_the_newest_bytes_are_kept_and_no_more_than_twice_the_bound(pieces: list[bytes], bound: int) -> None:
+def test_newest_bytes_are_kept_within_twice_the_bound(pieces: list[bytes], bound: int) -> None:
     with TemporaryFolder("refold-test-") as folder:
         for piece in pieces:
             file = OutputFile(folder, bound)  # as after a restart
@@ -28,7 +28,7 @@ def test_the_newest_bytes_are_kept_and_no_more_than_twice_the_bound(pieces: list
 
 @given(st.lists(st.binary(max_size=5), max_size=12), st.integers(5, 9))
 @settings(max_examples=60)
-def test_a_follower_gets_every_byte(pieces: list[bytes], bound: int) -> None:
+def test_follower_gets_every_byte(pieces: list[bytes], bound: int) -> None:
     with TemporaryFolder("refold-test-") as folder:
         position = OutputPosition(folder)
         assert position.read() == b""
@@ -41,7 +41,7 @@ def test_a_follower_gets_every_byte(pieces: list[bytes], bound: int) -> None:
         assert followed == b"".join(pieces)
 
 
-def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+def test_full_disk_stops_nothing(tmp_path: Path) -> None:
     file = OutputFile(tmp_path, 4)
     file.close()
     file.write(b"nowhere")

@@ -11,7 +11,7 @@ from refold.agents.supervise.settings import AgentLimits, AgentSettings, chosen,
 from refold.avro.errors import InputError
 
 
-def test_an_agent_with_every_key(tmp_path: Path) -> None:
+def test_agent_with_every_key(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "policy.toml").write_text('name = "p"\n')
     (tmp_path / "key").write_text("secret\n")
@@ -98,18 +98,18 @@ upstream = "http://127.0.0.1:11434"
         ("[agents.'../x']\ncommand = ['x']", r"agents\.\.\./x: a name has letters"),
     ],
 )
-def test_an_error_names_its_key(tmp_path: Path, text: str, said: str) -> None:
+def test_error_names_its_key(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=f"^refold.toml: {said}"):
         parse_agents(text, tmp_path)
 
 
-def test_an_error_about_a_key_contains_no_secret(tmp_path: Path) -> None:
+def test_error_about_a_key_contains_no_secret(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         parse_agents("[agents.a]\ncommand = ['x']\n[agents.a.env]\nKEY = 'sk-secret'", tmp_path)
     assert "sk-secret" not in str(refused.value)
 
 
-def test_a_reference_that_leads_nowhere(tmp_path: Path) -> None:
+def test_dangling_reference(tmp_path: Path) -> None:
     agent = AgentSettings(command=("x",), name="a", env={"KEY": "env:NOT_SET"})
     with pytest.raises(InputError, match=r"agents\.a\.env\.KEY: NOT_SET is not set"):
         agent.environment({})
@@ -118,12 +118,12 @@ def test_a_reference_that_leads_nowhere(tmp_path: Path) -> None:
         agent.environment({})
 
 
-def test_the_wait_doubles_up_to_its_bound() -> None:
+def test_backoff_doubles_up_to_its_bound() -> None:
     agent = AgentSettings(command=("x",), backoff_s=1, backoff_max_s=5)
     assert [agent.backoff_after(each) for each in (1, 2, 3, 4, 5_000)] == [1, 2, 4, 5, 5]
 
 
-def test_an_agent_gets_the_variables_of_the_system_of_refold_and_its_own() -> None:
+def test_agent_gets_system_refold_and_its_own_variables() -> None:
     agent = AgentSettings(command=("x", "y"), name="a", env={"KEY": "env:THEIR_KEY"}, policy="/p.toml")
     around = {"PATH": "/bin", "THEIR_KEY": "k", "OTHER_KEY": "o", "REFOLD_TYPES": "t"}
     launch = launch_of(agent, "file:/l", around, ["refold", "record"], Path("/s/a"))
@@ -134,7 +134,7 @@ def test_an_agent_gets_the_variables_of_the_system_of_refold_and_its_own() -> No
     }  # fmt: skip
 
 
-def test_a_captured_agent_runs_below_the_recorder_with_its_limits_on_the_program() -> None:
+def test_captured_agent_runs_under_the_recorder_with_its_limits() -> None:
     agent = AgentSettings(
         command=("x", "y"),
         name="a",

@@ -44,7 +44,7 @@ def ended(desk: Desk) -> None:
     await_true(lambda: all(is_gone(each) for each in lives(desk.folder)))
 
 
-def test_an_agent_is_run_and_ended_with_its_supervisor(desk: Desk, start: Starting) -> None:
+def test_agent_starts_and_ends_with_its_supervisor(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
     row = desk.await_status("running")
@@ -66,7 +66,7 @@ def test_an_agent_is_run_and_ended_with_its_supervisor(desk: Desk, start: Starti
     assert two.end() == 0
 
 
-def test_a_failing_agent_is_restarted_with_waits_and_then_stays_failed(desk: Desk, start: Starting) -> None:
+def test_failing_agent_is_restarted_with_backoff_and_then_stays_failed(desk: Desk, start: Starting) -> None:
     (desk.folder / "refold.toml").write_text(f"""
 [agents.desk]
 command = [{sys.executable!r}, "-S", "-c", "import sys; print('out'); sys.exit(3)"]
@@ -90,7 +90,7 @@ command = ["no-such-program"]
     assert desk.output() == "out\n" * 6
 
 
-def test_a_stop_is_followed_and_stays_after_a_restart_of_the_supervisor(desk: Desk, start: Starting) -> None:
+def test_stop_request_survives_a_restart_of_the_supervisor(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
     desk.await_status("running")
@@ -108,7 +108,7 @@ def test_a_stop_is_followed_and_stays_after_a_restart_of_the_supervisor(desk: De
     assert desk.story[3:] == ["stopped", "starting", "running", "stopping", "stopped"]
 
 
-def test_an_agent_that_ignores_sigterm_is_killed_with_its_descendants(desk: Desk, start: Starting) -> None:
+def test_agent_that_ignores_sigterm_is_killed_with_its_descendants(desk: Desk, start: Starting) -> None:
     code = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -163,7 +163,7 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
     assert is_alive(row.pid, process_start(row.pid))
 
 
-def test_a_supervisor_stopped_past_its_lease_has_lost_the_agent(desk: Desk, start: Starting) -> None:
+def test_supervisor_stopped_past_its_lease_loses_the_agent(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder, lease_s=SHORT_S)
     first = desk.await_status("running", lives_min=1)
@@ -184,7 +184,7 @@ def test_a_supervisor_stopped_past_its_lease_has_lost_the_agent(desk: Desk, star
     assert row.owner.endswith(f"/{one.process.pid}"), "it takes back what was given up"
 
 
-def test_a_supervisor_that_waits_takes_over_at_once_from_one_that_ends(desk: Desk, start: Starting) -> None:
+def test_waiting_supervisor_takes_over_at_once_from_an_ending_one(desk: Desk, start: Starting) -> None:
     lone_agent(desk.folder)
     one = supervisor(start, desk.url, desk.folder)
     desk.await_status("running", lives_min=1)
@@ -306,7 +306,7 @@ def paused(desk: Desk) -> AgentRow:
     return row
 
 
-def test_a_paused_agent_waits_at_a_step_and_goes_on_under_another_supervisor(desk: Desk, start: Starting) -> None:
+def test_paused_agent_waits_at_a_step_and_continues_under_another_supervisor(desk: Desk, start: Starting) -> None:
     declare(desk)
     one = supervisor(start, desk.url, desk.folder)
     row = paused(desk)
@@ -323,7 +323,7 @@ def test_a_paused_agent_waits_at_a_step_and_goes_on_under_another_supervisor(des
     assert desk.log.recording(row.run).outcome == "succeeded"
 
 
-def test_a_killed_agent_resumes_its_run_and_pays_once(desk: Desk, start: Starting) -> None:
+def test_killed_agent_resumes_its_run_and_pays_once(desk: Desk, start: Starting) -> None:
     declare(desk)
     supervisor(start, desk.url, desk.folder)
     row = paused(desk)

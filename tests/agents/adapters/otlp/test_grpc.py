@@ -123,7 +123,7 @@ def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: S
     assert export(address, request(good)) == ExportTraceServiceResponse()
 
 
-def test_the_exporter_sends_again_what_could_not_be_recorded(address: str, log: Log, intake: SpanIntake) -> None:
+def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, intake: SpanIntake) -> None:
     provider = TracerProvider()
     exporter = OTLPSpanExporter(address, insecure=True, timeout=WAIT_S)
     span = provider.get_tracer("test").start_span("chat", attributes={"gen_ai.operation.name": "chat"})
@@ -142,7 +142,7 @@ def test_the_exporter_sends_again_what_could_not_be_recorded(address: str, log: 
         assert len(opened.runs()) == 1
 
 
-def test_an_address_that_cannot_be_used_is_refused(address: str, intake: SpanIntake, tmp_path: Path) -> None:
+def test_unusable_address_is_refused(address: str, intake: SpanIntake, tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'other'}"
 
     def said(listen: str) -> str:
