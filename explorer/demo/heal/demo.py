@@ -61,7 +61,7 @@ def run(folder: Path | None, place: LogTarget) -> int:
     with target.read() as log:
         healed = [each for each in healings(log, name) if each.status == "healed"]
     if healed:
-        _refold(target, "why", f"healing/{healed[-1].id}.status", "--depth", "4")
+        _refold(target, "why", f"healing/{healed[-1].id}.status", "--depth", "1")
     _refold(target, "heal", "--report")
     click.echo("\nKeep it as a test, and run today's code against it:")
     kept = _refold(target, "heal", name, "--keep", str(where / "golden"), "--agent", agent)
