@@ -13,7 +13,7 @@ from threading import Lock
 from typing import NamedTuple
 
 NAMES_MAX = 200_000
-STATES_BYTES = 48 << 20
+STATES_BYTES = 24 << 20
 URGENT_SHARE = 0.75
 # For a while the data of an epoch is in both processes; with its keys about so much is transferred at once.
 URGENT_BYTES = 6 << 20

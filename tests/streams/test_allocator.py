@@ -52,6 +52,22 @@ runtime.release_freed_memory()
 print(before - resident_kb())
 """
 
+AGAIN = """
+import resource
+from refold.streams import runtime
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+runtime.keep_little()
+filled = [b"x" * (1 << 20) for _ in range(2)]
+del filled
+before = faults()
+for _ in range(100):
+    b"x" * (1 << 20)
+print(faults() - before)
+"""
+
 
 def said_by(code: str, **settings: str) -> int:
     told = ("MALLOC_", "GLIBC_TUNABLES")
@@ -75,3 +91,8 @@ def test_users_number_of_heaps_is_respected(setting: dict[str, str]) -> None:
 
 def test_free_pages_in_the_middle_of_a_heap_are_released() -> None:
     assert said_by(HOLES) > 100_000
+
+
+def test_buffers_of_a_megabyte_are_used_again() -> None:
+    """From the system each of them would cost a fault for each of its 256 pages."""
+    assert said_by(AGAIN) < 5_000
