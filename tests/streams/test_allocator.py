@@ -59,7 +59,7 @@ from refold.streams import runtime
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-runtime.keep_little()
+runtime.limit_freed_memory()
 filled = [b"x" * (1 << 20) for _ in range(2)]
 del filled
 before = faults()
