@@ -25,7 +25,7 @@ from refold.agents.keys.choose import KEYS_ENVIRONMENT
 from refold.avro.errors import InputError
 from refold.streams.open import file_path, is_kafka
 
-_PROBE_S = 60
+_PROBE_S = 10
 _HIERARCHIES = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 
 
@@ -84,10 +84,13 @@ def _cover(path: str) -> list[str]:
 @cache
 def _refusal(program: str) -> str:
     """Return why bubblewrap cannot contain anything here; empty if it can."""
-    done = subprocess.run(
-        [*_contained(program), "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=_PROBE_S, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*_contained(program), "--", "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_PROBE_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"bwrap did not end within {_PROBE_S} s"
     return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"bwrap exited with {done.returncode}"
 
 

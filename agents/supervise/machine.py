@@ -140,7 +140,7 @@ def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, n
         failures = (0 if process.ran_s > settings.reset_s else before.failures) + 1
         is_given_up = settings.retries is not None and failures > settings.retries
         if settings.restart == "never" or is_given_up or process.is_refused:
-            more = f", for the {failures}th time in a row" if is_given_up and failures > 1 else ""
+            more = f", {failures} times in a row" if is_given_up and failures > 1 else ""
             return observed._replace(status="failed", why=how + more, failures=failures)
         wait_s = settings.backoff_after(failures)
     return observed._replace(

@@ -79,6 +79,14 @@ class SupervisorSettings(NamedTuple):
     say: Callable[[str], None]
 
 
+class OwnerCounts(NamedTuple):
+    """How often an owner started a process, saw one fail, and lost the agent."""
+
+    starts: int = 0
+    failures: int = 0
+    losses: int = 0
+
+
 class AgentOwner:
     """One agent of a supervisor. For the log's thread."""
 
@@ -96,6 +104,8 @@ class AgentOwner:
         self._folder = by.folder / settings.name
         self._gate = PauseGate(self._folder)
         self._is_ending = False
+        self._not_started = ""
+        self.counts = OwnerCounts()
 
     def tick(self) -> None:
         """Do what is due.
@@ -145,6 +155,16 @@ class AgentOwner:
         record = self._record
         is_at_rest = record.observed.status in ("ended", "failed", "stopped")
         return is_at_rest and self._process is None and record.observed.handled == record.desired.number
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether this supervisor owns the agent."""
+        return self._mine is not None
+
+    @property
+    def status(self) -> str:
+        """What the agent did when its records were read last."""
+        return self._record.observed.status or "new"
 
     @property
     def has_failed(self) -> bool:
@@ -212,6 +232,7 @@ class AgentOwner:
     def _lose(self, why: str) -> None:
         """Step 9."""
         self._by.say(f"{self._settings.name}: given up: {why}")
+        self.counts = self.counts._replace(losses=self.counts.losses + 1)
         self._mine = None
         if self._process is not None:
             self._process.kill()
@@ -220,7 +241,7 @@ class AgentOwner:
 
     def _move(self, mine: OwnedEntries, record: AgentRecord) -> None:
         """Steps 4 to 8."""
-        process = ProcessView()
+        process = ProcessView(failure=self._not_started)
         if self._process is not None:
             process = self._process.view()._replace(is_held=self._gate.is_reached)
         if not record.desired.what:
@@ -236,6 +257,7 @@ class AgentOwner:
             return self._start(mine, record, move.observed)
         if move.observed is not None:
             self._tell(mine, record, move.observed)
+        self._not_started = ""
         if self._process is None:
             return
         if not process.is_there:
@@ -260,8 +282,14 @@ class AgentOwner:
                 status="failed", why=str(error), attempt=observed.attempt - 1, failures=observed.failures + 1
             ))  # fmt: skip
         self._tell(mine, record, observed._replace(host=self._by.host))
-        if self._by.clock_s() < self._until_s:
+        if self._by.clock_s() >= self._until_s:
+            return
+        try:
             self._process = KeptProcess(order._replace(until_s=self._until_s))
+        except OSError as error:
+            self._not_started = f"no process can be started: {error.strerror or error}"
+        else:
+            self.counts = self.counts._replace(starts=self.counts.starts + 1)
 
     def _order(self, observed: ObservedState) -> KeeperOrder:
         settings = self._settings
@@ -291,6 +319,8 @@ class AgentOwner:
             )  # fmt: skip
             more["contained"] = dict(self._process.contained)
         mine.status(record, observed, **more)
+        if observed.failures > record.observed.failures:
+            self.counts = self.counts._replace(failures=self.counts.failures + 1)
         self._by.say(f"{self._settings.name}: {observed.status}: {observed.why}")
 
 

@@ -7,7 +7,9 @@ or by the log, that is said, and the others go on.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from refold.agents.supervise.owner import AgentOwner, SupervisorSettings
 from refold.agents.supervise.settings import AgentSettings
@@ -15,6 +17,19 @@ from refold.avro.errors import RefoldError
 from refold.streams.client import Log
 
 TICK_S = 0.25
+
+
+class SupervisorCounts(NamedTuple):
+    """What a supervisor counts. agents: those that it owns, by status. others: those that it does not own.
+
+    starts, failures: processes that were started, and that failed. losses: how often a claim was not renewed in time.
+    """
+
+    agents: Mapping[str, int]
+    others: int
+    starts: int
+    failures: int
+    losses: int
 
 
 class Supervisor:
@@ -45,6 +60,14 @@ class Supervisor:
         self.end()
         return has_succeeded
 
+    def counts(self) -> SupervisorCounts:
+        """Return what is counted so far. May be called from any thread."""
+        owners = list(self._owners.values())
+        agents = Counter(owner.status for owner in owners if owner.is_owned)
+        return SupervisorCounts(
+            agents, len(owners) - agents.total(), *map(sum, zip(*(owner.counts for owner in owners), strict=True))
+        )  # fmt: skip
+
     def end(self) -> None:
         """End every agent, and give it up."""
         ahead = dict(self._owners)
@@ -58,8 +81,9 @@ class Supervisor:
         """Do a step of an owner; return its result. A problem is said once, until a step works again."""
         try:
             result = bool(step())
-        except (RefoldError, OSError) as error:
-            problem = " ".join(str(error).split())
+        except Exception as error:  # also a defect: the other agents must go on
+            is_ours = isinstance(error, RefoldError | OSError)
+            problem = " ".join((str(error) if is_ours else f"a defect: {type(error).__name__}: {error}").split())
             if self._problems.get(name) != problem:
                 self._say(f"{name}: {problem}")
             self._problems[name] = problem

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from refold.agents.supervise.metrics import SupervisorMetrics
+from refold.agents.supervise.supervisor import SupervisorCounts
 from refold.sinks.metrics import SinkMetrics
 from refold.streams.worker.condition import healthy
 from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES, About, metrics_of
@@ -28,10 +30,13 @@ def told() -> str:
     sink.committed(3, 2)
     sink.refused()
     condition = healthy()._replace(group_lag={0: 3, 1: 0})
-    return (
-        metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"))().decode()
-        + sink.page().decode()
+    supervisor = SupervisorMetrics("shop", lambda: SupervisorCounts({"running": 2}, 1, 3, 4, 5))
+    pages = (
+        metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"))(),
+        sink.page(),
+        supervisor.page(),
     )
+    return b"".join(pages).decode()
 
 
 def test_page_lists_exactly_the_metrics() -> None:

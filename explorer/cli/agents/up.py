@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from refold.agents.supervise.settings import FILE, chosen, load_agents
+from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
+
+if TYPE_CHECKING:
+    from refold.agents.supervise.supervisor import SupervisorCounts
 
 LEASE_S = 30.0
 _CAPTURE = [sys.executable, "-P", "-m", "refold.explorer.cli.main", "record"]
@@ -28,8 +35,12 @@ _CAPTURE = [sys.executable, "-P", "-m", "refold.explorer.cli.main", "record"]
               metavar="SECONDS", help="How long after this supervisor's last renewal another takes over.")  # fmt: skip
 @click.option("--until-done", "is_until_done", is_flag=True,
               help="End when each agent has ended, failed or was stopped; exit with 1 if one failed.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve Prometheus' /metrics on this port of 127.0.0.1; 0: any free port.")  # fmt: skip
 @on_log
-def up(place: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_until_done: bool) -> int:
+def up(
+    place: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_until_done: bool, metrics_port: int | None
+) -> int:
     """Run the agents of refold.toml, and keep them running.
 
     Without NAME, all agents of the file. Each runs in a process of its own, and is started again as its restart policy
@@ -60,8 +71,37 @@ def up(place: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_u
             dict(os.environ), _CAPTURE, int(lease_s * 1000), around.now_micros, boottime_s, around.new_id, click.echo,
         )  # fmt: skip
         click.echo(f"refold up: {', '.join(agents)} in {url}; Ctrl-C ends")
-        has_succeeded = Supervisor(log, agents, by).run(stop.wait, is_until_done=is_until_done)
+        supervisor = Supervisor(log, agents, by)
+        with contextlib.ExitStack() as ending:
+            if metrics_port is not None:
+                _serve_metrics(url, metrics_port, supervisor.counts, ending)
+            has_succeeded = supervisor.run(stop.wait, is_until_done=is_until_done)
     return 1 if is_until_done and not has_succeeded else 0
+
+
+def _serve_metrics(
+    log_url: str, port: int, counts: Callable[[], SupervisorCounts], ending: contextlib.ExitStack
+) -> None:  # fmt: skip
+    """Serve the metrics of a supervisor until `ending` closes.
+
+    Raises:
+        InputError: The libraries for metrics are not installed.
+    """
+    try:
+        from refold.agents.supervise.metrics import SupervisorMetrics
+        from refold.sinks.metrics import SinkPages
+        from refold.streams.web.guard import token_in
+        from refold.streams.web.listening import Access
+        from refold.streams.web.server import WebServer
+    except ModuleNotFoundError as error:
+        if error.name not in ("prometheus_client", "aiohttp"):
+            raise
+        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
+    log = log_url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:")
+    server = WebServer("127.0.0.1", port, Access(token_in(os.environ)), what="the supervisor's pages")
+    ending.callback(server.close)
+    server.serve(SinkPages(SupervisorMetrics(log, counts).page))
+    click.echo(f"metrics on {server.url}/metrics", err=True)
 
 
 def _stopped_by_signals() -> Event:

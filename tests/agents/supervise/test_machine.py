@@ -104,7 +104,7 @@ def test_backoff_grows_after_each_failure_until_it_stays_failed() -> None:
             break
         waits.append((found.restart_at - NOW) / SECOND)
     assert waits == [1, 2, 4]
-    assert (failures, found.why) == (4, "it exited with 1, for the 4th time in a row")
+    assert (failures, found.why) == (4, "it exited with 1, 4 times in a row")
     long = move("running", "running", ProcessView(exit_status=1, ran_s=61), failures=3).observed
     assert long is not None
     assert (long.status, long.failures) == ("waiting", 1)

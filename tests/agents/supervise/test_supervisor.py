@@ -15,6 +15,7 @@ import pytest
 
 from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.machine_processes import is_alive, process_start
+from refold_tests.brokers import SharedKafka
 from refold_tests.child import children
 from refold_tests.processes import is_gone
 from refold_tests.supervised import Desk, Starting, now
@@ -163,9 +164,10 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
     assert is_alive(row.pid, process_start(row.pid))
 
 
-def test_supervisor_stopped_past_its_lease_loses_the_agent(desk: Desk, start: Starting) -> None:
+def stopped_past_its_lease(desk: Desk, start: Starting, lease_s: float) -> None:
+    """A supervisor is stopped and continued; meanwhile another one has taken its agent over."""
     lone_agent(desk.folder)
-    one = supervisor(start, desk.url, desk.folder, lease_s=SHORT_S)
+    one = supervisor(start, desk.url, desk.folder, lease_s=lease_s)
     first = desk.await_status("running", lives_min=1)
     two = supervisor(start, desk.url, desk.folder)
     one.signal(signal.SIGSTOP)
@@ -182,6 +184,17 @@ def test_supervisor_stopped_past_its_lease_loses_the_agent(desk: Desk, start: St
     assert two.end() == 0
     row = desk.await_status("running", lives_min=lived + 1)
     assert row.owner.endswith(f"/{one.process.pid}"), "it takes back what was given up"
+
+
+def test_supervisor_stopped_past_its_lease_loses_the_agent(desk: Desk, start: Starting) -> None:
+    stopped_past_its_lease(desk, start, SHORT_S)
+
+
+def test_supervisor_stopped_past_its_lease_on_kafka_loses_the_agent(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, start: Starting
+) -> None:  # fmt: skip
+    with Desk(tmp_path, f"kafka://{kafka.bootstrap}/{prefix}?partitions=2") as desk:
+        stopped_past_its_lease(desk, start, 4)
 
 
 def test_waiting_supervisor_takes_over_at_once_from_an_ending_one(desk: Desk, start: Starting) -> None:

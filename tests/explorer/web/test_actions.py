@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -10,6 +11,9 @@ import pytest
 
 import refold
 from refold.agents.effects.errors import EffectUnknown
+from refold.agents.supervise.entries import AgentEntries, OwnedEntries
+from refold.agents.supervise.lease import ObservedState
+from refold.agents.supervise.settings import AgentSettings
 from refold.policy import ApprovalNeeded, Policy
 from refold_tests.explored import Explored, Page, explored
 
@@ -59,6 +63,28 @@ def writable(url: str) -> Iterator[Explored]:
 def posted(pages: Explored, name: str, headers: dict[str, str] | None = None, /, **fields: str) -> Page:
     """Post a form; return the response."""
     return pages.ask(f"/do/{name}", "POST", headers, urlencode(fields).encode())
+
+
+def test_an_agent_is_shown_and_told_what_to_do(writable: Explored, url: str) -> None:
+    assert "no agent was supervised in this log" in writable.get("/agents").text
+    assert posted(writable, "agent", agent="desk", desired="paused", back="/agents").status == 400
+    with refold.open(url) as log:
+        entries = AgentEntries(log, lambda: time.time_ns() // 1000)
+        mine = OwnedEntries(log, lambda: time.time_ns() // 1000, "desk", "token", "ann@host/7", 3_600_000)
+        mine.claim(entries.read("desk"))
+        mine.granted(entries.read("desk"), AgentSettings(command=("x",)))
+        mine.status(
+            entries.read("desk"), ObservedState("running", "its process runs", "unknown-1", 1, pid=99, host="h")
+        )
+    text = writable.get("/agents").text
+    for shown in ("desk", "● running", "its process runs", "99 on h", "ann@host/7", "unknown-1"):
+        assert shown in text, shown
+    assert posted(writable, "agent", agent="desk", desired="gone", back="/agents").status == 400
+    done = posted(writable, "agent", agent="desk", desired="paused", reason="prices change", back="/agents")
+    assert (done.status, done.headers["Location"]) == (303, "/agents")
+    with refold.open(url, read_only=True) as log:
+        fields = log.state("agent/desk").fields
+        assert (fields["desired"], fields["desired_why"], fields["status"]) == ("paused", "prices change", "running")
 
 
 def test_point_in_time_is_marked(writable: Explored, url: str) -> None:

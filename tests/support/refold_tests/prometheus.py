@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from refold.agents.supervise import metrics as of_supervisors
 from refold.sinks import metrics as of_sinks
 from refold.streams.worker.host import metrics as of_workers
 from refold.testing.processes import free_ports
@@ -36,8 +37,9 @@ _TYPES = {
         of_workers.GAUGES,
         of_workers.STANDBY_GAUGES,
         of_sinks.GAUGES,
+        of_supervisors.GAUGES,
     ),
-    "counter": (of_workers.WORKER_COUNTERS, of_workers.COUNTERS, of_sinks.COUNTERS),
+    "counter": (of_workers.WORKER_COUNTERS, of_workers.COUNTERS, of_sinks.COUNTERS, of_supervisors.COUNTERS),
 }
 METRICS = {name: kind for kind, tables in _TYPES.items() for table in tables for name, _ in table.values()}
 """The type of each metric, from the tables that collectors are created from."""

@@ -61,16 +61,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     if moment:
         _signal_after(*MOMENTS[moment], int(count), signal.Signals[sent])
-    around = process_context()
     with refold.open(log_url) as log:
-        by = SupervisorSettings(
-            around.agent, socket.gethostname(), log_url,
-            supervisor_folder(state_folder("agents", log_url, os.environ)), dict(os.environ), [*COMMAND, "record"],
-            int(float(lease_s) * 1000), around.now_micros, boottime_s, around.new_id,
-            lambda line: print(line, flush=True),
-        )  # fmt: skip
+        by = supervisor_settings(log_url, Path(folder), float(lease_s), lambda line: print(line, flush=True))
         Supervisor(log, load_agents(Path(folder) / "refold.toml"), by).run(stop.wait)
     print("ended", flush=True)
+
+
+def supervisor_settings(
+    log_url: str, folder: Path, lease_s: float, say: Callable[[str], None]
+) -> SupervisorSettings:  # fmt: skip
+    """Return the settings of a supervisor whose state is in `folder`/state."""
+    around = process_context()
+    state = supervisor_folder(state_folder("agents", log_url, {"XDG_STATE_HOME": f"{folder}/state"}))
+    return SupervisorSettings(
+        around.agent, socket.gethostname(), log_url, state, dict(os.environ), [*COMMAND, "record"], int(lease_s * 1000),
+        around.now_micros, boottime_s, around.new_id, say,
+    )  # fmt: skip
 
 
 def _signal_after(owner: type, name: str, count: int, sent: signal.Signals) -> None:
