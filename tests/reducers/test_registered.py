@@ -81,7 +81,7 @@ def read(name):
     definition = parse({"type": "record", "name": "t", "fields": [field]})
     registry = Registry()
     registry.add(definition)
-    registry.newest("t").codec, registry.newest("t").door
+    registry.newest("t").codec, registry.newest("t").validator
     assert held(registry, "t") is not None
     try:
         Fold(definition)
