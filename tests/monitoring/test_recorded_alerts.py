@@ -20,7 +20,8 @@ SCRAPED_S = 15
 WINDOW_S = 600
 """How long an alert fires on something that happened once."""
 # What a worker of one log that folds everything has no series of, and what all recordings but one are older than.
-OTHERS = {name for name in METRICS if name.startswith(("refold_sink_", "refold_standby_"))} | {"refold_damaged_records"}
+ELSEWHERE = ("refold_sink_", "refold_standby_", "refold_supervisor_")
+OTHERS = {name for name in METRICS if name.startswith(ELSEWHERE)} | {"refold_damaged_records"}
 LASTING = ("topic_gone", "damaged_batches")
 """Faults that are not over when the recording ends."""
 Rules = dict[str, dict[str, Any]]
