@@ -209,7 +209,7 @@ def test_reasons_in_a_whole_exchange(tmp_path: Path, turns_file: Path, monkeypat
             assert provider.requests[-1][3] == body, path
         status, got = sent(captured, "post", lower, ASKED, dict(JSON))
         assert (status, json.loads(got)["error"]["message"]) == (400, "refold: this is not HTTP/1.1: BadHttpMethod")
-    assert captured.said == ["1 exchanges were not kept: a request was not HTTP: BadHttpMethod"]
+    assert captured.said == ["1 exchange was not kept: a request was not HTTP: BadHttpMethod"]
     found = found_in(tmp_path)
     assert len(found) == len(requests)
     for path, each in found.items():
