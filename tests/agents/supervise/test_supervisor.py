@@ -226,7 +226,7 @@ def test_supervisors_keepers_and_agents_killed_at_random_moments(
     print(f"seed {seed}")
     record_property("seed", seed)
     chance = random.Random(seed)
-    lone_agent(desk.folder, restart="always", backoff_s=0.01)
+    lone_agent(desk.folder, restart="always", backoff_s=0.01, backoff_max_s=0.1)
     running = [supervisor(start, desk.url, desk.folder, lease_s=SHORT_S) for _ in range(2)]
     for _ in range(ROUNDS):
         desk.await_status("running", lives_min=1)
