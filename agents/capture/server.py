@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from refold.avro.errors import InputError
-from refold.streams.web.guard import is_loopback
+from refold.streams.web.guard import require_loopback
 
 _HEADER_BYTES_MAX = 1 << 16
 _STARTING_S = 60.0
@@ -83,10 +83,7 @@ class LoopbackServer:
         Raises:
             InputError: The address is not on loopback, or cannot be used.
         """
-        if host != "localhost" and not is_loopback(host):
-            raise InputError(
-                f"--listen {host}: only addresses on loopback, such as 127.0.0.1; there is no authentication"
-            )
+        require_loopback(host, "--listen")
         self._make = handling
         self._host, self._port = host, port
         self._loop = asyncio.new_event_loop()

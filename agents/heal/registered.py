@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from refold.avro.errors import InputError
+from refold.agents.registered_functions import RegisteredFunctions
 
 if TYPE_CHECKING:
     from refold.agents.heal.diagnosis import Diagnosis
@@ -39,7 +39,9 @@ class RemedyChange(NamedTuple):
 
 RemedyFunction: TypeAlias = "Callable[[Recording, Diagnosis], RemedyChange | None]"
 
-_functions: dict[str, RemedyFunction] = {}
+_registered: RegisteredFunctions[RemedyFunction] = RegisteredFunctions(
+    "remedy", "remedies", "refold.heal.remedy", GROUP
+)
 
 
 def remedy(name: str) -> Callable[[RemedyFunction], RemedyFunction]:
@@ -48,13 +50,7 @@ def remedy(name: str) -> Callable[[RemedyFunction], RemedyFunction]:
     Raises:
         InputError: Another function is registered under the name.
     """
-
-    def mark(function: RemedyFunction) -> RemedyFunction:
-        if _functions.setdefault(name, function) is not function:
-            raise InputError(f"two remedies are registered as {name!r}: rename one of them")
-        return function
-
-    return mark
+    return _registered.register(name)
 
 
 def remedy_named(name: str) -> RemedyFunction:
@@ -63,14 +59,4 @@ def remedy_named(name: str) -> RemedyFunction:
     Raises:
         InputError: No function has that name.
     """
-    if name not in _functions:
-        from importlib.metadata import entry_points  # slow to import, and few plans need it
-
-        for found in entry_points(group=GROUP, name=name):
-            _functions[name] = found.load()
-    if name not in _functions:
-        raise InputError(
-            f"no remedy is registered as {name!r}: import the module that registers it with @refold.heal.remedy, or "
-            f"name it as an entry point of the group {GROUP}"
-        )
-    return _functions[name]
+    return _registered.named(name)

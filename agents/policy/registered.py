@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from refold.agents.journal.record import RecordedRequest
-from refold.avro.errors import InputError
+from refold.agents.registered_functions import RegisteredFunctions
 
 if TYPE_CHECKING:
     from refold.agents.policy.facts import RunFacts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GROUP = "refold.policies"
 RuleFunction: TypeAlias = "Callable[[RunFacts, RecordedRequest], str | None]"
 
-_functions: dict[str, RuleFunction] = {}
+_registered: RegisteredFunctions[RuleFunction] = RegisteredFunctions("rule", "rules", "refold.policy.rule", GROUP)
 
 
 def rule(name: str) -> Callable[[RuleFunction], RuleFunction]:
@@ -35,13 +35,7 @@ def rule(name: str) -> Callable[[RuleFunction], RuleFunction]:
     Raises:
         InputError: Another function is registered under the name.
     """
-
-    def mark(function: RuleFunction) -> RuleFunction:
-        if _functions.setdefault(name, function) is not function:
-            raise InputError(f"two rules are registered as {name!r}: rename one of them")
-        return function
-
-    return mark
+    return _registered.register(name)
 
 
 def rule_named(name: str) -> RuleFunction:
@@ -50,14 +44,4 @@ def rule_named(name: str) -> RuleFunction:
     Raises:
         InputError: No function has that name.
     """
-    if name not in _functions:
-        from importlib.metadata import entry_points  # slow to import, and few policies need it
-
-        for found in entry_points(group=GROUP, name=name):
-            _functions[name] = found.load()
-    if name not in _functions:
-        raise InputError(
-            f"no rule is registered as {name!r}: import the module that registers it with @refold.policy.rule, or name "
-            f"it as an entry point of the group {GROUP}"
-        )
-    return _functions[name]
+    return _registered.named(name)

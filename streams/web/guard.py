@@ -139,3 +139,17 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(bare_host(address)).is_loopback
     except ValueError:
         return False
+
+
+def require_loopback(host: str, option: str) -> None:
+    """Refuse an address that other machines reach, for a server without authentication.
+
+    Args:
+        host: The address, or localhost.
+        option: The option that named it, for the error.
+
+    Raises:
+        InputError: It is not on loopback.
+    """
+    if host != "localhost" and not is_loopback(host):
+        raise InputError(f"{option} {host}: only addresses on loopback, such as 127.0.0.1; there is no authentication")

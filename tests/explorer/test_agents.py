@@ -14,12 +14,9 @@ from refold.agents.supervise.lease import ObservedState
 from refold.agents.supervise.output_files import OutputFile
 from refold.agents.supervise.settings import AgentSettings
 from refold_tests.command import Done, refold_command
+from refold_tests.supervised import now
 
 AGENT = AgentSettings(command=("python", "desk.py"), name="desk")
-
-
-def now() -> int:
-    return time.time_ns() // 1000
 
 
 @pytest.fixture

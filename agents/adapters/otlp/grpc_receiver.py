@@ -21,7 +21,7 @@ from refold.agents.adapters.otlp.intake import SpanIntake, Unavailable
 from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, RETRY_AFTER_S, response_of
 from refold.agents.adapters.otlp.requests import PROTOBUF, decode
 from refold.avro.errors import InputError
-from refold.streams.web.guard import is_loopback
+from refold.streams.web.guard import require_loopback
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 CALLS_MAX = 32
@@ -43,10 +43,7 @@ class GrpcReceiver:
         Raises:
             InputError: The address is not on loopback, or cannot be used.
         """
-        if host != "localhost" and not is_loopback(host):
-            raise InputError(
-                f"--listen-grpc {host}: only addresses on loopback, such as 127.0.0.1; there is no authentication"
-            )
+        require_loopback(host, "--listen-grpc")
         self._intake = intake
         options = [
             ("grpc.max_receive_message_length", body_bytes_max),
