@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from refold.agents.journal.record import RecordedRequest
 from refold.agents.policy.facts import DECIDED_ON, RunFacts, arguments_of
 from refold.agents.policy.registered import rule_named
@@ -94,8 +92,8 @@ def _by_budget(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> Polic
     call after the one that used them up is denied. After an answer of a model without a price the cost is not known,
     so it counts as used up.
     """
-    for name, limit in msgspec.structs.asdict(policy.budget).items():
-        if limit is None or not _is_about(name, asked):
+    for name, limit in policy.budget.limits.items():
+        if not _is_about(name, asked):
             continue
         used = getattr(facts, name)
         if name == "cost_usd" and facts.unpriced:

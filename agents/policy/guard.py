@@ -38,7 +38,7 @@ from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, 
 from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, PolicyDenied, decide
 from refold.agents.policy.decision_log import Approval, DecisionLog, question_id
 from refold.agents.policy.facts import RunFacts, title_of
-from refold.agents.policy.rules import Policy
+from refold.agents.policy.rules import NO_BUDGET, Policy, RunBudget
 from refold.agents.recorder.answers import Answers, CallSite, ChildAnswers, Departure
 from refold.agents.recorder.failures import failure_of
 from refold.agents.recorder.plain import decoded
@@ -98,13 +98,18 @@ Guarding: TypeAlias = Policy | str | Path
 """A policy, or the path of its file."""
 
 
-def policy_of(guard: Guarding | None) -> Policy | None:
+def policy_of(guard: Guarding | None, budget: RunBudget = NO_BUDGET) -> Policy | None:
     """Return the given policy, or read it if a path is given.
+
+    Args:
+        guard: The policy; None if there is none.
+        budget: A further budget. Without a policy it makes one, named `budget`.
 
     Raises:
         InputError: As `Policy.load`.
     """
-    return guard if guard is None or isinstance(guard, Policy) else Policy.load(guard)
+    policy = guard if guard is None or isinstance(guard, Policy) else Policy.load(guard)
+    return policy if budget == NO_BUDGET else (policy or Policy(name="budget")).within(budget)
 
 
 def guard_of(policy: Policy, recording: Recording) -> Guard:

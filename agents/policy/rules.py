@@ -146,6 +146,27 @@ class RunBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     cost_usd: float | None = None
     time_s: float | None = None
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are given, by name."""
+        return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}
+
+    @property
+    def problem(self) -> str:
+        """Which limit is impossible, and why; empty if all are possible."""
+        wrong = (f"{name} is {limit}; a budget is 0 or more" for name, limit in self.limits.items() if not limit >= 0)
+        return next(wrong, "")
+
+    def smaller(self, other: RunBudget) -> RunBudget:
+        """Return the budget that keeps both."""
+        mine, theirs = self.limits, other.limits
+        return RunBudget(**{
+            name: min(limits[name] for limits in (mine, theirs) if name in limits) for name in {*mine, *theirs}
+        })  # type: ignore[arg-type]  # fmt: skip
+
+
+NO_BUDGET = RunBudget()
+
 
 class LoopLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"but": "except"}):
     """When tool calls count as a loop.
@@ -164,8 +185,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     name: str
     rule: list[PolicyRule] = []
-    budget: RunBudget = RunBudget()
+    budget: RunBudget = NO_BUDGET
     loop: LoopLimit | None = None
+
+    def within(self, budget: RunBudget) -> Policy:
+        """Return the policy with another budget as well: of two limits the smaller one holds."""
+        return msgspec.structs.replace(self, budget=self.budget.smaller(budget))
 
     @staticmethod
     def load(path: str | Path) -> Policy:
@@ -244,9 +269,8 @@ def _check(policy: Policy, source: str) -> None:
                     refuse(f"rule {rule.name!r}: args.{'.'.join(path)} has no condition")
         except msgspec.ValidationError as error:
             refuse(f"rule {rule.name!r}: {error}")
-    for name, limit in msgspec.structs.asdict(policy.budget).items():
-        if limit is not None and limit < 0:
-            refuse(f"budget.{name} is {limit}; a budget is 0 or more")
+    if policy.budget.problem:
+        refuse(f"budget.{policy.budget.problem}")
     loop = policy.loop
     if loop is not None and (loop.repeats < REPEATS_MIN or not 1 <= loop.period_max <= PERIOD_MAX):
         refuse(f"loop: repeats is {REPEATS_MIN} or more, period_max from 1 to {PERIOD_MAX}")

@@ -99,8 +99,10 @@ class OwnedEntries:
             "owner": self._owner, "term": record.term, "lease_ms": self._lease_ms, "renewed_at": now,
             "released": False, "command": list(settings.command), "mode": settings.mode, "restart": settings.restart,
             "isolation": settings.isolation,
-        } | ({"policy": settings.policy} if settings.policy else {})  # fmt: skip
-        self._say(patch, priority=record.term, cleared=() if settings.policy else ("policy",))
+        }  # fmt: skip
+        bounds = {"policy": settings.policy, "budget": settings.budget.limits}
+        patch |= {name: bound for name, bound in bounds.items() if bound}
+        self._say(patch, priority=record.term, cleared=tuple(name for name, bound in bounds.items() if not bound))
 
     def status(self, record: AgentRecord, observed: ObservedState, **more: Any) -> None:
         """Record what the agent does.

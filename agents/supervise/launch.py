@@ -14,7 +14,7 @@ import msgspec
 from refold.agents.supervise.contained import contained_command
 from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths
 from refold.agents.supervise.settings import AgentSettings, inherited
-from refold.agents.supervise.supervised import GUARD
+from refold.agents.supervise.supervised import BUDGET, GUARD
 from refold.avro.errors import InputError
 
 _LIMITS = {
@@ -62,9 +62,11 @@ def launch_of(
         options = ["--log", log_url, "--agent", settings.name]
         options += ["--upstream", settings.upstream] if settings.upstream else []
         options += ["--policy", settings.policy] if settings.policy else []
+        options += [f"--budget={name}={limit}" for name, limit in settings.budget.limits.items()]
         command = [*capture_command, *options, "--", *command]
-    elif settings.policy:
-        variables[GUARD] = settings.policy
+    else:
+        variables |= {GUARD: settings.policy} if settings.policy else {}
+        variables |= {BUDGET: msgspec.json.encode(settings.budget).decode()} if settings.budget.limits else {}
     return AgentLaunch(command, variables, contained)
 
 

@@ -23,8 +23,8 @@ class AgentRow(NamedTuple):
     """One agent. Times are microseconds, 0 if there is none; texts are empty if there is none.
 
     status: as it is known now. recorded_status: as its owner recorded it. has_owner: whether a supervisor's lease
-    lasts. handled: the number of the request that its owner followed last. exit_status: of its last process; None if
-    none has ended.
+    lasts. request: the number of the request that holds. handled: the number of the one that its owner followed last.
+    exit_status: of its last process; None if none has ended.
     """
 
     name: str
@@ -33,6 +33,7 @@ class AgentRow(NamedTuple):
     desired: str
     desired_by: str
     desired_why: str
+    request: int
     handled: int
     recorded_status: str
     status_at: int
@@ -53,8 +54,14 @@ class AgentRow(NamedTuple):
     isolation: str
     contained: Mapping[str, Any]
     policy: str
+    budget: Mapping[str, float]
     command: tuple[str, ...]
     transitions: tuple[Mapping[str, Any], ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it ended as it should, and nobody requested anything since."""
+        return self.status == "ended" and self.desired == "running" and self.handled >= self.request
 
 
 def agents(log: Log, now: int, at: When = None) -> list[AgentRow]:
@@ -90,10 +97,11 @@ def agent_row(name: str, fields: Mapping[str, Any], now: int) -> AgentRow:
         status, why = UNKNOWN, f"its owner {text('owner')} renewed nothing since; it was {recorded}"
     return AgentRow(
         name, status, why, text("desired"), text("desired_by"), text("desired_why"),
-        number("handled"), recorded, number("status_at"),
+        number("request"), number("handled"), recorded, number("status_at"),
         has_owner, text("owner"), number("term"), renewed_at, lease_ms, text("host"), number("pid"), text("run"),
         number("attempt"), number("failures"), fields.get("exit_status"), number("restart_at"), text("mode"),
         text("restart"), text("isolation"), fields.get("contained") or {}, text("policy"),
+        fields.get("budget") or {},
         tuple(fields.get("command") or ()), tuple(fields.get("transitions") or ()),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import msgspec
 
 from refold.agents.heal.plan import HealPlan
-from refold.agents.policy.rules import Policy
+from refold.agents.policy.rules import NO_BUDGET, Policy, RunBudget
 from refold.avro.errors import InputError
 from refold.avro.files import read_bounded
 
@@ -51,8 +51,9 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to backoff_max_s. retries: failures in a row after which it stays failed; None: no bound. A process that ran for
     reset_s ends the row. stop_s: how long it may take to end after SIGTERM. resume: whether a start makes one run,
     which the next start resumes if it did not succeed (sdk only). env: variables by reference. work: the folder in
-    which it runs. hide: folders and files that a contained agent must not see. upstream: as of `refold record` (capture
-    only). output_mb: the size of each of the two files that hold its output, MiB.
+    which it runs. policy: the file of the policy of its runs. budget: what each of its runs may use. hide: folders and
+    files that a contained agent must not see. upstream: as of `refold record` (capture only). output_mb: the size of
+    each of the two files that hold its output, MiB.
     """
 
     command: tuple[str, ...]
@@ -68,6 +69,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work: str = ""
     upstream: str = ""
     policy: str = ""
+    budget: RunBudget = NO_BUDGET
     hide: tuple[str, ...] = ()
     isolation: Isolation = "none"
     limits: AgentLimits = AgentLimits()
@@ -168,7 +170,7 @@ def _agent(name: str, given: object, folder: Path, refuse: Callable[[str], NoRet
     if "name" in given:
         refuse(f"{place}.name: the name is that of the table")
     if "budgets" in given:
-        refuse(f"{place}.budgets: write the budget into the file of its policy, as the table [budget]")
+        refuse(f"{place}.budgets: write the table [{place}.budget]")
     try:
         found = msgspec.convert(given, AgentSettings)
     except msgspec.ValidationError as error:
@@ -221,6 +223,8 @@ def _problem(found: AgentSettings) -> str | None:
             return f"env.{variable}: it is no name of a variable, or one of refold's own"
         if kind not in _REFERENCES or not colon or (kind != "text" and not what) or "\0" in what:
             return f'env.{variable}: write a reference: "env:NAME", "file:PATH", or "text:VALUE" for what is no secret'
+    if found.budget.problem:
+        return f"budget.{found.budget.problem}"
     if found.upstream and found.mode != "capture":
         return 'upstream: only an agent with mode = "capture" has a proxy'
     if found.isolation == "bubblewrap" and found.mode != "capture":

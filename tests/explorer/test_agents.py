@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.agents.policy.rules import RunBudget
 from refold.agents.state_home import state_folder
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.lease import ObservedState
+from refold.agents.supervise.listing import agents
 from refold.agents.supervise.output_files import OutputFile
 from refold.agents.supervise.settings import AgentSettings
 from refold_tests.command import Done, refold_command
 from refold_tests.supervised import now
 
-AGENT = AgentSettings(command=("python", "desk.py"), name="desk")
+AGENT = AgentSettings(command=("python", "desk.py"), name="desk", budget=RunBudget(tokens=500))
 
 
 @pytest.fixture
@@ -43,13 +45,13 @@ def command(url: str, *arguments: object) -> Done:
 def test_agents_are_listed_from_any_process(url: str) -> None:
     said = command(url, "list").out
     assert said.startswith("desk: running: its process runs\n  since ")
-    assert said.endswith("run desk-1, attempt 1, process 99 on host, owner ann@host/7\n")
+    assert said.endswith("run desk-1, attempt 1, process 99 on host, budget tokens 500, owner ann@host/7\n")
     [row] = command(url, "list", "--json").json
     assert (row["status"], row["desired"], row["desired_why"], row["has_owner"]) == (
         "running", "running", "it is needed", True
     )  # fmt: skip
     assert [(each["before"], each["after"]) for each in row["transitions"]] == [("", "running")]
-    assert row["command"] == ["python", "desk.py"]
+    assert (row["command"], row["budget"]) == (["python", "desk.py"], {"tokens": 500})
 
 
 def test_agent_of_a_dead_owner_is_unknown(url: str) -> None:
@@ -75,6 +77,19 @@ def test_request_is_recorded_with_author_and_reason(url: str) -> None:
         assert command(url, name, "desk").status == 0
         [row] = command(url, "list", "--json").json
         assert (row["desired"], row["desired_why"]) == (desired, None)
+
+
+def test_agent_that_ended_well_is_only_ended(url: str) -> None:
+    with refold.open(url) as log:
+        entries = AgentEntries(log, now)
+        mine = OwnedEntries(log, now, "desk", "token", "ann@host/7", 3_600_000)
+        ended = entries.read("desk").observed._replace(status="ended", why="it exited with 0", pid=0)
+        mine.status(entries.read("desk"), ended)
+    assert command(url, "list").out.startswith("desk: ended: it exited with 0\n")
+    with refold.open(url) as log:
+        AgentEntries(log, now).request("desk", "running", "ann", "")
+        [row] = agents(log, now())
+        assert not row.is_over, "somebody started it again since"
 
 
 def test_unanswered_request_times_out_with_exit_status_1(url: str) -> None:

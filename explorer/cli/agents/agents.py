@@ -57,7 +57,7 @@ def list_(place: LogTarget, at: str | None, as_json: bool) -> int:
         screen.json([agent_json(each) for each in found])
         return 0
     for each in found:
-        wanted = f", should be {each.desired}" if each.desired and each.desired != each.status else ""
+        wanted = f", should be {each.desired}" if each.desired not in ("", each.status) and not each.is_over else ""
         screen.say(f"{each.name}: {each.status or 'new'}{wanted}: {each.why or 'nothing was recorded yet'}")
         screen.say(f"  {_details(each)}")
     if not found:
@@ -71,6 +71,7 @@ def _details(row: AgentRow) -> str:
     parts += [f"attempt {row.attempt}"] if row.attempt else []
     parts += [f"process {row.pid} on {row.host}"] if row.pid else []
     parts += [f"again at {moment(row.restart_at)}"] if row.restart_at else []
+    parts += [f"budget {name} {limit:g}" for name, limit in row.budget.items()]
     return ", ".join([*parts, f"owner {row.owner}" if row.has_owner else "no owner"])
 
 

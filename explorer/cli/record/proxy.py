@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from refold.agents.policy.rules import Policy
+from refold.agents.policy.rules import Policy, RunBudget
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.output.screen import counted
@@ -51,6 +53,44 @@ fork_option = click.option(
 policy_option = click.option(
     "--policy", metavar="FILE", help="Check each request before it is passed on (docs/guides/policy.md)."
 )
+
+
+class BudgetLimit(click.ParamType):
+    """One limit of a budget, NAME=NUMBER."""
+
+    name = "budget"
+
+    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> tuple[str, float]:
+        """Return the name and the number."""
+        name, _, text = value.partition("=")
+        try:
+            number = float(text)
+        except ValueError:
+            self.fail(f"{value}: write it NAME=NUMBER, such as tokens=200000", param, context)
+        if name not in RunBudget.__struct_fields__:
+            self.fail(f"{name}: a budget has {', '.join(RunBudget.__struct_fields__)}", param, context)
+        return name, int(number) if number.is_integer() else number
+
+
+budget_option = click.option(
+    "--budget", "limits", type=BudgetLimit(), multiple=True, metavar="NAME=NUMBER",
+    help="What the program may use, such as tokens, cost_usd or time_s (docs/guides/policy.md). Repeatable.",
+)  # fmt: skip
+
+
+def budget_of(limits: Iterable[tuple[str, float]]) -> RunBudget:
+    """Return the budget of the command line.
+
+    Raises:
+        InputError: A limit is impossible.
+    """
+    try:
+        budget = msgspec.convert(dict(limits), RunBudget)
+    except msgspec.ValidationError as error:
+        raise InputError(f"--budget: {error}") from None
+    if budget.problem:
+        raise InputError(f"--budget: {budget.problem}")
+    return budget
 
 
 @click.command()

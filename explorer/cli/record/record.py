@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
-from refold.agents.policy.rules import Policy
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
+    budget_of,
+    budget_option,
     capture_modules,
     capture_settings,
     policy_option,
@@ -30,13 +31,14 @@ from refold.explorer.queries.log_target import LogTarget
               help="The provider [from OPENAI_BASE_URL and its like, else the provider's own address].")  # fmt: skip
 @redact_option
 @policy_option
+@budget_option
 @spool_option
 @spool_max_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
 def record(
     place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, policy: str | None,
-    spool: Path | None, spool_mib: int, command: tuple[str, ...],
+    limits: tuple[tuple[str, float], ...], spool: Path | None, spool_mib: int, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a program and capture its model calls.
 
@@ -47,7 +49,7 @@ def record(
     get the command-line switches that they need. The record says which variables were set.
 
     With --policy a request that the policy denies is not passed on: the program gets status 403, with an error in the
-    provider's own form, and the denial is recorded.
+    provider's own form, and the denial is recorded. --budget bounds what the program may use, with or without a policy.
 
     At the end it prints what was captured, or that nothing was. The exit status is that of the program; if a signal
     ended the program, the same signal ends this command.
@@ -56,17 +58,18 @@ def record(
     Examples
       refold record -- python my_agent.py
       refold record --agent fixer --upstream http://localhost:11434 -- ./fix.sh 17
-      refold record -- claude -p "what does this folder do?"
+      refold record --budget tokens=200000 -- claude -p "what does this folder do?"
     """
     module = capture_modules()
     from refold.agents.capture.program import VARIABLES, pointing, run_program, upstreams_of
+    from refold.agents.policy.guard import policy_of
 
     upstreams = upstreams_of(os.environ, upstream)
     shown = {name: module.shown(url) for name, url in upstreams.items()}
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": shown}
     given = capture_settings(place, agent or name, settings, redact, spool, spool_mib,
-                             policy=None if policy is None else Policy.load(policy))  # fmt: skip
+                             policy=policy_of(policy, budget_of(limits)))  # fmt: skip
     capture = module.Capture(given, upstreams)
     try:
         pointed = pointing(command, capture.url, upstreams, os.environ)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from refold.agents.policy.rules import RunBudget
 from refold.agents.supervise.launch import launch_of
 from refold.agents.supervise.settings import AgentLimits, AgentSettings, chosen, load_agents, parse_agents
 from refold.avro.errors import InputError
@@ -40,6 +41,9 @@ MODE = "text:live"
 [agents.desk.limits]
 memory_mb = 512
 
+[agents.desk.budget]
+tokens = 1000
+
 [agents.desk.heal]
 attempts = 3
 
@@ -52,6 +56,7 @@ upstream = "http://127.0.0.1:11434"
     assert list(found) == ["desk", "crawler"]
     desk = found["desk"]
     assert (desk.name, desk.retries, desk.limits) == ("desk", 3, AgentLimits(memory_mb=512))
+    assert desk.budget == RunBudget(tokens=1000)
     assert (desk.work, desk.policy) == (str(tmp_path / "work"), str(tmp_path / "policy.toml"))
     assert desk.environment({"SOME_REGION": "eu"}) == {"KEY": "secret", "REGION": "eu", "MODE": "live"}
     assert found["crawler"].work == str(tmp_path)
@@ -86,7 +91,9 @@ upstream = "http://127.0.0.1:11434"
         ("[agents.a]\ncommand = ['x']\nisolation = 'bubblewrap'", r"agents\.a\.isolation: .* needs mode = \"capture\""),
         ("[agents.a]\ncommand = ['x']\nhide = ['/root']", r"agents\.a\.hide: only isolation"),
         ("[agents.a]\ncommand = ['x']\nname = 'b'", r"agents\.a\.name: the name is that of the table"),
-        ("[agents.a]\ncommand = ['x']\n[agents.a.budgets]\ntokens = 1", r"agents\.a\.budgets: write the budget into"),
+        ("[agents.a]\ncommand = ['x']\n[agents.a.budgets]\ntokens = 1", r"agents\.a\.budgets: write the table"),
+        ("[agents.a]\ncommand = ['x']\n[agents.a.budget]\ntoken = 1", r"agents\.a\.budget: object contains unknown"),
+        ("[agents.a]\ncommand = ['x']\n[agents.a.budget]\ncost_usd = nan", r"agents\.a\.budget\.cost_usd is nan"),
         (
             "[agents.a]\ncommand = ['x']\n[agents.a.limits]\nfiles = 0",
             r"agents\.a\.limits\.files: a whole number from 1",
@@ -124,13 +131,19 @@ def test_backoff_doubles_up_to_its_bound() -> None:
 
 
 def test_agent_gets_system_refold_and_its_own_variables() -> None:
-    agent = AgentSettings(command=("x", "y"), name="a", env={"KEY": "env:THEIR_KEY"}, policy="/p.toml")
+    agent = AgentSettings(
+        command=("x", "y"),
+        name="a",
+        env={"KEY": "env:THEIR_KEY"},
+        policy="/p.toml",
+        budget=RunBudget(tool_calls=2),
+    )
     around = {"PATH": "/bin", "THEIR_KEY": "k", "OTHER_KEY": "o", "REFOLD_TYPES": "t"}
     launch = launch_of(agent, "file:/l", around, ["refold", "record"], Path("/s/a"))
     assert launch.command == ["x", "y"]
     assert launch.environment == {
         "PATH": "/bin", "KEY": "k", "REFOLD_TYPES": "t", "REFOLD_LOG": "file:/l", "REFOLD_GUARD": "/p.toml",
-        "PYTHONUNBUFFERED": "1",
+        "PYTHONUNBUFFERED": "1", "REFOLD_BUDGET": '{"tool_calls":2}',
     }  # fmt: skip
 
 
@@ -141,10 +154,14 @@ def test_captured_agent_runs_under_the_recorder_with_its_limits() -> None:
         mode="capture",
         upstream="http://u",
         policy="/p.toml",
+        budget=RunBudget(tokens=9, cost_usd=1.5),
         limits=AgentLimits(memory_mb=2, files=9),
     )
     launch = launch_of(agent, "file:/l", {}, ["refold", "record"], Path("/s/a"))
     recorder, _, program = " ".join(launch.command).partition(" -- ")
-    assert recorder == "refold record --log file:/l --agent a --upstream http://u --policy /p.toml"
+    assert (
+        recorder
+        == "refold record --log file:/l --agent a --upstream http://u --policy /p.toml --budget=tokens=9 --budget=cost_usd=1.5"
+    )
     assert program.endswith("prlimit --as=2097152 --nofile=9 -- x y")
     assert launch.contained == {"isolation": "none", "limits": {"memory_mb": 2, "files": 9}}
