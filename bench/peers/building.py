@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,9 +16,14 @@ from refold.testing.processes import ServerMissing, cache_folder
 
 @cache
 def built_java(project: Path) -> Path:
-    """Return the classes and libraries of a Maven project. Raises ServerMissing without a JDK or Maven."""
+    """Return the classes and libraries of a Maven project, built with the shared fold of `jvm-fold`.
+
+    Raises:
+        ServerMissing: There is no JDK or no Maven.
+    """
     what = f"bench/peers/{project.name}"
-    folder = cache_folder() / f"bench-{project.name}-{_digest(project, '.xml', '.java')}"
+    shared = project.parent / "jvm-fold"
+    folder = cache_folder() / f"bench-{project.name}-{_digest([project, shared], '.xml', '.java')}"
     if not folder.is_dir():
         find_maven(what)
         home = os.environ.get("JAVA_HOME")
@@ -26,6 +32,7 @@ def built_java(project: Path) -> Path:
 
     def build(whole: Path) -> None:
         copy = shutil.copytree(project, whole.with_name("project"), ignore=shutil.ignore_patterns("target"))
+        shutil.copytree(shared, copy / "src" / "main" / "java", dirs_exist_ok=True)
         options = ("-DincludeScope=runtime", "-DoutputDirectory=target/libs", "compile")
         run_maven(what, "copy-dependencies", *options, folder=copy)
         (copy / "target").rename(whole)
@@ -38,7 +45,7 @@ def built_python(project: Path) -> Path:
     """Return the Python of a virtual environment with a project's requirements. Raises ServerMissing if pip fails."""
     what = f"bench/peers/{project.name}"
     release = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache_folder() / f"bench-{project.name}-py{release}-{_digest(project, '.txt')}"
+    folder = cache_folder() / f"bench-{project.name}-py{release}-{_digest([project], '.txt')}"
 
     def build(whole: Path) -> None:
         # The folder is renamed afterwards: only its `python` is used, which does not depend on its path.
@@ -49,6 +56,6 @@ def built_python(project: Path) -> Path:
     return fetched(folder, build) / "bin" / "python"
 
 
-def _digest(project: Path, *suffixes: str) -> str:
-    sources = sorted(path for path in project.rglob("*") if path.suffix in suffixes)
+def _digest(projects: Sequence[Path], *suffixes: str) -> str:
+    sources = sorted(path for project in projects for path in project.rglob("*") if path.suffix in suffixes)
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

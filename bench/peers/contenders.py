@@ -54,13 +54,17 @@ class Run:
 
 class Contender(ABC):
     """One row of the comparison. earlier_rate: records a second in the earlier measurement on the plain fold;
-    earlier_has_start: whether that included start-up. takes_threads: whether it is also run on more than one thread."""
+    earlier_has_start: whether that included start-up. takes_threads: whether it is also run on more than one thread.
+    commits_offsets: whether its group's offsets show its progress; if not, the number of its changes does.
+    folds_plain: whether it is calibrated on the plain fold."""
 
     key: str
     name: str
     earlier_rate: float | None = None
     earlier_has_start = True
     takes_threads = False
+    commits_offsets = True
+    folds_plain = True
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Build it, once per version of its sources. ServerMissing says what this machine lacks."""
@@ -88,6 +92,7 @@ class Refold(Contender):
     """`refold worker`, as users start it."""
 
     takes_threads = True
+    folds_plain = False
 
     def __init__(self, *, uses_kernel: bool) -> None:
         self.uses_kernel = uses_kernel
@@ -108,21 +113,37 @@ class Refold(Contender):
                 "--processes", str(run.threads)]  # fmt: skip
 
 
-class KafkaStreams(Contender):
-    """Kafka Streams with exactly_once_v2, Avro, and RocksDB stores with their changelogs."""
+class JavaPeer(Contender):
+    """A peer in Java, built by Maven."""
 
-    key, name, earlier_rate = "kafka-streams", "Kafka Streams 4.1.1, exactly_once_v2", 31_800
     takes_threads = True
+    folder: str
+    options: tuple[str, ...] = ()
 
     def prepare(self) -> None:
         find_java()
-        built_java(HERE / "kafka-streams")
+        built_java(HERE / self.folder)
 
     def command(self, run: Run) -> list[str]:
-        built = built_java(HERE / "kafka-streams")
+        built = built_java(HERE / self.folder)
         path = os.pathsep.join([str(built / "classes"), *map(str, sorted((built / "libs").glob("*.jar")))])
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return [find_java().command, "-Xmx1g", quiet, "-cp", path, "refold.bench.Main", *run.words(), str(run.threads)]
+        options = ["-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *self.options]
+        return [find_java().command, *options, "-cp", path, "refold.bench.Main", *run.words(), str(run.threads)]
+
+
+class KafkaStreams(JavaPeer):
+    """Kafka Streams with exactly_once_v2, Avro, and RocksDB stores with their changelogs."""
+
+    key, name, folder = "kafka-streams", "Kafka Streams 4.1.1, exactly_once_v2", "kafka-streams"
+    earlier_rate = 31_800
+
+
+class Flink(JavaPeer):
+    """Flink's DataStream API in an embedded cluster: state in RocksDB, checkpoints, a transactional sink."""
+
+    key, name, folder = "flink", "Apache Flink 2.2.1, exactly-once", "flink"
+    # Its serializers look into classes of the JDK.
+    options = tuple(f"--add-opens=java.base/java.{each}=ALL-UNNAMED" for each in ("lang", "util", "time", "nio"))
 
 
 class PythonPeer(Contender):
@@ -145,6 +166,17 @@ class QuixStreams(PythonPeer):
     key, name, folder, earlier_rate = "quix-streams", "Quix Streams 3.28, exactly-once", "quix-streams", 8_900
 
 
+class Pathway(PythonPeer):
+    """Pathway's stateful reducer: Python on a Rust engine, states in memory, at least once."""
+
+    key, name, folder = "pathway", "Pathway 0.33, states in memory, at least once", "pathway"
+    takes_threads = True
+    commits_offsets = folds_plain = False
+
+    def command(self, run: Run) -> list[str]:
+        return [*super().command(run), str(run.threads)]
+
+
 class FaustTable(PythonPeer):
     """Faust's tables on RocksDB, at least once."""
 
@@ -152,5 +184,6 @@ class FaustTable(PythonPeer):
 
 
 ALL: list[Contender] = [
-    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), KafkaStreams(), QuixStreams(), FaustTable(),
+    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), KafkaStreams(), Flink(), QuixStreams(),
+    Pathway(), FaustTable(),
 ]  # fmt: skip

@@ -5,6 +5,7 @@
    first commit: start-up, joining the group and the JVM's first compilations are left out for every peer.
 3. The clock stops at the commit of the last record, or at the first commit after LONGEST_S: the rate is that of the
    records folded by then. So a slow peer is measured over less of the topic, with smaller tables, which favours it.
+   A peer that commits no offsets is measured by the number of changes that it has written.
 4. The peer is ended by SIGTERM, and its output is deleted. During the run its memory is sampled once a second: a sample
    takes some 10 ms for a gigabyte.
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.contenders import Contender, Refold, Run
-from peers.topics import Place
+from peers.topics import Place, Progress, Written
 from peers.workloads import Workload
 
 from refold.testing.processes import ServerFailed, Supervised
@@ -59,11 +60,14 @@ def measure(
 ) -> Measured:  # fmt: skip
     """Measure one run of at most longest_s. ServerFailed shows the log's end of a peer that ended or was stuck."""
     with started(contender, workload, place, schema, folder, threads) as (process, run):
-        progress = place.progress(workload, contender.group(run))
+        warm = 0.0 if workload.is_plain and contender.earlier_has_start else WARM
+        if contender.commits_offsets:
+            progress: Progress | Written = place.progress(workload, contender.group(run))
+            total = sum(place.ends(workload).values())
+        else:  # a repeated observation gives no change
+            progress, total = place.written(run.changes, workload.partitions), workload.count
         try:
-            warm = 0.0 if workload.is_plain and contender.earlier_has_start else WARM
-            return measured(process, progress.committed, sum(place.ends(workload).values()), warm,
-                             longest_s)  # fmt: skip
+            return measured(process, progress.committed, total, warm, longest_s)
         finally:
             progress.close()
 

@@ -70,6 +70,10 @@ class Place:
         """Return the group's progress on the workload."""
         return Progress(self._consumer(group), workload)
 
+    def written(self, topic: str, partitions: int) -> Written:
+        """Return the progress of a peer that only its output shows."""
+        return Written(self._consumer("bench"), topic, partitions)
+
     def await_empty(self, group: str) -> None:
         """Return once the group is empty: a process that has ended may stay in it for a session time-out."""
         deadline = time.monotonic() + PATIENCE_S
@@ -154,6 +158,22 @@ class Progress:
         except KafkaException:  # the group's coordinator is not ready yet
             return 0
         return sum(max(0, each.offset) for each in found)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+
+class Written:
+    """Reads how many changes a peer has written."""
+
+    def __init__(self, consumer: Consumer, topic: str, partitions: int) -> None:
+        self._consumer = consumer
+        self._places = [TopicPartition(topic, each) for each in range(partitions)]
+
+    def committed(self) -> int:
+        """Return the current number."""
+        return sum(self._consumer.get_watermark_offsets(each, timeout=PATIENCE_S)[1] for each in self._places)
 
     def close(self) -> None:
         """Close the connection."""

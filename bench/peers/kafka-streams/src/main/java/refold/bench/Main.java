@@ -10,6 +10,7 @@ import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsConfig;
@@ -58,8 +59,15 @@ public final class Main {
     }
 
     private static StoreBuilder<KeyValueStore<byte[], State>> states() {
-        return Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore(STATES), Serdes.ByteArray(), State.serde())
+        return Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore(STATES), Serdes.ByteArray(), serde())
                 .withCachingEnabled();
+    }
+
+    private static Serde<State> serde() {
+        // All stream threads share the serde; each has its own codec.
+        var codecs = ThreadLocal.withInitial(State.Codec::new);
+        return Serdes.serdeFrom((topic, state) -> state == null ? null : codecs.get().write(state),
+                (topic, data) -> data == null ? null : codecs.get().read(data));
     }
 
     /** Each key is put once, so a cache would only cost. */

@@ -1,54 +1,27 @@
 package refold.bench;
 
 import java.nio.ByteBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import java.util.HashMap;
-import java.util.Map;
 import org.apache.avro.Schema;
-import org.apache.avro.generic.GenericData;
-import org.apache.avro.generic.GenericRecord;
-import org.apache.avro.util.Utf8;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueStore;
 
 /**
- * The worker's work: each observation counts once, stands in its entity's timeline, sets the fields it is the newest for,
+ * The worker's work: each observation counts once, is put into its entity's timeline, sets the fields it is the newest for,
  * and goes out as a change.
  *
  * <p>An observation newer than all of its entity's cannot be known; only the others are looked up in the timeline.
  */
 final class ObservationFold implements Processor<byte[], byte[], byte[], byte[]> {
-    private static final int FRAME = 5;
-    private static final Schema CHANGE = new Schema.Parser().parse("""
-            {"type": "record", "name": "Change", "fields": [
-              {"name": "entity", "type": "string"}, {"name": "version", "type": "long"},
-              {"name": "offset", "type": "long"}, {"name": "id", "type": "bytes"},
-              {"name": "observed_at", "type": "long"}, {"name": "recorded_at", "type": "long"},
-              {"name": "agent", "type": "string"}, {"name": "run", "type": "string"}, {"name": "seq", "type": "long"},
-              {"name": "mutations", "type": {"type": "map", "values": {"type": "record", "name": "Mutation", "fields": [
-                {"name": "old", "type": ["null", "boolean", "long", "double", "string"]},
-                {"name": "new", "type": ["null", "boolean", "long", "double", "string"]}]}}}]}""");
-    private static final Schema MUTATION = CHANGE.getField("mutations").schema().getValueType();
-
-    private final Wire observations;
-    private final Wire changes = new Wire(CHANGE);
-    private final Schema.Field[] fields;
-    private final int observedAt;
-    private final int source;
-    private final int patch;
+    private final Fold fold;
     private ProcessorContext<byte[], byte[]> context;
     private KeyValueStore<byte[], State> states;
     private KeyValueStore<byte[], byte[]> timeline;
 
     ObservationFold(Schema schema) {
-        observations = new Wire(schema);
-        observedAt = schema.getField("observed_at").pos();
-        source = schema.getField("source").pos();
-        patch = schema.getField("patch").pos();
-        fields = schema.getField("patch").schema().getFields().toArray(Schema.Field[]::new);
+        fold = new Fold(schema);
     }
 
     @Override
@@ -61,8 +34,8 @@ final class ObservationFold implements Processor<byte[], byte[], byte[], byte[]>
     @Override
     public void process(Record<byte[], byte[]> record) {
         byte[] id = record.headers().lastHeader("refold-id").value();
-        var observation = observations.read(record.value(), FRAME);
-        byte[] order = order(observation, id);
+        var observation = fold.read(record.value());
+        byte[] order = fold.order(observation, id);
         byte[] place = place(record.key(), order);
         var found = states.get(record.key());
         var state = found == null ? new State() : found;
@@ -71,63 +44,11 @@ final class ObservationFold implements Processor<byte[], byte[], byte[], byte[]>
             return;
         }
         timeline.put(place, record.value());
-        if (isNewest) {
-            state.last = order;
-        }
-        state.version++;
-        var mutations = apply((GenericRecord) observation.get(patch), order, state);
+        var arrived = new Fold.Arrived(
+                record.key(), id, context.recordMetadata().orElseThrow().offset(), record.timestamp());
+        byte[] change = fold.fold(state, arrived, observation, order, isNewest);
         states.put(record.key(), state);
-        context.forward(record.withValue(changes.write(change(record, observation, id, state.version, mutations))));
-    }
-
-    private Map<String, GenericRecord> apply(GenericRecord values, byte[] order, State state) {
-        var mutations = new HashMap<String, GenericRecord>();
-        for (var field : fields) {
-            Object value = values.get(field.pos());
-            if (value == null) {
-                continue;
-            }
-            var held = state.fields.get(field.name());
-            if (held != null && Arrays.compareUnsigned(order, held.order()) < 0) {
-                continue;
-            }
-            state.fields.put(field.name(), new State.Held(order, value));
-            if (held == null || !held.value().equals(value)) {
-                var mutation = new GenericData.Record(MUTATION);
-                mutation.put(0, held == null ? null : held.value());
-                mutation.put(1, value);
-                mutations.put(field.name(), mutation);
-            }
-        }
-        return mutations;
-    }
-
-    private GenericRecord change(Record<byte[], byte[]> record, GenericRecord observation, byte[] id, long version,
-            Map<String, GenericRecord> mutations) {
-        var by = (GenericRecord) observation.get(source);
-        var change = new GenericData.Record(CHANGE);
-        change.put(0, new Utf8(record.key()));
-        change.put(1, version);
-        change.put(2, context.recordMetadata().orElseThrow().offset());
-        change.put(3, ByteBuffer.wrap(id));
-        change.put(4, observation.get(observedAt));
-        change.put(5, record.timestamp());
-        change.put(6, by.get("agent"));
-        change.put(7, by.get("run"));
-        change.put(8, by.get("seq"));
-        change.put(9, mutations);
-        return change;
-    }
-
-    /** Bytes that sort as (observed_at, agent, run, seq, id) do. */
-    private byte[] order(GenericRecord observation, byte[] id) {
-        var by = (GenericRecord) observation.get(source);
-        byte[] agent = by.get("agent").toString().getBytes(StandardCharsets.UTF_8);
-        byte[] run = by.get("run").toString().getBytes(StandardCharsets.UTF_8);
-        return ByteBuffer.allocate(18 + agent.length + run.length + id.length)
-                .putLong((Long) observation.get(observedAt) ^ Long.MIN_VALUE)
-                .put(agent).put((byte) 0).put(run).put((byte) 0)
-                .putLong((Long) by.get("seq")).put(id).array();
+        context.forward(record.withValue(change));
     }
 
     private static byte[] place(byte[] key, byte[] order) {

@@ -6,8 +6,6 @@ import java.util.Map;
 import org.apache.avro.Schema;
 import org.apache.avro.generic.GenericData;
 import org.apache.avro.generic.GenericRecord;
-import org.apache.kafka.common.serialization.Serde;
-import org.apache.kafka.common.serialization.Serdes;
 
 /** One entity: version, the greatest order of all that was folded, and of each field its value and what won it. */
 final class State {
@@ -26,11 +24,17 @@ final class State {
     /** A field's value, and the order of the observation that set it. */
     record Held(byte[] order, Object value) {}
 
-    static Serde<State> serde() {
-        // All stream threads share the serde; each has its own to read and write with.
-        var wires = ThreadLocal.withInitial(() -> new Wire(SCHEMA));
-        return Serdes.serdeFrom((topic, state) -> state == null ? null : wires.get().write(record(state)),
-                (topic, data) -> data == null ? null : state(wires.get().read(data, 0)));
+    /** States to and from bytes, for one thread. */
+    static final class Codec {
+        private final Wire wire = new Wire(SCHEMA);
+
+        byte[] write(State state) {
+            return wire.write(record(state));
+        }
+
+        State read(byte[] data) {
+            return state(wire.read(data, 0));
+        }
     }
 
     private static GenericRecord record(State state) {
