@@ -159,9 +159,7 @@ def test_captured_agent_runs_under_the_recorder_with_its_limits() -> None:
     )
     launch = launch_of(agent, "file:/l", {}, ["refold", "record"], Path("/s/a"))
     recorder, _, program = " ".join(launch.command).partition(" -- ")
-    assert (
-        recorder
-        == "refold record --log file:/l --agent a --upstream http://u --policy /p.toml --budget=tokens=9 --budget=cost_usd=1.5"
-    )
+    options = "--upstream http://u --policy /p.toml --budget=tokens=9 --budget=cost_usd=1.5"
+    assert recorder == f"refold record --log file:/l --agent a {options}"
     assert program.endswith("prlimit --as=2097152 --nofile=9 -- x y")
     assert launch.contained == {"isolation": "none", "limits": {"memory_mb": 2, "files": 9}}
