@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refold.agents.capture.forks import ForkingUpstream
-from refold.agents.capture.playback import RecordedUpstream
+from refold.agents.capture.playback import RecordedUpstream, exchanges_in
 from refold.agents.capture.proxy import Proxy, Upstreams
-from refold.agents.capture.proxy_guard import require_no_question
+from refold.agents.capture.proxy_guard import ProxyGuard, require_no_question
 from refold.agents.capture.server import CaptureHandler, LoopbackServer
 from refold.agents.capture.spool import BYTES_MAX, Spool
 from refold.agents.capture.spool_drain import SpoolDrain, StoredExchanges
@@ -28,6 +28,8 @@ from refold.agents.supervise.supervised import given_gate
 from refold.streams.client import RuntimeContext
 from refold.streams.open import process_context
 
+WHY_MAX = 2_000
+
 
 class CaptureSettings(NamedTuple):
     """How to capture.
@@ -35,7 +37,8 @@ class CaptureSettings(NamedTuple):
     log_url: with an absolute path. open_log: opens it. spool: the root of spools, None for the default. settings:
     recorded with each run, along with its spool. silence_s: as for Proxy. runtime: clock and ids; None for this
     machine's. parents: recordings whose forks are captured. replaying: answers requests until the first that is not
-    recorded. policy: the rules for requests.
+    recorded. policy: the rules for requests. resumed: the id that is resumed; the parents are its recorded runs, and
+    the policy counts their calls (resumed.py).
     """
 
     log_url: str
@@ -53,6 +56,7 @@ class CaptureSettings(NamedTuple):
     parents: Sequence[Recording] = ()
     replaying: RecordedUpstream | None = None
     policy: Policy | None = None
+    resumed: str = ""
 
 
 class Capture:
@@ -73,9 +77,12 @@ class Capture:
 
         def handling() -> CaptureHandler:
             proxy = Proxy(
-                to, spool, runtime.now_micros, silence_s=given.silence_s, policy=given.policy, gate=given_gate()
-            )
-            return proxy if given.replaying is None else ForkingUpstream(given.replaying, proxy, given.say)
+                to, spool, runtime.now_micros, silence_s=given.silence_s, guard=_guard(given, runtime.now_micros()),
+                gate=given_gate(),
+            )  # fmt: skip
+            if given.replaying is None:
+                return proxy
+            return ForkingUpstream(given.replaying, proxy, _live(given), returns=bool(given.resumed))
 
         try:
             self._serving = LoopbackServer(handling, given.host, given.port)
@@ -93,6 +100,7 @@ class Capture:
             runtime,
             given.redact,
             given.parents,
+            resumed=given.resumed,
         )
 
     def close(self, closing_s: float) -> StoredExchanges:
@@ -106,6 +114,29 @@ class Capture:
         """
         self._serving.close()
         return self._storing.close(closing_s)
+
+
+def _live(given: CaptureSettings) -> Callable[[str], None]:
+    """Return what is done when the first request is forwarded that no recording answers."""
+
+    def noted(why: str) -> None:
+        if given.resumed and given.replaying is not None:
+            given.settings["resumed"] = {
+                "run": given.resumed, "answered": given.replaying.served, "forwarded": why[:WHY_MAX],
+            }  # fmt: skip
+        given.say(why)
+
+    return noted
+
+
+def _guard(given: CaptureSettings, now: int) -> ProxyGuard | None:
+    """Return the guard of a capture. now: microseconds."""
+    if given.policy is None:
+        return None
+    resumed = given.parents if given.resumed else ()
+    guard = ProxyGuard(given.policy, min((each.started_at for each in resumed), default=now))
+    guard.count(each.call for each in exchanges_in(resumed))
+    return guard
 
 
 def spool_root(log_url: str, environment: Mapping[str, str]) -> Path:

@@ -56,7 +56,18 @@ class Parents:
 class ForkingUpstream:
     """Answers from a recording until the first other request, and then through a proxy."""
 
-    def __init__(self, replaying: RecordedUpstream, proxy: Proxy, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, replaying: RecordedUpstream, proxy: Proxy, say: Callable[[str], None], *, returns: bool = False
+    ) -> None:  # fmt: skip
+        """Answer from a recording first.
+
+        Args:
+            replaying: The recording.
+            proxy: Forwards what is not recorded.
+            say: Gets the reason when the first request is forwarded.
+            returns: Whether a later request that is recorded is answered from the recording again.
+        """
+        self._returns = returns
         self._replaying = replaying
         self._proxy = proxy
         self._say = say
@@ -64,18 +75,20 @@ class ForkingUpstream:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        if is_socket(request) and not self._is_live:
-            self._is_live = True
-            self._say("live from here on: a WebSocket is not answered by a recording in part")
-        if self._is_live:
+        if is_socket(request):
+            self._go_live("a WebSocket is not answered by a recording in part")
+        if is_socket(request) or (self._is_live and not self._returns):
             return await self._proxy.handle(request)
         answered, body, why = await self._replaying.tried(request)
         if answered is not None:
             return answered
+        self._go_live(why)
+        return await self._proxy.handle(request, body)
+
+    def _go_live(self, why: str) -> None:
         if not self._is_live:
             self._is_live = True
             self._say(f"live from here on: {why}")
-        return await self._proxy.handle(request, body)
 
     def malformed(self, why: str) -> web.Response:
         """As Proxy."""

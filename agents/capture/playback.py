@@ -73,6 +73,15 @@ class RecordedExchange:
         return _normal(self.request)
 
 
+def exchanges_in(recordings: Iterable[Recording]) -> list[RecordedExchange]:
+    """Return the exchanges of recordings in the order in which they began; once those that a fork has of its parent."""
+    found = {
+        (call.started_at, call.asked.hash): RecordedExchange(each.run, step.number, call)
+        for each in recordings for step in each.steps for call in step.calls if is_exchange(call.asked.request)
+    }  # fmt: skip
+    return sorted(found.values(), key=lambda each: each.call.started_at)
+
+
 class RecordedUpstream:
     """Answers from recordings. served, unrecorded: how many requests were answered, and how many were not."""
 
@@ -80,6 +89,7 @@ class RecordedUpstream:
         self, recordings: Iterable[Recording], redact: Redact | None = None, *, is_paced: bool = False,
         say: Callable[[str], None] = lambda line: None,
         observation_of: Callable[[str, int], str] = lambda run, step: "",
+        is_held: Callable[[Call], bool] = lambda call: True,
     ) -> None:  # fmt: skip
         """Load the recordings.
 
@@ -89,6 +99,7 @@ class RecordedUpstream:
             is_paced: Whether to reproduce the recorded pauses between pieces.
             say: Shows a line to the user.
             observation_of: Returns the id of the observation that holds a step of a run; "" if it is not known.
+            is_held: Which recorded exchanges may answer.
         """
         self._observation_of = observation_of
         self._redact = redact
@@ -96,11 +107,7 @@ class RecordedUpstream:
         self._say = say
         self._turn = threading.Lock()
         self.served = self.unrecorded = 0
-        found = [
-            RecordedExchange(each.run, step.number, call)
-            for each in recordings for step in each.steps for call in step.calls if is_exchange(call.asked.request)
-        ]  # fmt: skip
-        self._waiting = sorted(found, key=lambda each: each.call.started_at)
+        self._waiting = [each for each in exchanges_in(recordings) if is_held(each.call)]
         self._done: list[RecordedExchange] = []
 
     @property

@@ -57,7 +57,6 @@ from refold.agents.capture.wire import (
 )
 from refold.agents.journal.record import Plain
 from refold.agents.policy.guard import DENIED_STATUS
-from refold.agents.policy.rules import Policy
 from refold.agents.supervise.gate import PauseGate
 from refold.avro.errors import InputError
 
@@ -103,7 +102,7 @@ class Proxy:
 
     def __init__(
         self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None,
-        policy: Policy | None = None, gate: PauseGate | None = None,
+        guard: ProxyGuard | None = None, gate: PauseGate | None = None,
     ) -> None:  # fmt: skip
         """Create a proxy.
 
@@ -112,11 +111,11 @@ class Proxy:
             spool: Stores the copies.
             now_micros: Returns the time, microseconds.
             silence_s: How long a provider may send nothing, seconds; None: as long as the agent waits.
-            policy: The rules for requests; None: every request is forwarded.
+            guard: Checks requests; None: every request is forwarded.
             gate: Requests wait here while the agent is paused.
         """
         self._gate = gate
-        self._guard = None if policy is None else ProxyGuard(policy, now_micros())
+        self._guard = guard
         self._upstreams = upstreams
         self._spool = spool
         self._now_micros = now_micros

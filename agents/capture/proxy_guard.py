@@ -16,18 +16,18 @@ messages are not requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
-from refold.agents.capture.exchange import Headers, Response
+from refold.agents.capture.exchange import Headers, Response, is_exchange
 from refold.agents.capture.turns import family_of
 from refold.agents.journal.record import Call, Plain, RecordedRequest
 from refold.agents.policy.decision import PolicyDecision, PolicyDenied, decide
 from refold.agents.policy.facts import RunFacts, title_of
-from refold.agents.policy.guard import DENIED_HEADER, DENIED_STATUS, DENIED_TYPE
+from refold.agents.policy.guard import DENIED_HEADER, DENIED_STATUS, DENIED_TYPE, count_recorded
 from refold.agents.policy.rules import Policy
 from refold.avro.errors import InputError
 
@@ -61,6 +61,12 @@ class ProxyGuard:
         """
         self._policy = policy
         self._facts = RunFacts(policy, started_at)
+
+    def count(self, calls: Iterable[Call]) -> None:
+        """Count recorded calls, of an earlier process that is resumed."""
+        for call in calls:
+            if is_exchange(call.asked.request):
+                count_recorded(self._facts, call, "")
 
     def decide(self, name: str, request: Plain) -> PolicyDecision | None:
         """Decide on a request, and count it if it is allowed.

@@ -57,12 +57,14 @@ from refold.agents.journal.record import Failure, Plain, Recording
 from refold.agents.journal.self_replay import state_at
 from refold.agents.live import CapturedRun, CaptureRecorder
 from refold.agents.log import AgentLog
+from refold.agents.recorder.observations import run_entity
 from refold.agents.recordings.load import CAPTURED
 from refold.agents.recordings.same_turns import unite, unite_run
 from refold.agents.replay.patch import patch_of
 from refold.avro.errors import NotAnswerable
 
 GAP = "refold.CaptureGap"
+RESUMED_TAG = "capture:"
 LIVE_MAX = 256
 LIVE_BYTES_MAX = 64 << 20
 LOOSE_STEPS_MAX = 1000
@@ -93,6 +95,7 @@ class Sessions:
         is_redacting: bool = False,
         parents: Sequence[Recording] = (),
         key_of: Callable[[str, bool], bytes] | None = None,
+        resumed: str = "",
     ) -> None:
         """Resume the open runs.
 
@@ -106,6 +109,7 @@ class Sessions:
             parents: Recordings that conversations may be forks of, the main one first.
             key_of: Returns the key of a spool's folder, under which idle sessions are found again; empty if it has none
                 and none is to be made. None: sessions stay in memory.
+            resumed: The id that is resumed (resumed.py), of the first run; empty if none is. All runs have it in a tag.
         """
         self._log = log
         self._capturing = capturing
@@ -114,6 +118,8 @@ class Sessions:
         self._is_redacting = is_redacting
         self._spools = tuple(spools)
         self._key_of = key_of
+        self._resumed_id = resumed
+        self._tags = (RESUMED_TAG + resumed,) if resumed else ()
         self._live: dict[str, CapturedSession] = {}  # in the order of their last use
         self._waiting: dict[str, None] = {}  # runs that left memory while calls of them waited
         self._ended = EndedRuns(0, [])
@@ -257,7 +263,7 @@ class Sessions:
     def _begin(self, title: str, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
         if (begun := self._begun.pop(exchange.at, None)) is not None:
             return begun
-        head = self._head(title, exchange.at, spool, self._capturing.runtime.new_id())
+        head = self._head(title, exchange.at, spool, self._new_id())
         if turn is not None and (forked := self._parents.of(turn)) is not None:
             return self._fork(forked, head, turn, spool)
         if turn is not None:
@@ -282,17 +288,23 @@ class Sessions:
             redacted=head.redacted, parent=parent.run, forked_at=forked.step, patch=patch,
             forks=tuple(each for each in parent.parted if each.at <= forked.step), steps=(), status="running",
             outcome="", output=None, failure=None, ended_at=0, hash="", flagged=False, pinned=False, retention_class="",
-            caller="", caller_step=0, children={}, tags=(), task="",
+            caller="", caller_step=0, children={}, tags=head.tags, task="",
         )  # fmt: skip
         session = CapturedSession(self._capturing.begin(head), head, spool)
         session.forked(replace(head, steps=parent.steps[: forked.step]), forked)
         return session
 
+    def _new_id(self) -> str:
+        """Return the id of a new run: the one that is resumed, if it is the first."""
+        if self._resumed_id and not self._log.states([run_entity(self._resumed_id)]):
+            return self._resumed_id
+        return self._capturing.runtime.new_id()
+
     def _head(self, title: str, at: int, spool: str, run: str) -> Recording:
         settings = {"capture": {**self._settings, "spool": spool}}
         return Recording(
             run=run, agent=self._agent, kind=self.kind, title=title, state={}, metadata=settings, started_at=at,
-            redacted=self._is_redacting,
+            redacted=self._is_redacting, tags=self._tags,
         )  # fmt: skip
 
     def _index(self, session: CapturedSession, turn: ModelTurn, reply: ModelReply | None) -> None:
@@ -325,12 +337,12 @@ class Sessions:
                 self._make_room()
 
     def _unfinished(self, spools: frozenset[str]) -> Iterator[tuple[Recording, CapturedRun, str]]:
-        """Yield the open runs of these spools, resumed; each with its spool."""
+        """Yield the open runs of these spools and those that are resumed, taken up; each with its spool."""
         log = self._log
         for row in reversed(log.runs(outcome="running", further=True)):
             recording = log.recording(row.run)
             spool = spool_of(recording) if recording.kind == self.kind else ""
-            if spool in spools:
+            if spool in spools or (spool and {*self._tags} & {*recording.tags}):
                 yield recording, self._taken_up(recording), spool
 
     def _taken_up(self, recording: Recording) -> CapturedRun:

@@ -52,6 +52,7 @@ class SpoolDrain:
         self, open_log: Callable[[], AgentLog], root: Path, spool: Spool, agent: str, settings: Plain,
         say: Callable[[str], None], runtime: RuntimeContext, redact: Redact | None = None,
         parents: Sequence[Recording] = (), sessions: type[Sessions] = Sessions,
+        resumed: str = "",
     ) -> None:  # fmt: skip
         """Start the thread.
 
@@ -66,6 +67,7 @@ class SpoolDrain:
             redact: The redactor.
             parents: Recordings that conversations may be forks of.
             sessions: Makes runs from the spool.
+            resumed: As for Sessions.
         """
         self._parents = parents
         self._open_log = open_log
@@ -77,6 +79,7 @@ class SpoolDrain:
         self._runtime = runtime
         self._redact = redact
         self._making = sessions
+        self._resumed = resumed
         self._log: AgentLog | None = None
         self._sessions: Sessions | None = None
         self._ended = threading.Event()
@@ -168,6 +171,7 @@ class SpoolDrain:
             self._sessions = self._making(
                 self._log, self._log.capturing(self._redact), self._agent, names, self._settings,
                 is_redacting=is_redacting(self._redact), parents=self._parents, key_of=self._key_of,
+                resumed=self._resumed,
             )  # fmt: skip
             if self._is_down:
                 self._is_down = False

@@ -14,7 +14,7 @@ import msgspec
 from refold.agents.supervise.contained import contained_command
 from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths
 from refold.agents.supervise.settings import AgentSettings, inherited
-from refold.agents.supervise.supervised import BUDGET, GUARD
+from refold.agents.supervise.supervised import BUDGET, GUARD, RUN
 from refold.avro.errors import InputError
 
 _LIMITS = {
@@ -33,7 +33,12 @@ class AgentLaunch(NamedTuple):
 
 
 def launch_of(
-    settings: AgentSettings, log_url: str, environment: Mapping[str, str], capture_command: Sequence[str], folder: Path
+    settings: AgentSettings,
+    log_url: str,
+    environment: Mapping[str, str],
+    capture_command: Sequence[str],
+    folder: Path,
+    run: str = "",
 ) -> AgentLaunch:
     """Return how an agent is started.
 
@@ -43,6 +48,7 @@ def launch_of(
         environment: The supervisor's variables.
         capture_command: Runs a program whose model calls are captured, up to its options.
         folder: The agent's folder in the user's state.
+        run: The run that it makes or resumes; empty if it decides itself.
 
     Raises:
         InputError: It cannot be started as the file says; the message says why.
@@ -63,8 +69,10 @@ def launch_of(
         options += ["--upstream", settings.upstream] if settings.upstream else []
         options += ["--policy", settings.policy] if settings.policy else []
         options += [f"--budget={name}={limit}" for name, limit in settings.budget.limits.items()]
+        options += ["--resume", run] if run else []
         command = [*capture_command, *options, "--", *command]
     else:
+        variables |= {RUN: run} if run else {}
         variables |= {GUARD: settings.policy} if settings.policy else {}
         variables |= {BUDGET: msgspec.json.encode(settings.budget).decode()} if settings.budget.limits else {}
     return AgentLaunch(command, variables, contained)

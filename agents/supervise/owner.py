@@ -48,7 +48,7 @@ from refold.agents.supervise.lease import ACTIVE, AgentRecord, DesiredState, Obs
 from refold.agents.supervise.machine import Deed, ProcessView, needs_outcome, next_move
 from refold.agents.supervise.machine_processes import boot_id
 from refold.agents.supervise.settings import AgentSettings
-from refold.agents.supervise.supervised import GATE, RUN
+from refold.agents.supervise.supervised import GATE
 from refold.avro.errors import InputError
 from refold.streams.client import Log
 
@@ -273,7 +273,7 @@ class AgentOwner:
     def _start(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
         """Steps 4 and 5."""
         settings = self._settings
-        if settings.mode == "sdk" and settings.resume and not observed.run:
+        if settings.resume and not observed.run:
             observed = observed._replace(run=f"{settings.name}-{self._by.new_id()[:12]}")
         try:
             order = self._order(observed)
@@ -295,17 +295,22 @@ class AgentOwner:
         settings = self._settings
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._gate.open()
-        launch = launch_of(settings, self._by.log_url, self._by.environment, self._by.capture_command, self._folder)
-        environment = {**launch.environment, GATE: str(self._folder), **({RUN: observed.run} if observed.run else {})}
+        launch = launch_of(
+            settings, self._by.log_url, self._by.environment, self._by.capture_command, self._folder, observed.run
+        )  # fmt: skip
+        environment = {**launch.environment, GATE: str(self._folder)}
         folder = str(self._folder)
         return KeeperOrder(
             launch.command, environment, settings.work, folder, folder, 0.0, settings.output_mb << 20, launch.contained
         )
 
     def _outcome(self, record: AgentRecord) -> str:
-        """Return how the run ended that the agent's process makes; empty if it did not, or there is none."""
+        """Return how the run ended that the agent's own code makes; empty if it did not, or there is none.
+
+        A captured run ends with each conversation, which says nothing about the agent.
+        """
         entity = f"run/{record.observed.run}"
-        if not record.observed.run:
+        if not record.observed.run or self._settings.mode == "capture":
             return ""
         found = self._log.states([entity]).get(entity)
         return "" if found is None else str(found.fields.get("outcome") or "")

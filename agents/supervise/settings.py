@@ -50,7 +50,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     it is started again after its end. backoff_s: the wait after the first failure; it doubles with each further one, up
     to backoff_max_s. retries: failures in a row after which it stays failed; None: no bound. A process that ran for
     reset_s ends the row. stop_s: how long it may take to end after SIGTERM. resume: whether a start makes one run,
-    which the next start resumes if it did not succeed (sdk only). env: variables by reference. work: the folder in
+    which the next start resumes if it did not succeed. env: variables by reference. work: the folder in
     which it runs. policy: the file of the policy of its runs. budget: what each of its runs may use. hide: folders and
     files that a contained agent must not see. upstream: as of `refold record` (capture only). output_mb: the size of
     each of the two files that hold its output, MiB.

@@ -272,6 +272,13 @@ def capture_settings(
     return given
 
 
+def resumed_settings(given: CaptureSettings, run: str) -> CaptureSettings:
+    """Return the settings of a capture that goes on from what was captured under an id."""
+    from refold.agents.capture.resumed import resuming
+
+    return resuming(given, run, CLOSING_S)
+
+
 def print_stored(stored: StoredExchanges, log_url: str) -> None:
     """Print what was captured, and the command that shows it."""
     runs = counted(stored.runs.total, "run")

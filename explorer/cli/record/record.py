@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from refold.explorer.cli.options import on_log
+from refold.explorer.cli.output.screen import counted
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
     budget_of,
@@ -18,6 +19,7 @@ from refold.explorer.cli.record.proxy import (
     capture_settings,
     policy_option,
     print_stored,
+    resumed_settings,
     spool_max_option,
     spool_option,
 )
@@ -32,13 +34,15 @@ from refold.explorer.queries.log_target import LogTarget
 @redact_option
 @policy_option
 @budget_option
+@click.option("--resume", metavar="RUN", help="Go on from what was captured under this id; a new one, if nothing was.")
 @spool_option
 @spool_max_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
 def record(
     place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, policy: str | None,
-    limits: tuple[tuple[str, float], ...], spool: Path | None, spool_mib: int, command: tuple[str, ...],
+    limits: tuple[tuple[str, float], ...], resume: str | None, spool: Path | None, spool_mib: int,
+    command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a program and capture its model calls.
 
@@ -51,6 +55,10 @@ def record(
     With --policy a request that the policy denies is not passed on: the program gets status 403, with an error in the
     provider's own form, and the denial is recorded. --budget bounds what the program may use, with or without a policy.
 
+    With --resume a program that was captured under that id before, and was killed or failed, is run again. Each request
+    that it makes again is answered from the log, and is not paid again. The others are sent to the provider, and become
+    forks of the recorded runs.
+
     At the end it prints what was captured, or that nothing was. The exit status is that of the program; if a signal
     ended the program, the same signal ends this command.
 
@@ -58,6 +66,7 @@ def record(
     Examples
       refold record -- python my_agent.py
       refold record --agent fixer --upstream http://localhost:11434 -- ./fix.sh 17
+      refold record --resume nightly-17 -- python my_agent.py
       refold record --budget tokens=200000 -- claude -p "what does this folder do?"
     """
     module = capture_modules()
@@ -70,6 +79,8 @@ def record(
     settings = {"program": name, "upstreams": shown}
     given = capture_settings(place, agent or name, settings, redact, spool, spool_mib,
                              policy=policy_of(policy, budget_of(limits)))  # fmt: skip
+    if resume is not None:
+        given = resumed_settings(given, resume)
     capture = module.Capture(given, upstreams)
     try:
         pointed = pointing(command, capture.url, upstreams, os.environ)
@@ -80,8 +91,11 @@ def record(
         ended = run_program(pointed.arguments, {**os.environ, **pointed.variables})
     finally:
         stored = capture.close(CLOSING_S)
+        answered = 0 if given.replaying is None else given.replaying.served
+        if answered:
+            click.echo(f"refold: {counted(answered, 'request')} answered from run {resume}", err=True)
         print_stored(stored, given.log_url)
-    if not (stored.exchanges or stored.missed or stored.waiting):
+    if not (stored.exchanges or stored.missed or stored.waiting or answered):
         names = ", ".join(each.name for each in VARIABLES if each.name in pointed.variables)
         click.echo(
             f"refold: nothing was captured: {name} made no request by {names}. Point it at a proxy by its own "
