@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,16 +19,17 @@ from refold_tests.child import children
 from refold_tests.model_server import ModelServer, Reply, model_server
 from refold_tests.supervised import Desk, Starting
 from refold_tests.supervising import supervisor
+from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside
 
 ASK = """
 import json, os, sys, time, urllib.request
 
-def ask(text):
+def ask(text, *before):
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-        json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode(),
+        json.dumps({"model": "m", "messages": [*before, {"role": "user", "content": text}]}).encode(),
         {"Content-Type": "application/json", "Authorization": "Bearer sk-of-the-agent"},
     )
     with urllib.request.urlopen(request) as response:
@@ -54,14 +56,14 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def declare(desk: Desk, server: ModelServer, code: str, more: str = "") -> None:
+def declare(desk: Desk, server: ModelServer, code: str, more: str = "", restart: str = "never") -> None:
     (desk.folder / "work" / "agent.py").write_text(ASK + code)
     (desk.folder / "refold.toml").write_text(f"""
 [agents.desk]
 command = [{sys.executable!r}, "-S", "agent.py"]
 work = "work"
 mode = "capture"
-restart = "never"
+restart = {restart!r}
 upstream = {server.url!r}
 {more}
 """)
@@ -88,6 +90,38 @@ def test_captured_agent_is_paused_in_its_next_call(desk: Desk, start: Starting, 
     desk.await_status("ended")
     assert len(server.requests) == 2
     assert {run.agent for run in desk.log.runs()} == {"desk"}
+
+
+CRASHES = """
+one = ask("one")
+if not os.path.exists("crashed"):
+    open("crashed", "w").close()
+    os._exit(3)
+while not os.path.exists("go"):
+    time.sleep(0.02)
+ask("two", {"role": "user", "content": "one"}, {"role": "assistant", "content": one})
+"""
+
+
+def test_captured_agent_goes_on_from_the_log_after_a_crash_and_under_another_supervisor(
+    desk: Desk, start: Starting, server: ModelServer
+) -> None:
+    declare(desk, server, CRASHES, "backoff_s = 0.01\n[agents.desk.budget]\nmodel_calls = 2", restart="on-failure")
+    one = supervisor(start, desk.url, desk.folder)
+    await_true(lambda: desk.row.attempt == 2 and desk.row.status == "running")
+    desk.wish("paused")
+    desk.awaits_gate()
+    (desk.folder / "work" / "go").touch()
+    row = desk.await_status("paused")
+    assert len(server.requests) == 1, "the first answer was given again, and the second call is held"
+    one.signal(signal.SIGTERM)
+    assert one.end() == 0
+    supervisor(start, desk.url, desk.folder)
+    desk.wish("running")
+    assert desk.await_status("ended", "failed").status == "ended", desk.output()
+    assert (desk.row.run, desk.row.attempt, len(server.requests)) == (row.run, 3, 2)
+    second, first = desk.log.runs()
+    assert (first.run, second.parent, second.steps) == (row.run, row.run, 2)
 
 
 def contains() -> bool:
