@@ -1,6 +1,7 @@
-"""Run a program in bubblewrap, with a network in which only the capture proxy answers.
+"""Run a program in bubblewrap, with a network in which only the capture proxy answers, or nothing.
 
-`refold record` starts this module instead of the program, and has set the variables that point at its proxy.
+`refold record` starts this module instead of the program, and has set the variables that point at its proxy. A program
+that records itself may have no proxy: then 2 and 3 are left out.
 
 1. Start bubblewrap with one end of a pair of sockets, in a control group with a bound on processes if there is one.
 2. Within, INNER listens on the proxy's port in the new network, whose loopback nothing else uses, and sends that
@@ -21,10 +22,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from refold.agents.capture.exchange import PROXY_ENVIRONMENT
 
 POINTED = "OPENAI_BASE_URL"
 """A variable that holds the proxy's URL."""
@@ -33,8 +37,9 @@ _PIECE = 1 << 16
 INNER = f"""
 import os, signal, socket, sys
 channel = socket.socket(fileno=int(sys.argv[1]))
-with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog={_BACKLOG}) as listener:
-    socket.send_fds(channel, [b"."], [listener.fileno()])
+if int(sys.argv[2]):
+    with socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog={_BACKLOG}) as listener:
+        socket.send_fds(channel, [b"."], [listener.fileno()])
 channel.close()
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 try:
@@ -44,7 +49,9 @@ except OSError as error:
 """
 
 
-def contained_command(bubblewrap: list[str], group: str, processes: int | None, command: list[str]) -> list[str]:
+def contained_command(
+    bubblewrap: list[str], group: str, processes: int | None, command: list[str], kept: Sequence[str] = ()
+) -> list[str]:
     """Return the command that runs another contained.
 
     Args:
@@ -52,15 +59,16 @@ def contained_command(bubblewrap: list[str], group: str, processes: int | None, 
         group: The folder of the control group to make; empty for none.
         processes: The most processes in the group.
         command: The program and its arguments.
+        kept: The variables of refold that the program gets.
     """
-    order = {"bubblewrap": bubblewrap, "group": group, "processes": processes}
+    order = {"bubblewrap": bubblewrap, "group": group, "processes": processes, "kept": list(kept)}
     return [sys.executable, "-P", "-m", "refold.agents.supervise.contained", json.dumps(order), *command]
 
 
 def main(arguments: list[str]) -> int:
     """Run a program. Return its exit status, 128 and the signal's number if a signal ended it."""
     order = json.loads(arguments[0])
-    port = urlsplit(os.environ[POINTED]).port
+    port = urlsplit(os.environ.get(POINTED, "")).port if PROXY_ENVIRONMENT in os.environ else 0
     outer, inner = socket.socketpair()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by bubblewrap
     group = Path(order["group"]) if order["group"] else None
@@ -74,7 +82,8 @@ def main(arguments: list[str]) -> int:
     listen = [sys.executable, "-I", "-S", "-c", INNER, str(inner.fileno()), str(port)]
     try:
         process = subprocess.Popen(
-            [*order["bubblewrap"], "--", *listen, *arguments[1:]], pass_fds=(inner.fileno(),), env=_environment(),
+            [*order["bubblewrap"], "--", *listen, *arguments[1:]], pass_fds=(inner.fileno(),),
+            env=_environment(order["kept"]),
             preexec_fn=join,  # noqa: PLW1509  # this process has one thread by now
         )  # fmt: skip
         inner.close()
@@ -89,9 +98,9 @@ def main(arguments: list[str]) -> int:
                 group.rmdir()
 
 
-def _environment() -> dict[str, str]:
-    """Return the program's variables: without those of refold, which lead to the log."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_")}
+def _environment(kept: Sequence[str]) -> dict[str, str]:
+    """Return the program's variables: without those of refold, which lead to the log, but for some."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("REFOLD_") or name in kept}
 
 
 def _make_group(group: Path, processes: int) -> None:

@@ -2,7 +2,8 @@
 
     file system   the root is read-only; the work folder can be written. /tmp, /run and /dev/shm are empty and its own.
                   What it must not see is covered: the log's folder, refold's state, keys, and `hide` of refold.toml.
-    network       a namespace of its own, with a loopback on which only the proxy answers (contained.py)
+                  An agent that records itself can also write the log's folder and its gate (gate.py).
+    network       a namespace of its own, with a loopback on which only the proxy answers (contained.py), or nothing
     processes     a namespace of its own; all of them end with the first one. No privilege can be gained.
     limits        rlimits of each process; the number of processes by a control group where one can be made, else by an
                   rlimit, which the kernel does not apply to root
@@ -29,12 +30,13 @@ _PROBE_S = 10
 _HIERARCHIES = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 
 
-def bubblewrap(work: str, hidden: Sequence[str]) -> list[str]:
+def bubblewrap(work: str, hidden: Sequence[str], written: Sequence[str] = ()) -> list[str]:
     """Return the command that contains another, up to the other.
 
     Args:
         work: The folder that can be written.
         hidden: Folders and files that cannot be seen.
+        written: Folders that can be written as well.
 
     Raises:
         InputError: The program bwrap is missing, or the kernel refuses.
@@ -45,7 +47,8 @@ def bubblewrap(work: str, hidden: Sequence[str]) -> list[str]:
     refusal = _refusal(program)
     if refusal:
         raise InputError(f'isolation = "bubblewrap": the kernel refuses it here: {refusal}')
-    mounts = {each: _cover(each) for each in hidden} | {(work := os.path.realpath(work)): ["--bind", work, work]}
+    work = os.path.realpath(work)
+    mounts = {each: _cover(each) for each in hidden} | {each: ["--bind", each, each] for each in (work, *written)}
     # A folder before what is in it, which it would hide.
     ordered = [word for each in sorted(mounts, key=lambda path: path.count("/")) for word in mounts[each]]
     return [*_contained(program), *ordered, "--chdir", work]
@@ -67,6 +70,33 @@ def hidden_paths(log_url: str, state: str, environment: Mapping[str, str], more:
     if keys.startswith("file:"):
         found.append(keys.removeprefix("file:"))
     return [os.path.realpath(each) for each in found if Path(each).exists()]
+
+
+def own_records(log_url: str, environment: Mapping[str, str], gate: Path) -> list[str]:
+    """Return the folders that a contained agent needs to record itself.
+
+    Args:
+        log_url: The log.
+        environment: The supervisor's variables.
+        gate: The folder of the agent's gate; it is made.
+
+    Raises:
+        InputError: The log is on Kafka, or has keys: a contained agent must reach neither brokers nor keys.
+    """
+    instead = 'use mode = "capture", whose records are written from outside'
+    if is_kafka(log_url):
+        raise InputError(
+            'isolation = "bubblewrap": an agent that records itself on Kafka needs the network of its brokers; '
+            f"{instead}, or run a sandbox of yours as its command"
+        )
+    if environment.get(KEYS_ENVIRONMENT):
+        raise InputError(
+            f'isolation = "bubblewrap": an agent that records itself needs {KEYS_ENVIRONMENT}, the keys of every run; '
+            f"{instead}"
+        )
+    gate.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = file_path(log_url)
+    return [os.path.realpath(each) for each in (log, gate)]
 
 
 def _contained(program: str) -> list[str]:

@@ -17,6 +17,11 @@ _HOLD, _HELD = "hold", "held"
 _LOOK_S = 0.05
 
 
+def gate_folder(folder: Path) -> Path:
+    """Return the folder of an agent's gate. folder: the agent's own."""
+    return folder / "gate"
+
+
 class PauseGate:
     """The gate of one agent. folder: exists, and only its owner and its agent use it."""
 

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from refold.agents.capture.exchange import PROXY_ENVIRONMENT
 from refold.agents.supervise.contained import contained_command
-from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths
+from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths, own_records
+from refold.agents.supervise.gate import gate_folder
 from refold.agents.supervise.settings import AgentSettings, inherited
-from refold.agents.supervise.supervised import BUDGET, GUARD, RUN
+from refold.agents.supervise.supervised import BUDGET, GATE, GUARD, RUN
 from refold.avro.errors import InputError
 
 _LIMITS = {
@@ -22,6 +24,9 @@ _LIMITS = {
     "cpu_s": ("cpu", 1),
 }  # fmt: skip
 """Each limit's name for prlimit, and its unit."""
+
+_RECORDING = ("REFOLD_LOG", RUN, GATE, GUARD, BUDGET, "REFOLD_TYPES", "REFOLD_PRICES", PROXY_ENVIRONMENT)
+"""The variables that a process needs to record itself."""
 
 
 class AgentLaunch(NamedTuple):
@@ -64,14 +69,15 @@ def launch_of(
         if "processes" in limits and os.geteuid() == 0:
             raise InputError("limits.processes: the kernel does not apply it to root; run refold up as another user")
         command = _limited(limits, settings.command)
-    if settings.mode == "capture":
+    if settings.mode == "capture" or settings.upstream:
         options = ["--log", log_url, "--agent", settings.name]
         options += ["--upstream", settings.upstream] if settings.upstream else []
-        options += ["--policy", settings.policy] if settings.policy else []
-        options += [f"--budget={name}={limit}" for name, limit in settings.budget.limits.items()]
-        options += ["--resume", run] if run else []
+        if settings.mode == "capture":
+            options += ["--policy", settings.policy] if settings.policy else []
+            options += [f"--budget={name}={limit}" for name, limit in settings.budget.limits.items()]
+            options += ["--resume", run] if run else []
         command = [*capture_command, *options, "--", *command]
-    else:
+    if settings.mode == "sdk":
         variables |= {RUN: run} if run else {}
         variables |= {GUARD: settings.policy} if settings.policy else {}
         variables |= {BUDGET: msgspec.json.encode(settings.budget).decode()} if settings.budget.limits else {}
@@ -82,8 +88,13 @@ def _contained(
     settings: AgentSettings, log_url: str, environment: Mapping[str, str], folder: Path, limits: Mapping[str, int]
 ) -> tuple[list[str], dict[str, Any]]:  # fmt: skip
     """Return the command of a contained agent, and what is contained."""
+    is_recording = settings.mode == "sdk"
     hidden = hidden_paths(log_url, str(folder.parent), environment, settings.hide)
-    prefix = bubblewrap(settings.work, hidden)
+    written: list[str] = []
+    if is_recording:
+        written = own_records(log_url, environment, gate_folder(folder))
+        hidden = [each for each in hidden if each not in written]
+    prefix = bubblewrap(settings.work, hidden, written)
     group, processes = "", limits.get("processes")
     if processes is not None:
         group = group_for(hashlib.sha256(str(folder).encode()).hexdigest()[:16])
@@ -91,12 +102,17 @@ def _contained(
             raise InputError("limits.processes: no control group can be made here, and root has no rlimit of it")
     inner = {name: limit for name, limit in limits.items() if name != "processes" or not group}
     contained = {
-        "file_system": f"read-only but for {settings.work}", "hidden": ["/tmp", "/run", *hidden],
-        "network": "the capture proxy only", "processes": "a namespace of its own",
+        "file_system": f"read-only but for {', '.join([settings.work, *written])}",
+        "hidden": ["/tmp", "/run", *hidden],
+        "network": "none" if is_recording and not settings.upstream else "the capture proxy only",
+        "processes": "a namespace of its own",
     }  # fmt: skip
     if processes is not None:
         contained["limited_by"] = "a control group" if group else "an rlimit"
-    return contained_command(prefix, group, processes, _limited(inner, settings.command)), contained
+    command = contained_command(
+        prefix, group, processes, _limited(inner, settings.command), kept=_RECORDING if is_recording else ()
+    )  # fmt: skip
+    return command, contained
 
 
 def _limited(limits: Mapping[str, int], command: Sequence[str]) -> list[str]:

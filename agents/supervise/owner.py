@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
-from refold.agents.supervise.gate import PauseGate
+from refold.agents.supervise.gate import PauseGate, gate_folder
 from refold.agents.supervise.keeper import KeeperOrder
 from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.launch import launch_of
@@ -102,7 +102,7 @@ class AgentOwner:
         self._renewed_s = 0.0
         self._process: KeptProcess | None = None
         self._folder = by.folder / settings.name
-        self._gate = PauseGate(self._folder)
+        self._gate = PauseGate(gate_folder(self._folder))
         self._is_ending = False
         self._not_started = ""
         self.counts = OwnerCounts()
@@ -294,11 +294,12 @@ class AgentOwner:
     def _order(self, observed: ObservedState) -> KeeperOrder:
         settings = self._settings
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        gate_folder(self._folder).mkdir(exist_ok=True, mode=0o700)
         self._gate.open()
         launch = launch_of(
             settings, self._by.log_url, self._by.environment, self._by.capture_command, self._folder, observed.run
         )  # fmt: skip
-        environment = {**launch.environment, GATE: str(self._folder)}
+        environment = {**launch.environment, GATE: str(gate_folder(self._folder))}
         folder = str(self._folder)
         return KeeperOrder(
             launch.command, environment, settings.work, folder, folder, 0.0, settings.output_mb << 20, launch.contained

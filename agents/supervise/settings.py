@@ -52,7 +52,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset_s ends the row. stop_s: how long it may take to end after SIGTERM. resume: whether a start makes one run,
     which the next start resumes if it did not succeed. env: variables by reference. work: the folder in
     which it runs. policy: the file of the policy of its runs. budget: what each of its runs may use. hide: folders and
-    files that a contained agent must not see. upstream: as of `refold record` (capture only). output_mb: the size of
+    files that a contained agent must not see. upstream: as of `refold record`. output_mb: the size of
     each of the two files that hold its output, MiB.
     """
 
@@ -225,10 +225,8 @@ def _problem(found: AgentSettings) -> str | None:
             return f'env.{variable}: write a reference: "env:NAME", "file:PATH", or "text:VALUE" for what is no secret'
     if found.budget.problem:
         return f"budget.{found.budget.problem}"
-    if found.upstream and found.mode != "capture":
-        return 'upstream: only an agent with mode = "capture" has a proxy'
-    if found.isolation == "bubblewrap" and found.mode != "capture":
-        return 'isolation: "bubblewrap" needs mode = "capture": an agent that records itself has to reach the log'
+    if found.upstream and found.mode != "capture" and found.isolation == "none":
+        return 'upstream: only an agent with mode = "capture" or isolation = "bubblewrap" has a proxy'
     if found.hide and found.isolation == "none":
         return 'hide: only isolation = "bubblewrap" hides anything'
     return None

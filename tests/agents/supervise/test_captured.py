@@ -178,8 +178,14 @@ tried("processes", lambda: str(len([each for each in os.listdir("/proc") if each
 tried("variables", lambda: ",".join(sorted(each for each in os.environ if each.startswith("REFOLD_"))) or "none")
 tried("mount", lambda: os.mkdir("/sys/fs/refold"))
 tried("bomb", forked)
-said["model"] = ask("hello")
+said["model"] = ask("hello") if "OPENAI_BASE_URL" in os.environ else "no proxy"
 print(json.dumps(said))
+"""
+RECORDS = """
+import refold
+
+with refold.open() as log:
+    log.run("desk").drive(lambda run: run.step("attempts", lambda: said))
 """
 
 
@@ -242,3 +248,42 @@ def test_agent_does_not_start_without_bubblewrap(
     )
     assert row.attempt == 0
     assert not (desk.folder / "work" / "ran").exists()
+
+
+@pytest.mark.parametrize("is_proxied", [False, True])
+def test_contained_agent_that_records_itself_reaches_its_log_and_no_network(
+    desk: Desk, start: Starting, server: ModelServer, bwrap: None, is_proxied: bool
+) -> None:
+    server.mind = lambda body: Reply(["an answer"])
+    (desk.folder / "secret").write_text("a secret")
+    state = state_folder("agents", desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"})
+    paths = {
+        "beside": f"{desk.folder}/beside", "log": f"{desk.folder}/log", "state": str(state),
+        "hidden": f"{desk.folder}/secret", "provider": int(server.url.rpartition(":")[2]),
+    }  # fmt: skip
+    (desk.folder / "work" / "agent.py").write_text(ASK + TRIES + RECORDS)
+    (desk.folder / "refold.toml").write_text(f"""
+[agents.desk]
+command = [{sys.executable!r}, "-P", "agent.py", {json.dumps(paths)!r}]
+work = "work"
+restart = "never"
+isolation = "bubblewrap"
+hide = ["secret"]
+{f"upstream = {server.url!r}" if is_proxied else ""}
+limits = {{ processes = 40 }}
+""")
+    supervisor(start, desk.url, desk.folder)
+    row = desk.await_status("ended", "failed")
+    assert row.status == "ended", (row.why, desk.output())
+    recording = desk.log.recording(row.run)
+    said = dict(recording.steps[0].result)
+    assert 5 < said["forks"] < 40
+    assert (said["write beside"], said["write etc"], said["bomb"]) == ("did", "EROFS", "EAGAIN")
+    assert not (desk.folder / "beside").exists()
+    assert (said["internet"], said["provider"]) == ("ENETUNREACH", "ECONNREFUSED")
+    assert said["read hidden"] in ("EACCES", "empty")
+    assert (int(said["read log"]) > 0, said["read state"]) == (True, "1"), "of refold's state it sees its gate"
+    assert said["model"] == ("an answer" if is_proxied else "no proxy")
+    assert row.contained["network"] == ("the capture proxy only" if is_proxied else "none")
+    assert f"{desk.folder}/log" in row.contained["file_system"]
+    assert len(server.requests) == is_proxied

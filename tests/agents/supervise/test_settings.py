@@ -88,7 +88,6 @@ upstream = "http://127.0.0.1:11434"
         ("[agents.a]\ncommand = ['x']\nwork = 'none'", r"agents\.a\.work: .*none is no folder"),
         ("[agents.a]\ncommand = ['x']\npolicy = 'none'", r"agents\.a\.policy: the policy .* cannot be read"),
         ("[agents.a]\ncommand = ['x']\nupstream = 'http://x'", r"agents\.a\.upstream: only an agent with mode"),
-        ("[agents.a]\ncommand = ['x']\nisolation = 'bubblewrap'", r"agents\.a\.isolation: .* needs mode = \"capture\""),
         ("[agents.a]\ncommand = ['x']\nhide = ['/root']", r"agents\.a\.hide: only isolation"),
         ("[agents.a]\ncommand = ['x']\nname = 'b'", r"agents\.a\.name: the name is that of the table"),
         ("[agents.a]\ncommand = ['x']\n[agents.a.budgets]\ntokens = 1", r"agents\.a\.budgets: write the table"),
@@ -163,3 +162,18 @@ def test_captured_agent_runs_under_the_recorder_with_its_limits() -> None:
     assert recorder == f"refold record --log file:/l --agent a {options}"
     assert program.endswith("prlimit --as=2097152 --nofile=9 -- x y")
     assert launch.contained == {"isolation": "none", "limits": {"memory_mb": 2, "files": 9}}
+
+
+@pytest.mark.parametrize(
+    ("url", "keys", "said"),
+    [
+        ("kafka://b:9/p", {}, "records itself on Kafka needs the network of its brokers"),
+        ("file:/l", {"REFOLD_KEYS": "file:/k"}, "needs REFOLD_KEYS, the keys of every run"),
+    ],
+)
+def test_contained_agent_that_records_itself_gets_neither_brokers_nor_keys(
+    tmp_path: Path, url: str, keys: dict[str, str], said: str
+) -> None:
+    agent = AgentSettings(command=("x",), name="a", isolation="bubblewrap", work=str(tmp_path))
+    with pytest.raises(InputError, match=f'{said}; use mode = "capture"'):
+        launch_of(agent, url, keys, ["refold", "record"], tmp_path / "a")

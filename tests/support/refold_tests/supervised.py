@@ -61,7 +61,7 @@ class Desk:
 
     def awaits_gate(self) -> None:
         """Return when the agent is to wait at its next boundary."""
-        await_true(lambda: any((self.folder / "state").rglob("desk/hold")), "nobody paused it")
+        await_true(lambda: any((self.folder / "state").rglob("desk/gate/hold")), "nobody paused it")
 
     @property
     def story(self) -> list[str]:
