@@ -49,6 +49,7 @@ LONG = {
     "tests/agents/capture/test_providers.py": "imports the SDKs of further providers, and sends each use by a proxy",
     "tests/agents/capture/test_proxy_policy.py": "sends requests by a proxy that holds them to a policy",
     "tests/agents/capture/test_proxy.py": "imports the SDKs of model providers, and sends each use of them by a proxy",
+    "tests/agents/capture/test_resumed.py": "captures a program by several proxies, one of which is killed",
     "tests/agents/capture/test_same_turns.py": "captures and imports one session in each order, by commands",
     "tests/agents/capture/test_shared_cases.py": "sends each of the shared cases by a proxy",
     "tests/agents/capture/test_websockets.py": "connects WebSockets by a proxy",
