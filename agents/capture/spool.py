@@ -10,8 +10,8 @@
    write to the file. So everything that the agent got is in the file, whatever kills the process; a power cut may lose
    it.
 2. `end` writes how it ended and renames the file.
-3. The storing thread takes whole exchanges in the order of AT, and removes each file after the log has stored it
-   durably.
+3. The storing thread takes whole exchanges in the order of AT, in pauses of the traffic, and removes each file after
+   the log has stored it durably.
 4. A process that was killed leaves `.open` files. The process that takes the folder over (its lock is free) reads them
    as broken off.
 5. The files hold `bytes_max` in all. An exchange that would exceed that, or that the disk refuses, is not stored, and
@@ -29,7 +29,8 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -43,6 +44,12 @@ from refold.streams.client import RuntimeContext
 from refold.streams.durable import replace_file
 
 BYTES_MAX = 1 << 30
+PAUSE_S = 0.02
+BUSY_MAX_S = 0.2
+"""While agents are served, the storing thread waits for a pause of PAUSE_S in their traffic, for BUSY_MAX_S at most:
+both threads need the interpreter."""
+BUSY_SHARE = 4
+"""It does not wait once this share of the permitted bytes, 1/BUSY_SHARE, is in use."""
 _MISSED_BYTES = 4096
 _LENGTH = struct.Struct(">I")
 # The frames of a file, in order.
@@ -119,6 +126,7 @@ class Spool:
         self._key = b""
         self._missed, self._recording = self._read_missed()
         self._bytes_max = bytes_max
+        self._written_at = 0.0  # of the monotonic clock, seconds
         self._bytes = sum(each.stat().st_size for each in self._files("open", "whole"))
         self._last_at = max((int(each.stem) for each in self._files("open", "whole")), default=0)
         self.kept = threading.Event()
@@ -152,6 +160,20 @@ class Spool:
         spooling = SpoolWriter(self, self.folder / f"{at}.open")
         spooling.write(["request", at, name, request, *([by] if _STEP.fullmatch(by) else ())])
         return spooling
+
+    def wait_for_pause(self, is_ending: Callable[[], bool]) -> None:
+        """Wait until agents got nothing for PAUSE_S, at most BUSY_MAX_S; not at all if the spool fills up.
+
+        Args:
+            is_ending: Whether to stop waiting.
+        """
+        until = time.monotonic() + BUSY_MAX_S
+        while self._bytes < self._bytes_max // BUSY_SHARE and not is_ending():
+            now = time.monotonic()
+            left = min(self._written_at + PAUSE_S, until) - now
+            if left <= 0:
+                return
+            time.sleep(left)
 
     def whole(self) -> Iterator[Path]:
         """Yield the exchanges that ended, oldest first."""
@@ -226,6 +248,7 @@ class Spool:
         return [each for each in self.folder.iterdir() if each.suffix[1:] in kinds and each.stem.isdecimal()]
 
     def _grew(self, size: int) -> None:
+        self._written_at = time.monotonic()
         with self._turn:
             self._bytes += size
 

@@ -1,6 +1,8 @@
 """Store the spool in the log, in a separate thread, so that the agent never waits for the log.
 
-1. The thread takes ended exchanges, oldest first: from folders of processes that are gone, then from its own.
+1. The thread takes ended exchanges, oldest first: from folders of processes that are gone, then from its own. While
+   agents are served it waits for pauses in the traffic, so that it does not slow them down; under constant load it
+   stores a few exchanges a second until the spool is partly filled, then as fast as it can.
 2. An exchange is stored durably, and then its file is removed. If the process is killed in between, the next one
    recognises the exchange by its time.
 3. If the log is unavailable, or refuses, that is reported once. Its state in memory is dropped, and it is opened again,
@@ -131,8 +133,10 @@ class SpoolDrain:
                 wait_s = min(wait_s * 2, RETRY_MAX_S)
 
     def _store_all(self) -> None:
-        for spool in [*self._spools[1:], self._spools[0]]:
+        own = self._spools[0]
+        for spool in [*self._spools[1:], own]:
             for path in spool.whole():
+                own.wait_for_pause(self._ended.is_set)
                 self._store(spool, path)
             while (missed := spool.missed()).count:
                 self._at_hand().say_missed(missed, spool.name)

@@ -78,10 +78,21 @@ def test_any_bytes_are_accepted(data: bytes) -> None:
             b'{"type": "thinking", "signature": "abc", "key": "b"}',
         ),
         (b'{"api_key": "cut o', "", b'{"api_key": "HIDDEN'),
+        (rb'"password\": \"a\"', "", rb'"password\": \"a\"'),
+        (rb'\\"a\": \"b", "password": "c"', "", rb'\\"a\": \"b", "password": "HIDDEN"'),
         (b"a=1&client_secret=abc&b=2", "application/x-www-form-urlencoded", b"a=1&client_secret=HIDDEN&b=2"),
         (b"said sk-1234567890 again", "", b"said HIDDEN again"),
     ],
-    ids=["a model's token", "a schema", "a signed thought", "cut off", "a form", "known from a header"],
+    ids=[
+        "a model's token",
+        "a schema",
+        "a signed thought",
+        "cut off",
+        "quotes of two texts",
+        "a name after a text",
+        "a form",
+        "known from a header",
+    ],
 )
 def test_cases(data: bytes, content_type: str, left: bytes) -> None:
     known = known_secrets([("Authorization", "Bearer sk-1234567890"), ("Accept", "application/json")], "http://h/")

@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from refold.agents.capture import spool as spool_module
 from refold.agents.capture.sessions import Sessions
 from refold.agents.capture.spool import MissedExchanges, Spool
 from refold.agents.capture.spool_drain import SpoolDrain
 from refold.agents.log import open_log
 from refold.streams.open import process_context
+
+
+class _FakeTime:
+    """A clock that only `sleep` advances."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._now_s, self._meanwhile = 100.0, meanwhile
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+        self._meanwhile()
+
+
+@pytest.mark.parametrize(
+    ("is_busy", "bytes_max", "is_ending", "waited_s"),
+    [
+        (False, spool_module.BYTES_MAX, False, spool_module.PAUSE_S),
+        (True, spool_module.BYTES_MAX, False, spool_module.BUSY_MAX_S),
+        (True, 64, False, 0),
+        (True, spool_module.BYTES_MAX, True, 0),
+    ],
+    ids=["until the pause", "for a limited time", "not if the spool fills up", "not at the end"],
+)
+def test_storing_waits_for_a_pause_in_the_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool, bytes_max: int, is_ending: bool, waited_s: float
+) -> None:
+    spool = Spool(tmp_path, process_context(), bytes_max)
+    clock = _FakeTime(lambda: writer.add(b"more", 2.0) if is_busy else None)
+    monkeypatch.setattr(spool_module, "time", clock)
+    writer = spool.begin("POST example.com/", {}, 1)
+    assert writer is not None
+    began_s = clock.monotonic()
+    spool.wait_for_pause(lambda: is_ending)
+    assert clock.monotonic() - began_s == pytest.approx(waited_s)
+    writer.end("whole", 3.0)
+    spool.close()
 
 
 class _ClearedLate(threading.Event):

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -127,8 +128,13 @@ def test_agent_that_disconnects_after_the_last_event_received_everything(tmp_pat
     assert run.steps[0].calls[0].answer["end"] == end
 
 
-def test_chunk_boundaries_are_kept_live_and_in_a_replay(provider: RawProvider, tmp_path: Path) -> None:
-    """Test blank lines, pieces that end within a character, and a compressed stream."""
+@pytest.mark.parametrize("has_uvloop", [True, False], ids=["uvloop", "asyncio"])
+def test_chunk_boundaries_are_kept_live_and_in_a_replay(
+    provider: RawProvider, tmp_path: Path, has_uvloop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Test blank lines, and pieces that end within a character."""
+    if not has_uvloop:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
     parts = [b'data: {"a": "\xc3', b'\xbc"}\n\n', b"\n\n: ping\n\n", b"data: [DONE]\n\n"]
     provider.answers = [Raw(EVENTS, parts)]
     with capturing(tmp_path, provider.url) as captured:
