@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,11 @@ def test_storing_waits_for_a_pause_in_the_traffic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool, bytes_max: int, is_ending: bool, waited_s: float
 ) -> None:
     spool = Spool(tmp_path, process_context(), bytes_max)
-    clock = _FakeTime(lambda: writer.add(b"more", 2.0) if is_busy else None)
+    clock = _FakeTime(lambda: more() if is_busy else None)
     monkeypatch.setattr(spool_module, "time", clock)
     writer = spool.begin("POST example.com/", {}, 1)
     assert writer is not None
+    more = partial(writer.add, b"more", 2.0)
     began_s = clock.monotonic()
     spool.wait_for_pause(lambda: is_ending)
     assert clock.monotonic() - began_s == pytest.approx(waited_s)
