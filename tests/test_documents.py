@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from refold_tests.fresh_environment import linked, requirements
 from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.pages import run_page, with_conversation
 from refold_tests.recipes import RECIPES
@@ -34,8 +35,12 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each.name not in ELSEWHERE], ids=lambda page: page.name)
 def test_examples_on_a_page_run(page: Path, tmp_path: Path) -> None:
-    with_conversation(tmp_path)
-    run_page(page, tmp_path)
+    """A guide is run in an environment with what it installs and nothing else."""
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    with_conversation(folder)
+    needed = requirements(page) if page.parent.name == "guides" else []
+    run_page(page, folder, python=linked(tmp_path, needed) if needed else Path(sys.executable))
 
 
 SNIPPET = re.compile(r"^```(?:py|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold_tests import fresh_environment
 from refold_tests.tree import ROOT, shipped_files
 
 # All tests of this file share one build, so xdist gives them to one worker.
@@ -38,13 +39,7 @@ print(refold.__file__, distribution.version)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from the sdist, with the hatchling at hand: no network."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = out.glob("*.whl")
-    return built
+    return fresh_environment.built_wheel(tmp_path_factory.mktemp("dist"))
 
 
 def test_wheel_holds_exactly_the_packages_files(wheel: Path) -> None:
@@ -71,3 +66,33 @@ def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(tmp_path / "refold" / "__init__.py"), refold.__version__]
+
+
+GUIDES = sorted(page for page in (ROOT / "docs" / "guides").glob("*.md") if fresh_environment.requirements(page))
+DISTRIBUTIONS = "import importlib.metadata as m; print(*sorted({each.name.lower() for each in m.distributions()}))"
+
+
+def test_linked_environments_hold_what_pip_installs(wheel: Path, tmp_path: Path, is_soak: bool) -> None:
+    """Guides are followed in linked environments. In `make soak` pip installs what each guide says; else, one guide."""
+    assert len(GUIDES) >= 10
+    for page in GUIDES if is_soak else [ROOT / "docs" / "guides" / "threads.md"]:
+        needed, folder = fresh_environment.requirements(page), tmp_path / page.stem
+        found = []
+        for python in (
+            fresh_environment.linked(folder / "linked", needed),
+            fresh_environment.installed(folder / "installed", needed, wheel),
+        ):
+            done = subprocess.run([python, "-P", "-c", DISTRIBUTIONS], capture_output=True, text=True, check=True)
+            version = subprocess.run(
+                [python.parent / "refold", "--version"], capture_output=True, text=True, check=True
+            )
+            assert refold.__version__ in version.stdout
+            found.append({*done.stdout.split()} - {"pip", "setuptools"})
+        assert found[0] == found[1], page.name
+
+
+def test_linked_environment_lacks_everything_else(tmp_path: Path) -> None:
+    python = fresh_environment.linked(tmp_path, ["refold"])
+    for absent in ("aiohttp", "langgraph", "pydantic", "pytest", "opentelemetry.sdk"):
+        done = subprocess.run([python, "-P", "-c", f"import {absent}"], capture_output=True, text=True, check=False)
+        assert "ModuleNotFoundError" in done.stderr, absent

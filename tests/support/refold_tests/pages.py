@@ -1,6 +1,7 @@
 """A page of the documentation, run as written: every python block, and every `refold` command of the sh blocks, in
 order and in one folder, as a reader would. A command must succeed, unless the comment `# exits with N` follows it.
-`make` and `pip` lines are skipped, because the test environment is set up already.
+`make` and `pip` lines are skipped: the environment is that of the tests, or one that was made for the page
+(fresh_environment.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pathlib import Path
 
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXITS = re.compile(r"# exits with (\d+)")
-REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 DIFFER = (" diff ", " compare ")
 """These commands exit with 1 if they found something."""
 
@@ -33,10 +33,15 @@ def with_conversation(folder: Path) -> None:
     (folder / "conversations.jsonl").write_text(json.dumps(CONVERSATION) + "\n", encoding="utf-8")
 
 
-def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) -> int:
-    """Run a page in a folder; return the number of commands and blocks. more: additional environment variables."""
+def run_page(
+    page: Path, folder: Path, more: Mapping[str, str] | None = None, python: Path = Path(sys.executable)
+) -> int:
+    """Run a page in a folder; return the number of commands and blocks.
+
+    more: additional environment variables. python: of the environment that the page is run in.
+    """
     # Programs on a page also start `refold` by name.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "COLUMNS": "120", "PATH": path}
     environment.pop("REFOLD_LOG", None)
     environment["XDG_STATE_HOME"] = str(folder / "state")  # search indexes and spools
@@ -45,12 +50,12 @@ def run_page(page: Path, folder: Path, more: Mapping[str, str] | None = None) ->
     for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "python":
             count += 1
-            _run([sys.executable, "-P", "-c", body], folder, environment)
+            _run([str(python), "-P", "-c", body], folder, environment)
             continue
         for line in body.replace("\\\n", " ").splitlines():
             if line.startswith("refold "):
                 count += 1
-                _run(["bash", "-c", f'refold() {{ {" ".join(REFOLD)} "$@"; }}; {line}'], folder, environment)
+                _run(["bash", "-c", line], folder, environment)
     return count
 
 

@@ -1,9 +1,9 @@
 """A recipe of docs/guides, followed by a reader whose models are the stand-in server (refold_tests/model_server.py).
 
 1. A python block that begins with `# NAME.py` is that file. Other python blocks are run.
-2. The lines of a sh block are run one after the other. `pip` lines are skipped, because the test environment is set up
-   already. A line must succeed, unless `# exits with N` follows it. A line with `# killed` gets a SIGKILL when the
-   server receives its last request.
+2. The lines of a sh block are run one after the other, in an environment with what the page's `pip` lines install and
+   nothing else (fresh_environment.py). A line must succeed, unless `# exits with N` follows it. A line with `# killed`
+   gets a SIGKILL when the server receives its last request.
 3. A text block after that is what the lines print to standard output. `...` is the rest of a line, or any number of
    lines if it is a line by itself. Times, durations, spaces in lines and the server's address are not compared.
 """
@@ -15,14 +15,14 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from refold_tests import fresh_environment
 from refold_tests.model_server import ModelServer, Reply
-from refold_tests.pages import EXITS, REFOLD
+from refold_tests.pages import EXITS
 from refold_tests.tree import ROOT
 
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,12 +69,22 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def follow(page: Path, folder: Path, server: ModelServer) -> dict[str, int]:
+def follow(page: Path, folder: Path, server: ModelServer, python: Path | None = None) -> dict[str, int]:
     """Do everything that a page says, in a folder; return each line with the number of requests it made.
+
+    Args:
+        page: The page.
+        folder: Where its files are made.
+        server: The stand-in for the models.
+        python: The Python of the reader's environment; without it, one with only what the page installs is made.
 
     Raises:
         AssertionError: A result differs from the page.
     """
+    if python is None:
+        needed = fresh_environment.requirements(page)
+        assert needed, f"{page.name} does not say what to install"
+        python = fresh_environment.linked(folder.with_name(f"{folder.name}-reader"), needed)
     clerk = Clerk()
     server.reset()
     server.mind = clerk
@@ -87,30 +97,29 @@ def follow(page: Path, folder: Path, server: ModelServer) -> dict[str, int]:
         elif kind == "python" and named:
             (folder / named[1]).write_text(body, encoding="utf-8")
         elif kind == "python":
-            _run(f"python -c {shlex.quote(body)}", folder, server, clerk)
+            _run(f"python -c {shlex.quote(body)}", folder, server, clerk, python)
         else:
             printed = ""
             for line in body.replace("\\\n", " ").splitlines():
                 if not line.startswith("pip "):
                     before = len(server.requests)
-                    printed += _run(line, folder, server, clerk)
+                    printed += _run(line, folder, server, clerk, python)
                     lines[line] = len(server.requests) - before
     return lines
 
 
-def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk) -> str:
+def _run(line: str, folder: Path, server: ModelServer, clerk: Clerk, python: Path) -> str:
     environment = {
         **os.environ, "OPENAI_BASE_URL": server.url + "/v1", "ANTHROPIC_BASE_URL": server.url, "COLUMNS": "120",
         "OPENAI_API_KEY": "sk-nobody", "ANTHROPIC_API_KEY": "sk-nobody", "LANGSMITH_TRACING": "false",
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
     }  # fmt: skip
     for ours in ("REFOLD_LOG", "PYTHONSAFEPATH"):
         environment.pop(ours, None)
-    python = f"{shlex.quote(sys.executable)} -P"
-    commands = f'refold() {{ {shlex.join(REFOLD)} "$@"; }}; python() {{ {shlex.quote(sys.executable)} "$@"; }}; '
-    # LangGraph's plugin, which other recipes do not install, takes half of pytest's start time.
-    pytest = f"-m pytest -c {shlex.quote(str(folder / 'none.ini'))} -p no:langsmith_plugin"
-    commands += f'pytest() {{ {python} {pytest} "$@"; }}; '
-    (folder / "none.ini").write_text("[pytest]\n")  # a reader's folder has none of this project's settings
+    # A reader's folder has none of this project's settings; LangGraph's plugin takes half of pytest's start time.
+    settings = shlex.quote(str(folder / "none.ini"))
+    commands = f'pytest() {{ python -P -m pytest -c {settings} -p no:langsmith_plugin "$@"; }}; '
+    (folder / "none.ini").write_text("[pytest]\n")
     is_killed = line.endswith("# killed")
     if is_killed:
         clerk.hold = threading.Event()
