@@ -26,6 +26,7 @@ from refold.avro.times import datetime_micros, parse_time
 from refold.streams.asof import entities_at, entity_at
 from refold.streams.changes import Change, MutationFormatter, Row, rows
 from refold.streams.cut import Cut
+from refold.streams.entity_index import EntityIndexes
 from refold.streams.feed import changes_from
 from refold.streams.history import difference, moments, observed_below
 from refold.streams.log.port import LogPort, Marked
@@ -112,6 +113,8 @@ class Log:
         self._runtime = runtime
         self._sources = Sources(runtime.agent, runtime.new_id)
         self._writers: dict[str, TypeVersion] = {}
+        # Set by processes that list entities often; shared by their logs. Without it, lists are rebuilt.
+        self.indexes: EntityIndexes | None = None
 
     # Recording
 

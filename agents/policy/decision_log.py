@@ -20,10 +20,11 @@ from refold.agents.policy.decision import PolicyDecision
 from refold.agents.policy.facts import arguments_of, title_of
 from refold.agents.recorder.observations import Seal
 from refold.agents.recorder.sinks import LogSink
-from refold.agents.recordings.load import rebuilt
 from refold.avro.errors import Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import Source
 from refold.streams.client import Log
+from refold.streams.entity_index import facts
+from refold.streams.view import EntityView
 
 _DIGITS = 12
 _KIND = "action/"
@@ -193,14 +194,13 @@ def questions(log: Log, opened: Callable[[str, str, Any], Plain], *, all_too: bo
         opened: Decrypts the value of a field of an entity (agents/vault.py).
         all_too: Whether to return answered questions too.
     """
-    view = rebuilt(log, ["action"])
-    if view is None:
-        return []
+    asked = facts(log, "action", approval_in, log.point().cut)
+    names = [name for name, each in asked.items() if all_too or each.decision == "requested"]
     found = []
-    for entity in view:
-        fields = view[entity].fields
+    for entity, view in log.states(names).items():
+        fields = view.fields
         approval = _approval(fields)
-        if approval is None or not (all_too or approval.decision == "requested"):
+        if approval is None:
             continue
         arguments = None
         with contextlib.suppress(Expired, NotAnswerable):
@@ -240,6 +240,12 @@ def answer(log: Log, question: str, now: int, *, is_approved: bool, by: str, rea
 
 def _authority(decision: PolicyDecision) -> str:
     return f"policy {decision.policy}, rule {decision.rule}"
+
+
+def approval_in(view: EntityView) -> Approval | None:
+    """Return the approval of an action, without the reason, which is content; None if nobody was asked."""
+    found = _approval(view.fields)
+    return None if found is None else found._replace(reason="")
 
 
 def _approval(fields: Mapping[str, Any]) -> Approval | None:

@@ -31,21 +31,13 @@ def links_of(view: EntityView, relation: str) -> list[str]:
     return [each["target"] for each in view.links if each["relation"] == relation]
 
 
-class Fields:
-    """The fields of one entity. Methods take a field's first name, and return None for a field without a value."""
+class PlainFields:
+    """The fields of one entity that can be read without a key. Methods take a field's first name."""
 
-    def __init__(self, view: EntityView, vault: ValueCipher) -> None:
+    def __init__(self, view: EntityView) -> None:
         self.entity = view.entity
         self._view = view
         self._fields = view.fields
-        self._vault = vault
-        self._definition = view.definition.definition
-
-    @property
-    def payloads(self) -> list[str]:
-        """The fields that have a value and may be sealed, because they hold content."""
-        named = self._definition.by_first_name
-        return [name for name in self._fields if allows(named[name].element, "refold.Sealed")]
 
     def plain(self, field: str, default: Any = None) -> Any:
         """Return a value that can be read without a key: an id, a name, a number, a time."""
@@ -54,6 +46,21 @@ class Fields:
     def linked(self, relation: str) -> list[str]:
         """Return the targets of the entity's links of a relation."""
         return links_of(self._view, relation)
+
+
+class Fields(PlainFields):
+    """The fields of one entity. Methods take a field's first name, and return None for a field without a value."""
+
+    def __init__(self, view: EntityView, vault: ValueCipher) -> None:
+        super().__init__(view)
+        self._vault = vault
+        self._definition = view.definition.definition
+
+    @property
+    def payloads(self) -> list[str]:
+        """The fields that have a value and may be sealed, because they hold content."""
+        named = self._definition.by_first_name
+        return [name for name in self._fields if allows(named[name].element, "refold.Sealed")]
 
     def opened(self, field: str) -> Plain:
         """Return a field's content, decrypted.

@@ -1,6 +1,7 @@
 """Find runs: first by fields in clear, then by content.
 
-1. All runs come from one rebuild of their type; runs that ended before `since` are not even read.
+1. All runs come from one rebuild of their type; runs that ended before `since` are not even read. A log with indexes
+   (streams/entity_index.py) reads only the runs that are listed.
 2. Those that match by agent, outcome, user, flag, tag, parent and time are sorted, newest first. Of several records of
    one session only the fullest is found (same_turns.py).
 3. For a tool, an error or a text, the steps of a few runs at a time are read, newest first, until there are enough
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, overload
 
 from refold.agents.journal.record import Plain
-from refold.agents.recordings.fields import Fields
+from refold.agents.recordings.fields import Fields, Look, PlainFields
 from refold.agents.recordings.load import has_ended, own_steps, rebuilt, step_count
 from refold.agents.recordings.received import is_received, received_parts
 from refold.agents.recordings.same_turns import SAME
@@ -28,6 +29,7 @@ from refold.avro.errors import CorruptionError, InputError, NotAnswerable
 from refold.avro.times import EPOCH, datetime_micros, parse_time
 from refold.streams.client import Log
 from refold.streams.cut import Cut
+from refold.streams.entity_index import facts
 from refold.streams.point import When
 from refold.streams.view import EntityView
 
@@ -44,7 +46,8 @@ class RunConditions:
     outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
     text that the run was given, said, called, received or returned. model: a part of the name of a model that it
     called. All of these ignore case. usage: whether rows report what model calls used. further: whether runs are found
-    too that are further records of a session (same_turns.py).
+    too that are further records of a session (same_turns.py). among: read the steps of at most so many runs, the newest
+    that match by all other conditions; None: of all.
     """
 
     since: int | None = None
@@ -61,29 +64,58 @@ class RunConditions:
     model: str = ""
     usage: bool = False
     further: bool = False
+    among: int | None = None
 
     def __post_init__(self) -> None:
         if self.outcome and self.outcome not in OUTCOMES:
             raise InputError(f"outcome: one of {', '.join(OUTCOMES)}, given {self.outcome!r}")
+        if self.among is not None and self.among < 1:
+            raise InputError(f"among: 1 or more, given {self.among}")
 
     @property
     def is_in_steps(self) -> bool:
         """Whether the search must read steps."""
         return bool(self.tool or self.error or self.text or self.model)
 
-    def clear(self, run: Fields) -> bool:
+    def clear(self, run: RunKey) -> bool:
         """Tell whether a run matches by its fields in clear."""
-        plain, started = run.plain, run.plain("started_at", 0)
-        equal = {"agent": self.agent, "user": self.user, "parent_run": self.parent}
         return (
-            (self.since is None or started >= self.since)
-            and (self.until is None or started <= self.until)
-            and all(not value or plain(name) == value for name, value in equal.items())
-            and (not self.outcome or outcome_of(run) == self.outcome)
-            and (not self.tag or self.tag in plain("tags", ()))
-            and (not self.flagged or plain("flagged", False))
-            and (self.further or not run.linked(SAME))
+            (self.since is None or run.started_at >= self.since)
+            and (self.until is None or run.started_at <= self.until)
+            and self.agent in ("", run.agent)
+            and self.user in ("", run.user)
+            and self.parent in ("", run.parent)
+            and self.outcome in ("", run.outcome)
+            and (not self.tag or self.tag in run.tags)
+            and (not self.flagged or run.flagged)
+            and (self.further or not run.is_further)
         )
+
+
+class RunKey(NamedTuple):
+    """What a run is selected and sorted by. started_at: microseconds, 0 if unknown. is_further: it is a further record
+    of a session (same_turns.py).
+    """
+
+    entity: str
+    started_at: int
+    agent: str
+    outcome: str
+    user: str
+    parent: str
+    tags: tuple[str, ...]
+    flagged: bool
+    is_further: bool
+
+
+def run_key(view: EntityView) -> RunKey:
+    """Return the key of a run."""
+    run = PlainFields(view)
+    plain = run.plain
+    return RunKey(
+        view.entity, plain("started_at", 0), plain("agent", ""), outcome_of(run), plain("user", ""),
+        plain("parent_run", ""), tuple(plain("tags", ())), plain("flagged", False), bool(run.linked(SAME)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +163,8 @@ class RunList(Sequence[RunRow]):
     """The matching runs, newest first.
 
     unread: ids of runs that may match, but have a content that cannot be read. damaged: by run, the damage of its
-    content or its key. older: how many more match by their fields in clear and were left out by the limit; their steps
-    were not searched.
+    content or its key. older: how many more match by their fields in clear and were left out by `limit` or `among`;
+    their steps were not searched.
     """
 
     cut: Cut
@@ -192,12 +224,13 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
         raise InputError(f"limit: 0 or more, given {limit}")
     cut = log.point(at).cut
     found = RunList(cut)
-    view = rebuilt(log, ["run"], cut, since=wanted.since)
-    every = () if view is None else (Fields(view[name], vault) for name in view)
-    agreeing = [each for each in every if wanted.clear(each)]
-    agreeing.sort(key=lambda each: (-each.plain("started_at", 0), each.entity))
-    for begin in range(0, len(agreeing), READ_AT_ONCE):
-        some = agreeing[begin : begin + READ_AT_ONCE]
+    every, look = _keys(log, wanted, cut)
+    agreeing = sorted(filter(wanted.clear, every), key=lambda each: (-each.started_at, each.entity))
+    searched = agreeing if wanted.among is None or not wanted.is_in_steps else agreeing[: wanted.among]
+    for begin in range(0, len(searched), READ_AT_ONCE):
+        names = [each.entity for each in searched[begin : begin + READ_AT_ONCE]]
+        views = look(names)
+        some = [Fields(views[name], vault) for name in names]
         is_read = wanted.is_in_steps or wanted.usage or _any_open(some)
         steps = _steps(log, vault, some, cut) if is_read else {}
         for number, run in enumerate(some, begin):
@@ -216,7 +249,23 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
                 continue
             row = _row(run, count, found.damaged)
             found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
+    found.older = len(agreeing) - len(searched)
     return found
+
+
+def run_keys(log: Log, cut: Cut) -> Mapping[str, RunKey]:
+    """Return the key of each run at a cut, by entity."""
+    return facts(log, "run", run_key, cut)
+
+
+def _keys(log: Log, wanted: RunConditions, cut: Cut) -> tuple[Iterable[RunKey], Look]:
+    """Return the keys of all runs that can match, and a function that looks up runs."""
+    if log.indexes is not None:
+        return run_keys(log, cut).values(), lambda names: log.states(names, cut)
+    view = rebuilt(log, ["run"], cut, since=wanted.since)
+    if view is None:
+        return (), lambda names: {}
+    return (run_key(view[name]) for name in view), lambda names: {name: view[name] for name in names}
 
 
 def id_of(run: Fields) -> str:
@@ -224,7 +273,7 @@ def id_of(run: Fields) -> str:
     return run.entity.removeprefix("run/")
 
 
-def outcome_of(run: Fields) -> str:
+def outcome_of(run: PlainFields) -> str:
     """Return how a run ended, or "running" if it has not."""
     outcome: str = run.plain("outcome", "unknown") if has_ended(run) else RUNNING
     return outcome

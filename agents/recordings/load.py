@@ -24,13 +24,14 @@ import msgspec
 from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, children_of
 from refold.agents.journal.repeated_bodies import BodyReader
 from refold.agents.recordings.durable_calls import answered_calls
-from refold.agents.recordings.fields import Fields, Look, PartMissing
+from refold.agents.recordings.fields import Fields, Look, PartMissing, PlainFields
 from refold.agents.recordings.imported import imported, is_imported, stored
 from refold.agents.recordings.received import is_received, received
 from refold.agents.vault import ValueCipher
 from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable, UnknownEntity
 from refold.avro.observation import type_of
 from refold.streams.client import Log
+from refold.streams.entity_index import exists, facts
 from refold.streams.point import When
 from refold.streams.view import EntityView, StateView
 
@@ -127,13 +128,13 @@ def recording_of(look: Look, run: str, vault: ValueCipher) -> Recording:
         raise Expired(f"run {run}: {error}. Still known: {still_known(fields)}") from None
 
 
-def has_ended(run: Fields) -> bool:
+def has_ended(run: PlainFields) -> bool:
     """Tell whether a run has ended and was not resumed since. A resumed run continues, or its process died."""
     status = run.plain("status", "ended" if run.plain("ended_at") else "")
     return bool(status == "ended" and (run.plain("ended_at") or run.plain("imported_from")))
 
 
-def step_count(run: Fields) -> int | None:
+def step_count(run: PlainFields) -> int | None:
     """Return how many steps a run took, including those before a fork; None if it has not ended."""
     count: int | None = run.plain("step_count") if has_ended(run) else None
     return count
@@ -151,7 +152,7 @@ def still_known(fields: Fields) -> str:
 
 def near(log: Log, run: str) -> str:
     """Describe runs with ids like this one, for an error message."""
-    known = [name.removeprefix("run/") for name in rebuilt(log, ["run"]) or ()]
+    known = [name.removeprefix("run/") for name in facts(log, "run", exists, log.point().cut)]
     close = [each for each in known if each.startswith(run)] or difflib.get_close_matches(run, known, NEAR_SHOWN, 0.6)
     if close:
         return f"runs with ids like it: {', '.join(sorted(close)[:NEAR_SHOWN])}"
@@ -173,11 +174,46 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
         return received(look, fields, run, vault)
     if is_imported(fields):
         return imported(stored(look, vault), fields, run)
-    plain, exact = fields.plain, fields.exact
     parent = _parent(look, fields, run, vault, children)
-    before = () if parent is None else parent.steps[: plain("forked_at_step", 0)]
+    before = () if parent is None else parent.steps[: fields.plain("forked_at_step", 0)]
     own = tuple(_steps(look, fields, run, vault, before))
     steps = (*before, *own)
+    return msgspec.structs.replace(
+        _head(fields, run, parent),
+        steps=steps,
+        forks=_forks(parent, len(before)),
+        children=_within(look, (*children_of(steps), *_sub_agents(look, fields, run, own)), vault, (*children, run))
+        | _of_parent(parent, len(before)),
+    )
+
+
+def heads_of(look: Look, run: str, vault: ValueCipher) -> tuple[Recording, ...] | None:
+    """Return a run without its steps and nested runs, then its parent, that one's parent, and so on.
+
+    Args:
+        look: Looks up entities.
+        run: The run's id.
+        vault: Decrypts contents.
+
+    Returns:
+        The heads; None if one of the runs was imported or received, and so has no steps of its own.
+
+    Raises:
+        As `load`.
+    """
+    fields = _run(look, run, vault)
+    if is_received(fields) or is_imported(fields):
+        return None
+    parent = fields.plain("parent_run")
+    if parent is None or fields.plain("forked_at_step") is None:
+        return (_head(fields, run, None),)
+    parents = heads_of(look, parent, vault)
+    return None if parents is None else (_head(fields, run, parents[0]), *parents)
+
+
+def _head(fields: Fields, run: str, parent: Recording | None) -> Recording:
+    """Return a run without its steps, nested runs and forks."""
+    plain, exact = fields.plain, fields.exact
     is_ended = has_ended(fields)  # if it was resumed, the fields of its earlier end no longer hold
     return Recording(
         run=run,
@@ -191,7 +227,6 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
         input=_or(exact("input"), None if parent is None else parent.input),
         seed=_or(plain("seed"), None if parent is None else parent.seed),
         state=_or(exact("state"), {} if parent is None else parent.state),
-        steps=steps,
         status=plain("status", ""),
         outcome=plain("outcome", "") if is_ended else "",
         output=exact("output") if is_ended else None,
@@ -199,15 +234,12 @@ def _recording(look: Look, fields: Fields, run: str, vault: ValueCipher, childre
         started_at=plain("started_at", 0),
         ended_at=plain("ended_at", 0) if is_ended else 0,
         parent="" if parent is None else parent.run,
-        forked_at=0 if parent is None else len(before),
+        forked_at=0 if parent is None else plain("forked_at_step", 0),
         patch=exact("fork_patch"),
-        forks=_forks(parent, len(before)),
         redacted=plain("redacted", False),
         hash=plain("hash", "") if is_ended else "",
         caller=plain("caller_run", ""),
         caller_step=plain("caller_step", 0),
-        children=_within(look, (*children_of(steps), *_sub_agents(look, fields, run, own)), vault, (*children, run))
-        | _of_parent(parent, len(before)),
         flagged=plain("flagged", False),
         pinned=plain("pinned", False),
         retention_class=plain("retention_class", ""),

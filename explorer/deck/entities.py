@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
 from refold.agents.log import AgentLog
-from refold.agents.recordings.load import rebuilt
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
 from refold.explorer.queries.find import FindQuery
+from refold.streams.entity_index import exists, facts
 
 LISTED = 500
 
@@ -51,9 +51,9 @@ class EntitiesScreen(DeckScreen):
                 types = {version.definition.name: version.definition for version in log.port.registry}
                 rows = [(name, [name, ", ".join(each.by_first_name)]) for name, each in sorted(types.items())]
                 return str(cut), rows, len(rows)
-            states = rebuilt(log, [type_name], cut)
-            names = [] if states is None else sorted(each for each in states if each.startswith(f"{type_name}/{begin}"))
-            rows = [(name, [name, f"v{states[name].version}"]) for name in names[:LISTED]] if states is not None else []
+            every = facts(log, type_name, exists, cut)
+            names = sorted(each for each in every if each.startswith(f"{type_name}/{begin}"))
+            rows = [(name, [name, f"v{each.version}"]) for name, each in log.states(names[:LISTED], cut).items()]
             return str(cut), rows, len(names)
 
         self.cut_text, rows, total = await self.ask(asked)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from refold.agents.log import AgentLog
 from refold.explorer.queries.log_target import LogTarget
+from refold.streams.entity_index import EntityIndexes
 
 T = TypeVar("T")
 
@@ -39,6 +40,7 @@ class LogThread:
     def _opened(self) -> AgentLog:
         if self._log is None:
             self._log = self.place.read()
+            self._log.indexes = EntityIndexes()
         return self._log
 
     def _close(self) -> None:

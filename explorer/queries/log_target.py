@@ -98,13 +98,17 @@ class LogTarget:
 
 
 class Handles:
-    """Opens a log for reading, once for each thread."""
+    """Opens a log for reading, once for each thread. The logs share indexes (streams/entity_index.py)."""
 
     def __init__(self, place: LogTarget) -> None:
         self._place = place
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[AgentLog] = []
+        # Imported here: --help and --version do not need it.
+        from refold.streams.entity_index import EntityIndexes
+
+        self._indexes = EntityIndexes()
 
     def log(self) -> AgentLog:
         """Return this thread's log.
@@ -115,6 +119,7 @@ class Handles:
         found: AgentLog | None = getattr(self._own, "log", None)
         if found is None:
             found = self._own.log = self._place.read()
+            found.indexes = self._indexes
             with self._lock:
                 self._opened.append(found)
         return found

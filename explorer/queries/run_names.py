@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
-from refold.agents.recordings.load import near, rebuilt
+from refold.agents.recordings.find import run_keys
+from refold.agents.recordings.load import near
 from refold.avro.errors import InputError, UnknownEntity
 from refold.streams.client import Log
 from refold.streams.cut import Cut
@@ -20,7 +21,7 @@ def known_run(log: Log, given: str, cut: Cut) -> str:
     text = given.removeprefix("run/")
     if text and log.states([f"run/{text}"], cut):
         return text
-    every = (name.removeprefix("run/") for name in rebuilt(log, ["run"], cut) or ())
+    every = (name.removeprefix("run/") for name in run_keys(log, cut))
     found = sorted(each for each in every if text and each.startswith(text))
     if len(found) == 1:
         return found[0]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from refold.agents.log import AgentLog
-from refold.agents.recordings.load import rebuilt
 from refold.avro.times import parse_time, time_text
 from refold.streams.cut import Cut
+from refold.streams.entity_index import facts
+from refold.streams.view import EntityView
 
 MOMENTS_MAX = 240
 CLOCKS = ("known", "true", "read")
@@ -134,10 +135,11 @@ def moments_of(
 
 
 def reads_of(log: AgentLog, entity: str, end: Cut) -> list[dict[str, Any]]:
-    """Return every read of an entity that a step recorded, in order. This scans all steps."""
-    steps = rebuilt(log, ["step"], end)
+    """Return every read of an entity that a step recorded, in order. Without indexes this scans all steps."""
+    every = facts(log, "step", reads_in, end)
+    names = [name for name, read in every.items() if entity in read]
     found = []
-    for step in () if steps is None else map(steps.__getitem__, steps):
+    for step in log.states(names, end).values():
         fields = step.fields
         by = {"agent": fields.get("agent", ""), "run": fields.get("run", ""), "step": fields.get("position", 0)}
         found += [
@@ -149,6 +151,11 @@ def reads_of(log: AgentLog, entity: str, end: Cut) -> list[dict[str, Any]]:
             if each["entity"] == entity
         ]  # fmt: skip
     return sorted(found, key=lambda each: (each["read_at"], each["run"], each["step"]))
+
+
+def reads_in(view: EntityView) -> tuple[str, ...] | None:
+    """Return the entities that a step read; None if it read none."""
+    return tuple(dict.fromkeys(each["entity"] for each in view.fields.get("reads", ()))) or None
 
 
 def placed(clock: str, found: Sequence[SliderStop], markers: Sequence[Mapping[str, Any]]) -> SliderStops:

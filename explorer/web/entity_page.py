@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from refold.agents.recordings.load import rebuilt
 from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.times import time_text
@@ -18,6 +17,7 @@ from refold.explorer.web.charts import graph, lanes
 from refold.explorer.web.rendering import entity_link
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
+from refold.streams.entity_index import exists, facts
 
 LISTED = 200
 
@@ -36,9 +36,8 @@ def entities_page(view: PageView) -> bytes:
     shown: list[tuple[str, Query]] = []
     total = 0
     if chosen:
-        states = rebuilt(view.log, [chosen], cut)
         begin = f"{chosen}/{view.get('begin')}"
-        names = [] if states is None else sorted(name for name in states if name.startswith(begin))
+        names = sorted(name for name in facts(view.log, chosen, exists, cut) if name.startswith(begin))
         total = len(names)
         found = names[: view.number("limit") or LISTED]
         shown.append((f"how many of type {chosen}", RebuildQuery(str(cut), (chosen,))))

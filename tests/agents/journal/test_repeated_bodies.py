@@ -102,6 +102,17 @@ def test_body_whose_predecessor_is_gone_raises_an_error_naming_the_step() -> Non
         BodyReader().whole("step/r#2", second)
 
 
+def test_reader_of_a_part_keeps_a_body_whose_predecessor_it_has_not_read() -> None:
+    bodies, _ = conversation(3, seed=4)
+    _, second, third = stored([step_with(number, body) for number, body in enumerate(bodies, 1)])
+    reader = BodyReader(keeps_unknown=True)
+    assert reader.whole("step/r#2", second) == second
+    assert reader.unknown == 1
+    reader.ended(step_with(2, bodies[1]))
+    assert reader.whole("step/r#3", third).calls[0].asked.request["body"] == bodies[2]
+    assert reader.unknown == 1
+
+
 def test_short_bodies_are_stored_whole() -> None:
     body = "{" + "x" * (BYTES_MIN - 2)
     (_, second) = stored([step_with(1, body), step_with(2, body)])
