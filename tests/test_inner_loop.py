@@ -32,6 +32,7 @@ LONG = {
     "tests/agents/adapters/otlp/test_grpc.py": "runs gRPC's server, in this process and in others",
     "tests/agents/adapters/otlp/test_receive.py": "receives spans, in processes of their own",
     "tests/agents/adapters/claude_agent_sdk/test_guide.py": "follows a guide, command by command",
+    "tests/agents/adapters/claude_agent_sdk/test_hooks.py": "runs sessions of the Claude Agent SDK in other processes",
     "tests/agents/adapters/claude_agent_sdk/test_store.py": "runs sessions of the Claude Agent SDK in other processes",
     "tests/agents/adapters/openai_agents/test_drift.py": "imports the OpenAI Agents SDK",
     "tests/agents/adapters/openai_agents/test_faults.py": "imports the OpenAI Agents SDK, also in other processes",

@@ -43,7 +43,7 @@ from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import Message, ToolCall
 from refold.agents.importers.model import Conversation, Judgement, Observe
 from refold.agents.importers.times import message_times
-from refold.agents.importers.turn_keys import TranscriptTurns, keys_of
+from refold.agents.importers.turn_keys import TranscriptTurns, actions_of, keys_of
 from refold.avro.errors import InputError
 from refold.avro.observation import Kind, Link, Source, Value
 
@@ -131,7 +131,7 @@ def import_conversation(
         made.all()
         caller = "" if parent is None else made.started_by(parent, call_id)
         if given.grows:
-            done(TranscriptTurns(given.run, keys_of(given.messages), caller))
+            done(TranscriptTurns(given.run, keys_of(given.messages), caller, actions_of(given.run, given.messages)))
         count, without_time = count + 1, without_time + (not made.is_timed)
         waiting.append((made, iter(given.children)))
     return Imported(count, without_time)

@@ -20,11 +20,12 @@ SYNTHETIC = "<synthetic>"
 
 class TranscriptTurns(NamedTuple):
     """The turns of an imported run. keys: by the number of their step. caller: the action that began the run, if any,
-    as TYPE/ID."""
+    as TYPE/ID. calls: the action of each tool call, by the call's id."""
 
     run: str
     keys: Mapping[int, str]
     caller: str = ""
+    calls: Mapping[str, str] = {}
 
 
 def turn_key(reply_id: str, calls: Iterable[ToolCall], text: str, before: str = "") -> str:
@@ -55,3 +56,12 @@ def keys_of(messages: Sequence[Message]) -> dict[int, str]:
         if each.extra.get("model") != SYNTHETIC:
             keys[number] = before = turn_key(text_at(each.extra, "id"), each.calls, each.text or "", before)
     return keys
+
+
+def actions_of(run: str, messages: Iterable[Message]) -> dict[str, str]:
+    """Return the action of each tool call of a transcript that is imported as a run, by the call's id."""
+    replies = (each for each in messages if each.role == "assistant")
+    return {
+        call.call_id: f"action/{run}#{number}.{k}"
+        for number, reply in enumerate(replies, start=1) for k, call in enumerate(reply.calls, start=1) if call.call_id
+    }  # fmt: skip

@@ -161,9 +161,10 @@ def approval_of(log: Log, question: str) -> Approval | None:
 
 
 def ask_person(
-    log: Log, question: str, about: str, run: str, agent: str, by: str, reason: str, now: int, causes: Iterable[str]
-) -> str:
-    """Ask a person something about a run that is no call of it. The question is answered as those of policies are.
+    log: Log, question: str, about: str, run: str, agent: str, by: str, reason: str, now: int, causes: Iterable[str],
+    inputs: Any = None,
+) -> str:  # fmt: skip
+    """Ask a person something about a run, without its guard. The question is answered as those of guards are.
 
     Args:
         log: The log.
@@ -175,14 +176,17 @@ def ask_person(
         reason: Why, in words.
         now: The time, microseconds.
         causes: The observations that it rests on.
+        inputs: The arguments of the call that it is about, sealed; None if it is about no call.
 
     Returns:
         The id of the observation.
     """
-    patch = {
+    patch: dict[str, Any] = {
         "tool": about, "agent": agent, "run": run, "status": "awaiting_approval", "started_at": now,
         "approval": {"decision": "requested", "by": by, "at": now, "reason": reason},
     }  # fmt: skip
+    if inputs is not None:
+        patch["inputs"] = inputs
     return log.observe(_KIND + question, patch, causes=causes)
 
 

@@ -5,8 +5,10 @@
 3. It writes them to a temporary folder as Claude Code does, and imports them from there (importers/claude_code.py). The
    run's id depends on the session's id alone, so importing a session that has grown adds only what is new. Content is
    sealed if the log seals it.
-4. It rests REST_FACTOR times as long as that took, so that a long session is not imported again after each entry.
-5. `close` has the remaining sessions recorded, without rests.
+4. It links the run's turns to those that a proxy captured (same_turns.py), and its tool calls to those that hooks
+   recorded (tool_calls.py).
+5. It rests REST_FACTOR times as long as that took, so that a long session is not imported again after each entry.
+6. `close` has the remaining sessions recorded, without rests.
 
 A process that is killed leaves a run that lacks the end of its session. The next change of the session completes it.
 A session that cannot be imported is kept as a session, and a warning is logged.
@@ -25,13 +27,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from refold.agents.adapters.claude_agent_sdk.tool_calls import run_of_session, unite_calls
 from refold.agents.adapters.claude_agent_sdk.transcripts import StoredSession
 from refold.agents.adapters.folded import recent
 from refold.agents.importers import claude_code
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.sealing import SealingRecorder
+from refold.agents.importers.turn_keys import TranscriptTurns
 from refold.agents.log import AgentLog
+from refold.agents.recordings.same_turns import unite_transcripts
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import RefoldError
 from refold.avro.observation import Observation
@@ -110,14 +115,18 @@ class SessionRuns:
             return vocabulary.writer(type_name).definition
 
         known = recent(self._recorded, session, set, SESSIONS_KEPT)
+        turns: list[TranscriptTurns] = []
         checked, new = Recorder(vocabulary, lambda *each: None), Recorder(vocabulary, partial(self._take, known))
         with TemporaryFolder("refold-import-") as folder:
             path = write_session(folder, transcripts)
             for recorder in (checked, new):
+                turns.clear()
                 for each in claude_code.conversations(ImportFile(path, f"session {session.session}")):
                     sealing = SealingRecorder(recorder, self._log.vault, definition, each.run)
-                    import_conversation(each, sealing.observe)
+                    import_conversation(each, sealing.observe, turns.append)
         self._log.flush()
+        unite_transcripts(self._log, turns, self._log.vault)
+        unite_calls(self._log, run_of_session(session.session), turns)
 
     def _take(
         self, known: set[bytes], observation: Observation, observation_id: bytes, definition: TypeDefinition,
