@@ -209,7 +209,8 @@ def test_stored_session_and_its_capture_are_one_run(tmp_path: Path, first: str) 
             _capture(log, turns)
         with RefoldSessionStore(log) as store:
             key: Any = {"project_key": "p", "session_id": session}
-            asyncio.run(store.append(key, [*transcript(session, turns)]))
+            entries: Any = transcript(session, turns)
+            asyncio.run(store.append(key, entries))
         if first == "store":
             _capture(log, turns)
         [row] = log.runs()
