@@ -60,7 +60,7 @@ _OPEN_CALLS_MAX = 4096
 logger = logging.getLogger("refold.claude_agent_sdk")
 
 
-class OpenCall(NamedTuple):
+class HookedCall(NamedTuple):
     """A call that was allowed and has not ended. started_at: microseconds."""
 
     asked: RecordedRequest
@@ -93,7 +93,7 @@ class RefoldHooks(LogContext):
         self._agent = agent
         self._reads = reads
         self._guards: OrderedDict[str, Guard] = OrderedDict()
-        self._open: OrderedDict[str, OpenCall] = OrderedDict()
+        self._open: OrderedDict[str, HookedCall] = OrderedDict()
         self._turn = threading.Lock()
         # Retention finds the content of a run by its source. A process that resumes a session later counts from later.
         self._seq = itertools.count(time.time_ns())
@@ -152,7 +152,7 @@ class RefoldHooks(LogContext):
         self._log.flush()
         if decision is not None:
             return _denied(decision.why)
-        self._open[entity] = OpenCall(asked, now)
+        self._open[entity] = HookedCall(asked, now)
         if len(self._open) > _OPEN_CALLS_MAX:
             self._open.popitem(last=False)
         return {}
