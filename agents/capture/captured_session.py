@@ -105,7 +105,7 @@ class CapturedSession:
             results = [] if turn is None else results_of(turn.family, new)
             self._close(results, max(exchange.at, self._last_at))  # the agent's clock may be ahead of the proxy's
         self._number += 1
-        self._note(exchange, reply)
+        self._note(exchange, turn, reply)
         ended_at = exchange.at + round(exchange.duration_ms * 1000)
         attempt = PendingAttempt(1, exchange.at, ended_at=ended_at)
         self.sink.step_begun(self._number, exchange.name if turn is None else TURN, 1, exchange.at)
@@ -137,17 +137,21 @@ class CapturedSession:
             patch = denial_patch(decision, asked, step, exchange.at)
             self._captured.observe(denial_entity(step, asked), patch, self._number, exchange.at)
 
-    def _note(self, exchange: SpooledExchange, reply: ModelReply | None) -> None:
+    def _note(self, exchange: SpooledExchange, turn: ModelTurn | None, reply: ModelReply | None) -> None:
         """Note which turn the next step is, before the step."""
         step = f"{self.run}#{self._number}"
         if exchange.by:
             self.has_twin = True
             self._captured.link(f"step/{step}", SAME, f"step/{exchange.by}", self._number, exchange.at)
-        if key := self._key_of(reply):
+        if key := self._key_of(turn, reply):
             self._captured.observe(f"turn/{key}", {"captured": [step]}, self._number, exchange.at)
 
-    def _key_of(self, reply: ModelReply | None) -> str:
-        key = "" if reply is None else turn_key(reply.id, reply.calls, reply.text, "".join(self.keys[-1:]))
+    def _key_of(self, turn: ModelTurn | None, reply: ModelReply | None) -> str:
+        if turn is None or reply is None:
+            return ""
+        # Codex uses this API, and its transcripts do not have the replies' ids.
+        reply_id = "" if turn.family == "responses" and self.keys else reply.id
+        key = turn_key(reply_id, reply.calls, reply.text, "".join(self.keys[-1:]))
         if key:
             self.keys.append(key)
         return key
@@ -188,7 +192,7 @@ class CapturedSession:
                 self.size = len(encoded([calls[-1].asked.request, calls[-1].answer], "an exchange"))
                 turn = turn_of(calls[-1].asked.request)
                 reply = None if turn is None else reply_of(turn.family, calls[-1].answer)
-                self._key_of(reply)
+                self._key_of(turn, reply)
             if step.is_committed or step.outcome == "unknown":
                 self._take_over(recording, step)
                 continue

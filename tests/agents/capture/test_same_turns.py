@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sys
@@ -116,6 +117,65 @@ def test_no_turn_is_searched_or_counted_twice(tmp_path: Path, first: str) -> Non
         for word, expected in places.items():
             answer = searched(database, opened, SearchConditions(f'"I say {word}"'), 10)
             assert sorted((hit.run, hit.found.step) for hit in answer.hits if hit.found.step) == sorted(expected)
+
+
+CODEX_SESSION = "0a6e36c1-0000-4000-8000-0000000000cd"
+CODEX_RUN = run_id({"codex": CODEX_SESSION})
+ASKED = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "what is in the log?"}]}
+
+
+def codex_item(number: int) -> dict[str, Any]:
+    """Return the reply of a turn: two call a tool, the third and the fourth are texts."""
+    if number <= 2:
+        return {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": f"call_{number}"}
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"I say {number}"}]}
+
+
+def codex_follow_up(number: int) -> dict[str, Any]:
+    """Return what Codex sends after a turn."""
+    if number <= 2:
+        return {"type": "function_call_output", "call_id": f"call_{number}", "output": f"result {number}"}
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": f"and after {number}?"}]}
+
+
+@pytest.mark.parametrize("first", ["capture", "transcript"])
+def test_codex_session_from_wire_and_transcript_is_one_run(tmp_path: Path, first: str) -> None:
+    """The session is made by hand: no rollout with a licence is public. Its replies have ids on the wire alone."""
+    log = f"file:{tmp_path / 'log'}"
+    items, turns = [ASKED], []
+    for number in range(1, 5):
+        body = json.dumps({"model": "m", "input": items})
+        answer = {
+            "id": f"resp_{number}",
+            "output": [codex_item(number)],
+            "usage": {"input_tokens": 1, "output_tokens": 2},
+        }
+        request = {"exchange": 1, "method": "POST", "url": "https://api.openai.com/v1/responses",
+                   "type": "application/json", "body": body}  # fmt: skip
+        answered = {"sent": [], "http": "HTTP/1.1", "status": 200, "headers": [["content-type", "application/json"]],
+                    "chunks": [[0, json.dumps(answer)]], "end": "whole"}  # fmt: skip
+        at = 1_785_000_000_000_000 + number * 1_000_000
+        turns.append(SpooledExchange(tmp_path, at, "POST api.openai.com/v1/responses", request, answered, None, 1.0))
+        items = [*items, codex_item(number), codex_follow_up(number)]
+    lines = [{"type": "session_meta", "payload": {"id": CODEX_SESSION}}]
+    lines += [{"type": "response_item", "payload": each} for each in items[:-1]]
+    stamped = [{"timestamp": f"2026-07-25T17:20:{number:02}Z", **each} for number, each in enumerate(lines)]
+    path = written(tmp_path / f"rollout-{CODEX_SESSION}.jsonl", stamped)
+    run = ""
+    for each in ("capture", "transcript") if first == "capture" else ("transcript", "capture"):
+        if each == "capture":
+            (run,) = capture(log, turns)
+        else:
+            refold_command("import", path, "--format", "codex", log=log)
+    assert listed(log) == [run]
+    assert sorted(listed(log, further=True)) == sorted([run, CODEX_RUN])
+    with open_log(log, read_only=True) as opened:
+        steps = [targets(opened, f"step/{CODEX_RUN}#{number}") for number in range(1, 5)]
+        assert steps == [[f"step/{run}#{number}"] for number in range(1, 5)]
+        usage = {row.run: row.usage for row in opened.runs(usage=True, further=True)}
+        counted = usage[run]
+        assert counted is not None
+        assert counted.tokens.output == 8
 
 
 def test_transcript_continued_without_the_proxy_is_listed_again(tmp_path: Path) -> None:
