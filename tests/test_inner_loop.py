@@ -63,6 +63,7 @@ LONG = {
     "tests/agents/redaction/test_linear.py": "redacts texts of megabytes, to compare how the time grows",
     "tests/agents/supervise/test_captured.py": "runs supervisors and captured agents, in processes of their own",
     "tests/agents/supervise/test_supervisor.py": "runs supervisors and agents, in processes of their own",
+    "tests/agents/supervise/test_transitions.py": "kills supervisors, keepers and agents at each transition",
     "tests/agents/supervise/test_up.py": "runs supervisors and agents, in processes of their own",
     "tests/agents/test_importers_contract.py": "imports the samples of every format, by every importer",
     "tests/agents/test_typed.py": "runs mypy and pyright on an example agent",

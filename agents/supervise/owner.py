@@ -17,6 +17,11 @@ last renewal that counts, plus ACTING_SHARE of the lease. The clock counts sleep
    gone, and continue with 1.
 10. End (SIGTERM): stop the agent, record `stopped`, release the claim. Another supervisor has it at once.
 
+Transitions, each a recorded status: starting, running, pausing, paused, stopping, stopped, waiting, failed, ended,
+unknown. Acts: a claim, its grant, its renewal and release; a keeper's start, more time for it, its stop; the gate
+closed, and opened. tests/agents/supervise/test_transitions.py kills a supervisor before and after each, the agent at
+each status that has a process, and the keeper after each of its steps.
+
 Killed
     in 1:            nothing was recorded.
     between 2 and 4: the claim is open; the next owner has it after the lease. No process exists, and none is recorded.

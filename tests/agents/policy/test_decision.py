@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,32 @@ def test_function_rule_must_be_registered() -> None:
     assert denied_by(text, tool(effect="read"), facts) is None
     with pytest.raises(InputError, match="two rules"):
         rule("test: late writes")(lambda facts, asked: None)
+
+
+BUSY = """
+name = "busy"
+[[rule]]
+name = "large"
+tool = "tool-*"
+args.eur.over = 1_000_000
+[budget]
+calls = 1_000_000
+[loop]
+repeats = 3
+period_max = 8
+"""
+
+
+def test_decision_takes_less_than_a_millisecond_at_p99_in_a_run_of_10_000_steps() -> None:
+    policy = Policy.parse(BUSY)
+    facts = RunFacts(policy, 1)
+    took = []
+    for number in range(10_000):
+        arguments = {"kwargs": {"eur": number}}
+        asked = RecordedRequest(kind="tool", name=f"tool-{number % 5}", request=arguments)
+        began = time.thread_time_ns()
+        assert decide(policy, facts, asked) is None
+        facts.begin(asked, f"r#{number}")
+        took.append(time.thread_time_ns() - began)
+        facts.end(Call(asked=asked, answer=number // 3, started_at=number + 1), f"r#{number}")
+    assert sorted(took)[9_900] < 1_000_000, "nanoseconds of the thread's CPU"

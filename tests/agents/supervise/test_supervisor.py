@@ -130,14 +130,10 @@ time.sleep(600)
     ended(desk)
 
 
-# Of OwnedEntries.status, the calls record unknown, starting and running.
+# By SIGKILL, in processes of their own. test_transitions.py has every moment.
 DEATHS = [
     ("claimed", 1),
-    ("granted", 1),
-    ("recorded", 1),
     ("started", 1),
-    ("recorded", 2),
-    ("recorded", 3),
     ("renewed", 1),
 ]
 
@@ -150,7 +146,7 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
         ended(desk)
         await_true(lambda: not desk.row.has_owner)
         assert desk.row.status in ("", "unknown"), "what it did when its owner was killed is not known"
-    for moment in ("stopping", "released"):
+    for moment in ("stopping",):
         lived = len(lives(desk.folder))
         one = supervisor(start, desk.url, desk.folder, moment=moment, lease_s=SHORT_S)
         desk.await_status("running", lives_min=lived + 1)
@@ -160,7 +156,7 @@ def test_supervisors_killed_at_each_moment_are_replaced(desk: Desk, start: Start
     lived = len(lives(desk.folder))
     supervisor(start, desk.url, desk.folder)
     row = desk.await_status("running", lives_min=lived + 1)
-    assert row.term > len(DEATHS) + 2
+    assert row.term > len(DEATHS) + 1
     assert is_alive(row.pid, process_start(row.pid))
 
 

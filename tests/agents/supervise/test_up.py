@@ -6,6 +6,7 @@ import errno
 import re
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ from refold.agents.supervise import owner
 from refold.agents.supervise.keeper import KeeperOrder
 from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.lease import AgentRecord
+from refold.agents.supervise.listing import agents
 from refold.agents.supervise.machine import NextMove, ProcessView, next_move
 from refold.agents.supervise.settings import AgentSettings, load_agents
 from refold.agents.supervise.supervisor import Supervisor
 from refold_tests.command import COMMAND, environment, refold_command
-from refold_tests.supervised import Desk
-from refold_tests.supervising import lone_agent, supervisor_settings
+from refold_tests.supervised import Desk, now
+from refold_tests.supervising import lives, lone_agent, supervisor_settings
 
 pytestmark = pytest.mark.outside
 
@@ -117,3 +119,45 @@ command = ["true"]
     assert not supervisor.run(is_stopped)
     assert said.count("defect: a defect: ZeroDivisionError: division by zero") == 1
     assert supervisor.counts()[2:] == (1, 2, 0)
+
+
+BAD_POLICY = "import refold\nwith refold.open() as log:\n    log.run('bad').drive(print)\n"
+
+
+def test_agents_that_fail_in_each_way_leave_another_alone(desk: Desk) -> None:
+    lone_agent(desk.folder)
+    (desk.folder / "policy.toml").write_text("name = 'p'\n")
+    (desk.folder / "bad.py").write_text(BAD_POLICY)
+    with (desk.folder / "refold.toml").open("a") as file:
+        file.write(f"""
+[agents.crash]
+command = ["false"]
+backoff_s = 0.01
+retries = 3
+[agents.missing]
+command = ["no-such-program"]
+[agents.noisy]
+command = ["yes"]
+output_mb = 1
+[agents.policy]
+command = [{sys.executable!r}, "-P", "bad.py"]
+policy = "policy.toml"
+retries = 0
+""")
+    declared = load_agents(desk.folder / "refold.toml")
+    (desk.folder / "policy.toml").write_text("name =")
+    by = supervisor_settings(desk.url, desk.folder, 60, print)
+
+    def is_stopped(wait_s: float) -> bool:
+        time.sleep(0.05)
+        found = {each.name: each.status for each in agents(desk.log, now())}
+        has_filled = any((desk.folder / "state").rglob("noisy/output.log.1"))
+        failed = dict.fromkeys(("crash", "missing", "policy"), "failed")
+        return has_filled and found == {**failed, "desk": "running", "noisy": "running"}
+
+    Supervisor(desk.log, declared, by).run(is_stopped)
+    rows = {each.name: each for each in agents(desk.log, now())}
+    assert rows["crash"].attempt == 4
+    assert len(lives(desk.folder)) == 1
+    assert [each["after"] for each in rows["desk"].transitions] == ["starting", "running", "stopping", "stopped"]
+    assert "policy.toml is no TOML" in next((desk.folder / "state").rglob("policy/output.log")).read_text()

@@ -95,7 +95,7 @@ def _signal_after(owner: type, name: str, count: int, sent: signal.Signals) -> N
 
 
 ALONE = '''
-"""An agent that tells if another process of it runs at the same time. It lives until it is told to end."""
+"""Notes whether another process of it runs too. It ends at `done`, fails at `fail`, and is held at its gate."""
 import fcntl, os, sys, time
 folder = sys.argv[1]
 lock = open(folder + "/alone", "a")
@@ -107,7 +107,12 @@ except BlockingIOError:
 with open(folder + "/lives", "a") as lives:
     lives.write("%d\\n" % os.getpid())
 print("alive", os.getpid(), flush=True)
+gate = os.environ["REFOLD_GATE"]
 while not os.path.exists(folder + "/done"):
+    if os.path.exists(folder + "/fail"):
+        sys.exit(3)
+    if os.path.exists(gate + "/hold"):
+        open(gate + "/held", "w").close()
     time.sleep(0.02)
 '''
 

@@ -1,0 +1,279 @@
+"""Supervisor, keeper and agent killed at each transition that owner.py and keeper.py list.
+
+The supervisors run in this process. One that is killed is left by an exception that nothing of it catches, and its
+pipes are closed, as the kernel does it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from refold.agents.supervise import kept_process
+from refold.agents.supervise.entries import AgentEntries, OwnedEntries
+from refold.agents.supervise.gate import PauseGate
+from refold.agents.supervise.kept_process import KeptProcess
+from refold.agents.supervise.lease import ACTIVE, AgentRecord
+from refold.agents.supervise.owner import LEASE_MS
+from refold.agents.supervise.settings import load_agents
+from refold.agents.supervise.supervisor import Supervisor
+from refold_tests.dying_keeper import MOMENTS as KEEPER_MOMENTS
+from refold_tests.processes import is_gone
+from refold_tests.supervised import Desk, now
+from refold_tests.supervising import lives, lone_agent, supervisor_settings
+from refold_tests.waiting import await_true
+
+pytestmark = pytest.mark.outside
+
+
+class Killed(BaseException):
+    """The supervisor was killed: nothing of it runs after this."""
+
+
+class Moment(NamedTuple):
+    """A moment of the protocol: before or after the count-th call of a method.
+
+    status: for OwnedEntries.status, what it records. route: what is done, and at which status, so that it comes.
+    """
+
+    owner: type
+    method: str
+    status: str
+    when: str
+    route: tuple[tuple[str, str], ...] = ()
+    count: int = 1
+
+
+PAUSE, RESUME = ("running", "paused"), ("paused", "running")
+STOP, FAIL, DONE = ("running", "stopped"), ("running", "fail"), ("running", "done")
+RECORDED: list[tuple[str, tuple[tuple[str, str], ...], int]] = [
+    ("starting", (), 1), ("running", (), 1), ("pausing", (PAUSE,), 1), ("paused", (PAUSE,), 1),
+    ("running", (PAUSE, RESUME), 2), ("stopping", (STOP,), 1), ("stopped", (STOP,), 1), ("waiting", (FAIL,), 1),
+    ("failed", (FAIL,), 1), ("ended", (DONE,), 1),
+]  # fmt: skip
+DEEDS: list[tuple[type, str, tuple[tuple[str, str], ...], int]] = [
+    (OwnedEntries, "claim", (), 1), (OwnedEntries, "granted", (), 1), (KeptProcess, "__init__", (), 1),
+    (OwnedEntries, "renew", (("running", "late"),), 1), (KeptProcess, "extend", (("running", "late"),), 1),
+    (PauseGate, "close", (PAUSE,), 1), (PauseGate, "open", (PAUSE, RESUME), 2), (KeptProcess, "stop", (STOP,), 1),
+    (OwnedEntries, "release", (("running", "end"),), 1),
+]  # fmt: skip
+MOMENTS = [
+    *(Moment(OwnedEntries, "status", status, when, route, count)
+      for status, route, count in RECORDED for when in ("before", "after")),
+    *(Moment(owner, method, "", when, route, count) for owner, method, route, count in DEEDS
+      for when in ("before", "after")),
+]  # fmt: skip
+
+
+class Machine:
+    """A machine on which one supervisor after another runs the agent `desk`."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.desk = desk
+        self.processes: list[KeptProcess] = []
+        self._monkeypatch = monkeypatch
+        self._entries = AgentEntries(desk.log, now)
+        self._record = AgentRecord()
+        self._late_s = 0.0
+        begin, extend, processes = KeptProcess.__init__, KeptProcess.extend, self.processes
+
+        def begun(process: KeptProcess, order: Any) -> None:
+            begin(process, order._replace(until_s=order.until_s + 3600))
+            processes.append(process)
+
+        # The keepers' clock is not put forward, and a slow machine is no lease that is over.
+        monkeypatch.setattr(KeptProcess, "__init__", begun)
+        monkeypatch.setattr(KeptProcess, "extend", lambda process, until_s: extend(process, until_s + 3600))
+
+    @property
+    def record(self) -> AgentRecord:
+        """What the log says of the agent."""
+        self._record = self._entries.read("desk", self._record)
+        return self._record
+
+    @property
+    def alive(self) -> list[int]:
+        """The agent's processes that run. Fails if two ran at once."""
+        return [each for each in lives(self.desk.folder) if not is_gone(each)]
+
+    def late(self, share: float) -> None:
+        """Put the supervisors' clock forward by a share of the lease."""
+        self._late_s += share * LEASE_MS / 1000
+
+    def supervisor(self, *settings: str) -> Supervisor:
+        """Return the next supervisor."""
+        by = supervisor_settings(self.desk.url, self.desk.folder, LEASE_MS / 1000, print)
+        clock_s = by.clock_s
+        by = by._replace(clock_s=lambda: clock_s() + self._late_s)
+        return Supervisor(self.desk.log, load_agents(self.desk.folder / "refold.toml"), by)
+
+    def act(self, what: str) -> bool:
+        """Do one act of a route. Return whether the supervisor ends."""
+        if what in ("fail", "done"):
+            (self.desk.folder / what).touch()
+        elif what == "late":
+            self.late(0.5)
+        elif what != "end":
+            self.desk.wish(what)
+        return what == "end"
+
+    def along(self, route: tuple[tuple[str, str], ...]) -> Callable[[float], bool]:
+        """Return what a supervisor asks between its steps: whether it ends. It goes along the route meanwhile."""
+        ahead = list(route)
+
+        def is_stopped(wait_s: float) -> bool:
+            time.sleep(0.01)
+            if ahead and self.record.observed.status == ahead[0][0] and self.alive:
+                return self.act(ahead.pop(0)[1])
+            return False
+
+        return is_stopped
+
+    def armed(self, moment: Moment, deed: Callable[[], None]) -> None:
+        """Do a deed at a moment, once."""
+        original, calls = getattr(moment.owner, moment.method), 0
+
+        def wrapped(*args: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += not moment.status or args[2].status == moment.status
+            is_now = calls == moment.count
+            calls += is_now  # once
+            if is_now and moment.when == "before":
+                deed()
+            result = original(*args, **named)
+            if is_now and moment.when == "after":
+                deed()
+            return result
+
+        self._monkeypatch.setattr(moment.owner, moment.method, wrapped)
+
+    def disarmed(self, moment: Moment, original: Any) -> None:
+        """Undo `armed`."""
+        self._monkeypatch.setattr(moment.owner, moment.method, original)
+
+    def die(self) -> None:
+        """Do what the kernel does with a supervisor that is killed: close its pipes."""
+        for each in self.processes:
+            each.close()
+        await_true(lambda: all(each.is_gone for each in self.processes), "a keeper outlived its supervisor")
+        self.processes.clear()
+        assert not self.alive
+
+    def is_true(self) -> bool:
+        """Whether the recorded status is that of the machine."""
+        observed, alive = self.record.observed, self.alive
+        return alive == ([observed.pid] if observed.status in ("running", "pausing", "paused") and observed.pid else [])
+
+    def settle(self, *, is_new: bool) -> None:
+        """Let a supervisor follow what is requested, judge it, and stop the agent. is_new: whether it took over."""
+        term = self.record.term
+        ticks = 0
+        asked = False
+
+        def is_stopped(wait_s: float) -> bool:
+            nonlocal ticks, asked
+            time.sleep(0.01)
+            ticks += 1
+            if ticks == 2 and is_new:
+                self.late(1)
+            record = self.record
+            wanted, status = record.desired.what, record.observed.status
+            if (is_new and record.term == term) or not self.is_true():
+                return False
+            if status in ("ended", "failed", "stopped") and record.observed.handled == record.desired.number:
+                return True
+            if not asked and (status == wanted or (wanted == "stopped" and status != "stopping")):
+                asked = True
+                self.desk.wish("stopped")
+            return False
+
+        self.supervisor().run(is_stopped)
+        assert not self.alive
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    with Desk(tmp_path) as desk:
+        yield Machine(desk, monkeypatch)
+
+
+def prepared(machine: Machine, **settings: object) -> None:
+    """Begin anew: the agent should run."""
+    for name in ("fail", "done"):
+        (machine.desk.folder / name).unlink(missing_ok=True)
+    lone_agent(machine.desk.folder, backoff_s=0.01, backoff_max_s=0.01, **settings)
+    machine.desk.wish("running")
+
+
+def test_supervisor_killed_at_each_transition_is_replaced(machine: Machine) -> None:
+    def killed() -> None:
+        raise Killed
+
+    for moment in MOMENTS:
+        print(moment)
+        prepared(machine, **({"retries": 0} if moment.status == "failed" else {}))
+        original = getattr(moment.owner, moment.method)
+        machine.armed(moment, killed)
+        with pytest.raises(Killed):
+            machine.supervisor().run(machine.along(moment.route))
+        machine.disarmed(moment, original)
+        record = machine.record
+        assert not machine.alive or (record.is_open and record.observed.status in ACTIVE), "a process is not recorded"
+        machine.die()
+        (machine.desk.folder / "fail").unlink(missing_ok=True)
+        machine.settle(is_new=record.is_open)
+
+
+AGENT_MOMENTS = [moment for moment in MOMENTS if moment.status in ("running", "pausing", "paused", "stopping")]
+
+
+def test_agent_killed_at_each_transition_is_recorded_and_restarted(machine: Machine) -> None:
+    for moment in AGENT_MOMENTS:
+        print(moment)
+        prepared(machine)
+        original = getattr(moment.owner, moment.method)
+        killed: list[int] = []
+
+        def kill(killed: list[int] = killed) -> None:
+            killed.append(machine.processes[-1].view().pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+        machine.armed(moment, kill)
+        goes = machine.along(moment.route)
+
+        def is_stopped(wait_s: float, goes: Any = goes, killed: list[int] = killed) -> bool:
+            goes(wait_s)
+            record = machine.record
+            has_followed = record.observed.status == record.desired.what and machine.is_true()
+            return bool(killed) and has_followed and record.observed.handled == record.desired.number
+
+        machine.supervisor().run(is_stopped)
+        machine.disarmed(moment, original)
+        assert not machine.alive
+
+
+def test_keeper_killed_at_each_transition_leaves_no_process(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_process, "_KEEPER", "refold_tests.dying_keeper")
+    prepared(machine)
+    folder = machine.desk.folder
+    (folder / "moments").write_text("\n".join([*KEEPER_MOMENTS, ""]))
+    (folder / "fail").touch()
+
+    def is_stopped(wait_s: float) -> bool:
+        time.sleep(0.01)
+        observed = machine.record.observed
+        if observed.attempt > len(KEEPER_MOMENTS):
+            (folder / "fail").unlink(missing_ok=True)
+        return observed.status == "running" and observed.attempt > len(KEEPER_MOMENTS) and machine.is_true()
+
+    machine.supervisor().run(is_stopped)
+    assert not machine.alive
+    whys = [each["why"] for each in machine.desk.row.transitions if each["after"] == "waiting"]
+    assert [why for why in whys if "keeper" in why] == ["its keeper was ended by signal 9"] * 5
+    assert "it exited with 3" in whys, "a keeper that said how the agent ended is believed"
