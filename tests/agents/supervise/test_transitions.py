@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 
 class Moment(NamedTuple):
-    """A moment of the protocol: before or after the count-th call of a method.
+    """A moment of the protocol: before or after the nth call of a method.
 
     status: for OwnedEntries.status, what it records. route: what is done, and at which status, so that it comes.
     """
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
     status: str
     when: str
     route: tuple[tuple[str, str], ...] = ()
-    count: int = 1
+    nth: int = 1
 
 
 PAUSE, RESUME = ("running", "paused"), ("paused", "running")
@@ -142,7 +142,7 @@ class Machine:
         def wrapped(*args: Any, **named: Any) -> Any:
             nonlocal calls
             calls += not moment.status or args[2].status == moment.status
-            is_now = calls == moment.count
+            is_now = calls == moment.nth
             calls += is_now  # once
             if is_now and moment.when == "before":
                 deed()
