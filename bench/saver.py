@@ -1,11 +1,13 @@
 """Compares RefoldSaver with SqliteSaver on one LangGraph thread: the time of each call, and the thread's size on disk.
 
-peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment.
+peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment. Both are durable on return: SqliteSaver
+sets journal_mode=WAL and leaves synchronous at FULL, so SQLite syncs its log at each commit; refold syncs once a call.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -47,7 +49,10 @@ def by_sqlite(folder: Path, steps: int = STEPS) -> Saved:
     python = built_python(LANGGRAPH)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
     command = [str(python), str(LANGGRAPH / "saver.py"), str(path), str(steps)]
-    took = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    # PYTHONSAFEPATH, which the Makefile sets, would hide thread.py, which is next to saver.py.
+    environment = {**os.environ, "PYTHONPATH": str(LANGGRAPH)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    took = json.loads(done.stdout)
     found = Saved(took, on_disk(path)[0])
     shutil.rmtree(path)
     return found

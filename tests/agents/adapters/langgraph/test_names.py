@@ -121,6 +121,32 @@ def test_value_of_an_unlisted_class_is_refused_at_write(tmp_path: Path, value: A
             saver.put_writes({"configurable": {**THREAD["configurable"], "checkpoint_id": "1"}}, [("x", value)], "task")
 
 
+def test_objects_that_were_written_before_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of messages grows by one at each step. A serializer with another list of classes knows none of them."""
+    read: list[Any] = []
+    loads = JsonPlusSerializer.loads_typed
+
+    def noted(serializer: JsonPlusSerializer, data: tuple[str, bytes]) -> Any:
+        read.append(data)
+        return loads(serializer, data)
+
+    monkeypatch.setattr(JsonPlusSerializer, "loads_typed", noted)
+    serializer, messages = ListedClassesSerializer([Customer]), [AIMessage(f"{number}") for number in range(20)]
+    for count in range(1, 21):
+        assert loads(serializer, serializer.dumps_typed(messages[:count])) == messages[:count]
+    assert len(read) == 20
+    serializer.dumps_typed([Customer("ann")])
+    with pytest.raises(InputError, match="classes="):
+        serializer.dumps_typed([*messages, Customer("ann"), Order(number=1)])
+    with pytest.raises(InputError, match="classes="):
+        serializer.dumps_typed([*messages, Customer("ann"), Order(number=1)])
+    read.clear()
+    serializer.with_msgpack_allowlist([Order]).dumps_typed([*messages, Customer("ann"), Order(number=1)])
+    assert len(read) == 22
+    with pytest.raises(InputError, match="classes="):
+        serializer.dumps_typed([Order(number=1)])
+
+
 def test_messages_need_no_allow_list(tmp_path: Path) -> None:
     with RefoldSaver(f"file:{tmp_path / 'log'}") as saver:
         put(saver, [AIMessage("yes", id="1")])
