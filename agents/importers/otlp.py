@@ -16,6 +16,7 @@ How a trace becomes a conversation (spans.py interprets each span):
 4. A call of a tool answers the call that a model requested: the one with its id, else one with its name and arguments.
    Tool calls that no model requested become a step of their own, one step for each parent span.
 5. All other spans are stored unchanged; those of an unknown kind are counted.
+6. A log record that names a span is joined to it, wherever in the file it is. Some libraries write messages as logs.
 
 Times are the spans' own. A run's id depends on the content of all its spans, in any order, so a second import adds
 nothing. If another file holds more of a trace, the trace is a different run in that file.
@@ -24,21 +25,21 @@ nothing. If another file holds more of a trace, the trace is a different run in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from refold.agents.importers.file import ImportFile
+from refold.agents.importers.file import Budget, ImportFile
 from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import Message, ToolCall, parse_messages, record, text_of
 from refold.agents.importers.model import Conversation, Importer
-from refold.agents.importers.spans import ImportedSpan, attributes_of, time_of
+from refold.agents.importers.spans import LOGS, ImportedSpan, attributes_of, time_of, time_of_log
 from refold.avro.canonical import json_text
 from refold.avro.errors import InputError
 from refold.avro.observation import Value
 
 FORMAT = "otlp"
-SIGNALS = ("resourceMetrics", "resourceLogs", "resourceProfiles")
+SIGNALS = ("resourceMetrics", "resourceProfiles")
 ANCESTORS_MAX = 32
 AGENT_NAMES = ("gen_ai.agent.name", "traceloop.workflow.name", "agent.name")
 NAMES = (*AGENT_NAMES, "traceloop.entity.name")
@@ -71,7 +72,10 @@ def conversations(file: ImportFile) -> Iterator[Conversation]:
         for trace_id in complete:
             trace = held.pop(trace_id)
             size -= trace.size
-            yield trace.conversation(file)
+            if trace.spans:
+                yield trace.conversation(file)
+            else:
+                trace.leave_out_logs(file)
 
 
 def recognised(value: Value) -> str:
@@ -83,18 +87,20 @@ def recognised(value: Value) -> str:
 def _last_values(file: ImportFile) -> dict[str, int]:
     """Return, for each trace, the number of the value that holds its last span."""
     last: dict[str, int] = {}
+    has_spans = False
     first = file.again()
     for number, line in enumerate(first.values()):
-        if not isinstance(line.value, Mapping) or not ({"resourceSpans", *SIGNALS} & line.value.keys()):
+        if not isinstance(line.value, Mapping) or not ({"resourceSpans", "resourceLogs", *SIGNALS} & line.value.keys()):
             raise InputError(f"{line.place}: a line of OTLP JSON is an object with resourceSpans")
         for part in _parts(line.value, first):
             last[part.trace_id] = number
+            has_spans = has_spans or isinstance(part, SpanPart)
         if len(last) > file.limits.items:
             raise InputError(
                 f"{line.place}: the file holds more than {file.limits.items:,} traces; split it, or raise the bound "
                 "with --max-items"
             )
-    if not last:
+    if not has_spans:
         raise InputError(f"{file.shown}: holds no span with a trace id and a span id")
     return last
 
@@ -108,8 +114,18 @@ class SpanPart(NamedTuple):
     scope: str
 
 
-def _parts(value: Value, file: ImportFile) -> Iterator[SpanPart]:
-    """Yield the spans of a line. Items in their place that are not spans are counted."""
+class LogPart(NamedTuple):
+    """A log record as it is written in the file, which names a span."""
+
+    trace_id: str
+    span_id: str
+    log: Mapping[str, Value]
+
+
+def _parts(value: Value, file: ImportFile) -> Iterator[SpanPart | LogPart]:
+    """Yield the spans of a line, and its log records that name one. Items in their place that are neither are
+    counted.
+    """
     given = value if isinstance(value, Mapping) else {}
     for signal in SIGNALS:
         if signal in given:
@@ -126,6 +142,14 @@ def _parts(value: Value, file: ImportFile) -> Iterator[SpanPart]:
                     yield SpanPart(_lower(trace_id), span, resource, text_of(name))
                 else:
                     file.leave_out("span without a trace id or a span id")
+    for of_resource in _objects(given.get("resourceLogs"), file):
+        for of_scope in _objects(of_resource.get("scopeLogs"), file):
+            for log in _objects(of_scope.get("logRecords"), file):
+                trace_id, span_id = text_of(log.get("traceId")), text_of(log.get("spanId"))
+                if trace_id and span_id:
+                    yield LogPart(_lower(trace_id), _lower(span_id), log)
+                else:
+                    file.leave_out("log record that names no span")
 
 
 def _objects(given: Value, file: ImportFile) -> Iterator[Mapping[str, Value]]:
@@ -145,20 +169,27 @@ def _lower(identity: str) -> str:
 class Trace:
     """A trace that may be incomplete: the texts of its spans, each with the number of its resource.
 
-    resources: the number of each resource, by its text. size: characters of all texts.
+    resources: the number of each resource, by its text. logs: the text of each log record and its place, by its span's
+    id. size: characters of all texts.
     """
 
     id: str
     spans: list[tuple[str, str, int, str]] = field(default_factory=list)
     resources: dict[str, int] = field(default_factory=dict)
+    logs: dict[str, dict[str, str]] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, part: SpanPart, place: str) -> int:
-        """Buffer a span.
+    def add(self, part: SpanPart | LogPart, place: str) -> int:
+        """Buffer a span, or a log record.
 
         Returns:
             The number of characters that were added.
         """
+        if isinstance(part, LogPart):
+            text = json_text(part.log)
+            self.logs.setdefault(part.span_id, {})[text] = place
+            self.size += len(text)
+            return len(text)
         text, resource = json_text(part.span), json_text(part.resource)
         grown = len(text)
         if resource not in self.resources:
@@ -172,6 +203,25 @@ class Trace:
         """Return the content of all spans, without duplicates, in an order that does not depend on the file's."""
         resources = list(self.resources)
         return [list(each) for each in sorted({(text, resources[number]) for _, text, number, _ in self.spans})]
+
+    def leave_out_logs(self, file: ImportFile, known: Collection[str] = ()) -> None:
+        """Count the log records whose span is not known."""
+        for span_id in self.logs.keys() - set(known):
+            for _ in self.logs[span_id]:
+                file.leave_out("log record whose span is not there")
+
+    def _join_logs(self, spans: dict[str, ImportedSpan], file: ImportFile, budget: Budget) -> None:
+        """Add to each span the log records that name it, in the order of their times."""
+        self.leave_out_logs(file, spans)
+        for span_id in self.logs.keys() & spans.keys():
+            found: list[tuple[int, str, Value]] = []
+            for text, place in self.logs[span_id].items():
+                budget.take(text, place)
+                log = parse_json(text, place, file.limits)
+                assert isinstance(log, Mapping)
+                found.append((time_of_log(log) or 0, text, log))
+            logs = [log for _, _, log in sorted(found, key=lambda each: each[:2])]
+            spans[span_id] = replace(spans[span_id], given={**spans[span_id].given, LOGS: logs})
 
     def conversation(self, file: ImportFile, *, keeps_spans: bool = True) -> Conversation:
         """Return the trace as a conversation.
@@ -194,6 +244,7 @@ class Trace:
                 file.leave_out("span that was there before")
             else:
                 spans[span.id if before is None else f"{span.id} {len(spans)}"] = span
+        self._join_logs(spans, file, budget)
         ordered = sorted(spans.values(), key=lambda span: (span.started_at or 0, span.parent != "", span.id))
         root = next((each for each in ordered if each.parent not in spans), ordered[0])
         messages = _Messages(spans, file, keeps_spans=keeps_spans).of(ordered)
@@ -204,11 +255,14 @@ class Trace:
         scopes = sorted({scope for _, _, _, scope in self.spans if scope})
         asked = (each.text for each in messages if each.role == "user" and not each.is_result)
         starts = [each.started_at for each in ordered if each.started_at is not None]
+        logs: list[Value] = [
+            list(each) for each in sorted((text, own) for own, texts in self.logs.items() for text in texts)
+        ]
         outcome = {True: "failed", False: "succeeded", None: ""}[root.has_failed]
         usage = [each.tokens for each in ordered if each.kind == "model"]
         counted = {"input_tokens": sum(each for each, _ in usage), "output_tokens": sum(each for _, each in usage)}
         return Conversation(
-            run=file.run_of({FORMAT: self.id, "spans": self._said()}),
+            run=file.run_of({FORMAT: self.id, "spans": self._said(), **({"logs": logs} if logs else {})}),
             messages=messages,
             agent=agent,
             imported_from=FORMAT,

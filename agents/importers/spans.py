@@ -5,7 +5,7 @@ OpenLLMetry's (traceloop).
     kind        gen_ai.operation.name         openinference.span.kind       traceloop.span.kind, llm.request.type
     messages    gen_ai.input.messages,        llm.input_messages.N.message  gen_ai.prompt.N, gen_ai.completion.N
                 gen_ai.output.messages,
-                events
+                events, and logs
     tool        gen_ai.tool.name, .call.id,   tool.name, tool.parameters    traceloop.entity.name
                 .call.arguments, .call.result
     in and out  -                             input.value, output.value     traceloop.entity.input, .output
@@ -62,8 +62,8 @@ _CACHED_TOKENS = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_re
 _TOOL_NAMES = ("gen_ai.tool.name", "tool.name", "tool_call.function.name", "traceloop.entity.name")
 _CALL_IDS = ("gen_ai.tool.call.id", "tool_call.id")
 _ARGUMENTS = (
-    "gen_ai.tool.call.arguments", "tool.parameters", "tool_call.function.arguments", "input.value",
-    "traceloop.entity.input",
+    "gen_ai.tool.call.arguments", "tool_call.function.arguments", "input.value", "traceloop.entity.input",
+    "tool.parameters",  # last: some write the tool's schema there
 )  # fmt: skip
 _RESULTS = ("gen_ai.tool.call.result", "output.value", "traceloop.entity.output")
 _INPUTS = ("input.value", "traceloop.entity.input")
@@ -73,6 +73,11 @@ _ASKED, _ANSWERED, _INSTRUCTIONS = _LISTED
 _FLAT = ("llm.input_messages.", "llm.output_messages.", "gen_ai.prompt.", "gen_ai.completion.")
 _SPOKEN = {"gen_ai.system.message": "system", "gen_ai.user.message": "user", "gen_ai.assistant.message": "assistant",
            "gen_ai.tool.message": "tool"}  # fmt: skip
+_CHOICE, _DETAILS = "gen_ai.choice", "gen_ai.client.inference.operation.details"
+MESSAGE_LOGS = frozenset({*_SPOKEN, _CHOICE, _DETAILS})
+"""The names of events that hold messages of a call of a model, and that may be sent as logs."""
+LOGS = "logs"
+"""The member of a span that holds the log records that name it. OTLP has none of this name."""
 _ERROR: Final = (2, "STATUS_CODE_ERROR")
 _OK: Final = (1, "STATUS_CODE_OK")
 _FLAT_MAX = 100_000
@@ -142,7 +147,7 @@ class ImportedSpan:
     @property
     def call_id(self) -> str:
         """The id that the model gave to the call."""
-        return self._first(_CALL_IDS)
+        return self._first(_CALL_IDS) or text_of(self._tool_message().get("tool_call_id"))
 
     @property
     def arguments(self) -> Value:
@@ -153,6 +158,7 @@ class ImportedSpan:
     def result(self) -> str | None:
         """The result of a tool, as text."""
         found = next((self.attributes[name] for name in _RESULTS if name in self.attributes), None)
+        found = self._tool_message().get("content", found)
         return found if found is None or isinstance(found, str) else json_text(found)
 
     @property
@@ -190,26 +196,17 @@ class ImportedSpan:
         return {name: value for name, value in found.items() if value}
 
     def said(self) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
-        """Return the messages that a model received, and its answers, both in OpenAI's form."""
-        attributes = dict(self.attributes)
-        asked: list[dict[str, Value]] = []
-        answered: list[dict[str, Value]] = []
-        for event in _events(self.given):  # older conventions write messages as events, newer ones as attributes
-            more, name = attributes_of(event), text_of(event.get("name"))
-            attributes |= {key: value for key, value in more.items() if key in _LISTED}
-            if name in _SPOKEN:
-                asked.append(_spoken(more, _SPOKEN[name]))
-            elif name == "gen_ai.choice":
-                message = _tree(more.get("message"))
-                answered.append(_spoken(message if isinstance(message, Mapping) else more, "assistant"))
-        flat = _nested({name: value for name, value in attributes.items() if name.startswith(_FLAT)})
-        of_llm, of_gen_ai = flat.get("llm"), flat.get("gen_ai")
-        if instructions := _tree(attributes.get(_INSTRUCTIONS)):
-            asked += _plain({"role": "system", "content": instructions, "parts": instructions})
-        asked += [*_listed(attributes.get(_ASKED)), *_flat(of_llm, "input_messages"), *_flat(of_gen_ai, "prompt")]
-        answered += _listed(attributes.get(_ANSWERED))
-        answered += [*_flat(of_llm, "output_messages"), *_flat(of_gen_ai, "completion")]
-        return asked, [{**each, "role": "assistant"} for each in answered if each.get("role") != "tool"]
+        """Return the messages that a model received, and its answers, both in OpenAI's form.
+
+        Log records count only where the span itself has no messages: some libraries write them to both.
+        """
+        asked, answered = _messages_in(
+            self.attributes, [(text_of(e.get("name")), attributes_of(e)) for e in _events(self.given)]
+        )
+        if not (asked and answered) and (logs := _listed_objects(self.given.get(LOGS))):
+            logged = _messages_in({}, [(name_of_log(each), values_of_log(each)) for each in logs])
+            asked, answered = asked or logged[0], answered or logged[1]
+        return asked, answered
 
     def without_messages(self) -> Mapping[str, Value]:
         """Return the span as it is written, without the attributes whose messages `said` returns."""
@@ -218,6 +215,13 @@ class ImportedSpan:
             return self.given
         left = [each for each in written if not text_of(_member(each, "key")).startswith((*_FLAT, *_LISTED))]
         return {**self.given, "attributes": left}
+
+    def _tool_message(self) -> Mapping[str, Value]:
+        """Return the message that LangChain's tools answer with, where OpenInference writes it as the output."""
+        output = self.attributes.get("output.value")
+        tree = _tree(output) if self.kind == "tool" and isinstance(output, str) and '"tool_call_id"' in output else None
+        data = _member(tree, "data")
+        return data if _member(tree, "type") == "tool" and isinstance(data, Mapping) else {}
 
     def _first(self, names: Iterable[str]) -> str:
         return next(filter(None, (text_of(self.attributes.get(name)) for name in names)), "")
@@ -232,6 +236,22 @@ class ImportedSpan:
             if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**53:
                 return count
         return 0
+
+
+def messages_of_log(log: Mapping[str, Value]) -> tuple[list[dict[str, Value]], list[dict[str, Value]]]:
+    """Return the messages that a model received, and its answers, by one log record; as `ImportedSpan.said`."""
+    return _messages_in({}, [(name_of_log(log), values_of_log(log))])
+
+
+def name_of_log(log: Mapping[str, Value]) -> str:
+    """Return the name of the event that a log record is; older libraries write it as an attribute."""
+    return text_of(log.get("eventName")) or text_of(attributes_of(log).get("event.name"))
+
+
+def values_of_log(log: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the attributes of a log record, with the members of its body, where older libraries write them."""
+    body = _any_value(log.get("body"))
+    return {**(body if isinstance(body, Mapping) else {}), **attributes_of(log)}
 
 
 def attributes_of(given: Mapping[str, Value]) -> dict[str, Value]:
@@ -259,6 +279,12 @@ def time_of(given: Value) -> int | None:
     return micros if micros <= TIME_MAX else None
 
 
+def time_of_log(log: Mapping[str, Value]) -> int | None:
+    """Return the time of a log record, microseconds; when it was observed if it has none. None if it has neither."""
+    at = time_of(log.get("timeUnixNano"))
+    return time_of(log.get("observedTimeUnixNano")) if at is None else at
+
+
 def _any_value(given: Value) -> Value:
     if not isinstance(given, Mapping):
         return None
@@ -277,8 +303,36 @@ def _any_value(given: Value) -> Value:
 
 
 def _events(given: Mapping[str, Value]) -> list[Mapping[str, Value]]:
-    events = given.get("events")
-    return [each for each in events if isinstance(each, Mapping)] if isinstance(events, list) else []
+    return _listed_objects(given.get("events"))
+
+
+def _listed_objects(given: Value) -> list[Mapping[str, Value]]:
+    return [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
+
+
+_Messages: TypeAlias = list[dict[str, Value]]
+
+
+def _messages_in(given: Mapping[str, Value], events: list[tuple[str, dict[str, Value]]]) -> tuple[_Messages, _Messages]:
+    """Return the messages in attributes, as newer conventions have them, and in named events, as older ones have."""
+    attributes = dict(given)
+    asked: _Messages = []
+    answered: _Messages = []
+    for name, more in events:
+        attributes |= {key: value for key, value in more.items() if key in _LISTED}
+        if name in _SPOKEN:
+            asked.append(_spoken(more, _SPOKEN[name]))
+        elif name == _CHOICE:
+            message = _tree(more.get("message"))
+            answered.append(_spoken(message if isinstance(message, Mapping) else more, "assistant"))
+    flat = _nested({name: value for name, value in attributes.items() if name.startswith(_FLAT)})
+    of_llm, of_gen_ai = flat.get("llm"), flat.get("gen_ai")
+    if instructions := _tree(attributes.get(_INSTRUCTIONS)):
+        asked += _plain({"role": "system", "content": instructions, "parts": instructions})
+    asked += [*_listed(attributes.get(_ASKED)), *_flat(of_llm, "input_messages"), *_flat(of_gen_ai, "prompt")]
+    answered += _listed(attributes.get(_ANSWERED))
+    answered += [*_flat(of_llm, "output_messages"), *_flat(of_gen_ai, "completion")]
+    return asked, [{**each, "role": "assistant"} for each in answered if each.get("role") != "tool"]
 
 
 def _spoken(given: Mapping[str, Value], role: str) -> dict[str, Value]:

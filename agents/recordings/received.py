@@ -1,6 +1,7 @@
 """Convert a run that was received as spans (agents/adapters/otlp) to a recording.
 
-1. The trace's document lists its spans; the document of each has the span as it was sent.
+1. The trace's document lists its spans and log records; the document of each has it as it was sent. A log record that
+   names a span is joined to it.
 2. The spans become a conversation, by the rules for imported traces (importers/otlp.py), in any order.
 3. The conversation becomes the entities that an import would make, in memory, and those a recording (imported.py).
 
@@ -25,7 +26,7 @@ from refold.agents.importers.file import ImportFile
 from refold.agents.importers.json_lines import FileLimits
 from refold.agents.importers.messages import text_of
 from refold.agents.importers.model import Conversation
-from refold.agents.importers.otlp import SpanPart, Trace
+from refold.agents.importers.otlp import LogPart, SpanPart, Trace
 from refold.agents.journal.record import Plain, Recording
 from refold.agents.recordings.fields import Fields, Look, PartMissing
 from refold.agents.recordings.imported import imported
@@ -38,6 +39,7 @@ RECEIVED = "otlp-received"
 _UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
 SPAN_DIGITS = 16
 _SPAN_ID = re.compile(r"[0-9a-f]{16}")
+_LOG_NAME = re.compile(r"log-[0-9a-f]{32}")
 KINDS = {"model": "step", "tool": "action"}
 """The type of entity that a span of this kind makes, besides its document."""
 _BY_KEY = ("tool_outputs", "metadata")
@@ -46,6 +48,15 @@ _BY_KEY = ("tool_outputs", "metadata")
 def span_entity(trace_id: str, span_id: str) -> str:
     """Return the entity of a span; both ids are lower-case hex."""
     return f"document/span-{trace_id}-{span_id}"
+
+
+def log_name(digest: str) -> str:
+    """Return the name of a log record in its trace's list, and the id of its document.
+
+    Args:
+        digest: 32 hex digits, which depend on all of the record.
+    """
+    return f"log-{digest}"
 
 
 def trace_entity(trace_id: str) -> str:
@@ -79,7 +90,7 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
     Raises:
         PartMissing: None of the trace's spans is there.
     """
-    conversation = _conversation(_spans(look, run_id, vault), run_id)
+    conversation = _conversation(_sent(look, run_id, vault), run_id)
     agent, outcome = run.plain("agent", conversation.agent), run.plain("outcome", "")
     made = _InMemory()
     import_conversation(replace(conversation, agent=agent, outcome=outcome), made.observe)
@@ -89,7 +100,8 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
 
 
 class ReceivedParts(NamedTuple):
-    """What is stored of a received run. steps: how many its recording has. parts: its steps, actions and spans."""
+    """What is stored of a received run. steps: how many its recording has. parts: its steps, actions, spans and
+    log records."""
 
     steps: int
     parts: list[Fields]
@@ -103,33 +115,42 @@ def received_parts(look: Look, run_id: str, vault: ValueCipher) -> ReceivedParts
         run_id: The run's id.
         vault: Decrypts contents.
     """
-    kinds = _listed(look, run_id)
-    names = [f"{KINDS[kind]}/{run_id}#{span}" for span, kind in kinds.items() if kind in KINDS]
+    sent = _sent(look, run_id, vault)
+    names = [f"{KINDS[kind]}/{run_id}#{span}" for span, kind in sent.kinds.items() if kind in KINDS]
     made = [Fields(view, vault) for view in look(names).values()]
-    spans = _spans(look, run_id, vault)
     try:
-        count = sum(each.role == "assistant" for each in _conversation(spans, run_id).messages)
+        count = sum(each.role == "assistant" for each in _conversation(sent, run_id).messages)
     except NotAnswerable:  # the content is gone; how many calls of models there were is still known
-        count = sum(kind == "model" for kind in kinds.values())
-    return ReceivedParts(count, [*made, *spans])
+        count = sum(kind == "model" for kind in sent.kinds.values())
+    return ReceivedParts(count, [*made, *sent.spans, *(each for each, _ in sent.logs)])
 
 
-def _listed(look: Look, run_id: str) -> dict[str, str]:
-    """Return the kind of each span of a trace, by the span's id. What no receiver wrote is left out."""
+class _Sent(NamedTuple):
+    """What a trace's list names, and is there. kinds: the kind of each span, by its id. logs: with their span's ids."""
+
+    kinds: dict[str, str]
+    spans: list[Fields]
+    logs: list[tuple[Fields, str]]
+
+
+def _sent(look: Look, run_id: str, vault: ValueCipher) -> _Sent:
     listing = look([trace_entity(run_id)]).get(trace_entity(run_id))
     listed = {} if listing is None else listing.fields.get("fields", {})
-    return {span: kind for span, kind in sorted(listed.items()) if _SPAN_ID.fullmatch(span) and isinstance(kind, str)}
-
-
-def _spans(look: Look, run_id: str, vault: ValueCipher) -> list[Fields]:
-    names = [span_entity(run_id, each) for each in _listed(look, run_id)]
+    texts = {name: value for name, value in sorted(listed.items()) if isinstance(value, str)}
+    kinds = {name: kind for name, kind in texts.items() if _SPAN_ID.fullmatch(name)}  # others wrote the rest
+    logs = {name: span for name, span in texts.items() if _LOG_NAME.fullmatch(name)}
+    names = [*(span_entity(run_id, each) for each in kinds), *(f"document/{each}" for each in logs)]
     views = look(names) if names else {}
-    return [Fields(views[name], vault) for name in names if name in views]
+    found = {name: Fields(views[name], vault) for name in names if name in views}
+    spans = [found[name] for each in kinds if (name := span_entity(run_id, each)) in found]
+    return _Sent(
+        kinds, spans, [(found[name], span) for each, span in logs.items() if (name := f"document/{each}") in found]
+    )
 
 
-def _conversation(spans: Sequence[Fields], run_id: str) -> Conversation:
+def _conversation(sent: _Sent, run_id: str) -> Conversation:
     trace = Trace(run_id)
-    for each in spans:
+    for each in sent.spans:
         given: Any = each.opened_map("fields")
         span, scope = given.get("span"), given.get("scope")
         if isinstance(span, Mapping):
@@ -137,6 +158,10 @@ def _conversation(spans: Sequence[Fields], run_id: str) -> Conversation:
             trace.add(SpanPart(run_id, span, given.get("resource"), text_of(name)), each.entity)
     if not trace.spans:
         raise PartMissing("none of its spans is there at this point")
+    for each, span_id in sent.logs:
+        log: Any = each.opened_map("fields").get("log")
+        if isinstance(log, Mapping):
+            trace.add(LogPart(run_id, span_id, log), each.entity)
     return replace(trace.conversation(ImportFile(Path(run_id), limits=_UNBOUNDED), keeps_spans=False), run=run_id)
 
 

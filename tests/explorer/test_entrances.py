@@ -189,7 +189,7 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/mcp/test_tools.py::test_tools_record_only_when_allowed",
         "explorer/mcp/test_tools.py::test_invalid_options_are_refused_before_serving",
     ],
-    "spans over OTLP": [
+    "spans and logs over OTLP": [
         "agents/adapters/otlp/test_receive.py::test_unsupported_requests_get_the_status_that_otlp_specifies",
         "agents/adapters/otlp/test_receive.py::test_unusable_options_are_refused_at_start",
     ],

@@ -1,8 +1,8 @@
-"""Answer OTLP over gRPC: traces, at opentelemetry.proto.collector.trace.v1.TraceService/Export, plain or gzip.
+"""Answer OTLP over gRPC: traces and logs, at Export of TraceService and LogsService, plain or gzip.
 
     OK                   recorded, and durable; partial_success as over HTTP (receiver.py). Not to be sent again
     INVALID_ARGUMENT     the message is no request. Not to be sent again
-    UNIMPLEMENTED        another service, such as that of logs: gRPC's own answer
+    UNIMPLEMENTED        another service, such as that of metrics: gRPC's own answer
     RESOURCE_EXHAUSTED   larger than BODY_BYTES_MAX, as sent or decompressed: gRPC's own answer. Not to be sent again
     UNAVAILABLE          too many requests wait, or the log is not available; with RetryInfo
 
@@ -14,16 +14,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from refold.agents.adapters.otlp.intake import SpanIntake, Unavailable
-from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, RETRY_AFTER_S, response_of
-from refold.agents.adapters.otlp.requests import PROTOBUF, decode
+from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
+from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, RETRY_AFTER_S
+from refold.agents.adapters.otlp.requests import PROTOBUF
+from refold.agents.adapters.otlp.signals import SIGNALS, Signal
 from refold.avro.errors import InputError
 from refold.streams.web.guard import require_loopback
 
-SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 CALLS_MAX = 32
 CLOSE_S = 5.0
 
@@ -31,11 +31,11 @@ CLOSE_S = 5.0
 class GrpcReceiver:
     """A server of OTLP over gRPC."""
 
-    def __init__(self, intake: SpanIntake, host: str, port: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, intake: OtlpIntake, host: str, port: int, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         """Start it.
 
         Args:
-            intake: Records the spans.
+            intake: Records what is sent.
             host: The address to listen on.
             port: Its port; 0 is any free one.
             body_bytes_max: The largest message, as sent and decompressed.
@@ -50,10 +50,7 @@ class GrpcReceiver:
             ("grpc.so_reuseport", 0),  # else a second receiver at this address would take half of the calls
         ]
         self._server = grpc.server(ThreadPoolExecutor(CALLS_MAX), options=options)
-        export: grpc.RpcMethodHandler[bytes, ExportTraceServiceResponse] = grpc.unary_unary_rpc_method_handler(
-            self._export, response_serializer=ExportTraceServiceResponse.SerializeToString
-        )
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Export": export}),))
+        self._server.add_generic_rpc_handlers(tuple(self._handler(each) for each in SIGNALS))
         address = f"[{host}]" if ":" in host else host
         try:
             self.port = self._server.add_insecure_port(f"{address}:{port}")
@@ -68,10 +65,17 @@ class GrpcReceiver:
         """Answer the calls in progress, for CLOSE_S at most, and end."""
         self._server.stop(CLOSE_S).wait()
 
-    def _export(self, body: bytes, context: grpc.ServicerContext) -> ExportTraceServiceResponse:
+    def _handler(self, signal: Signal) -> grpc.GenericRpcHandler:
+        export: grpc.RpcMethodHandler[bytes, Message] = grpc.unary_unary_rpc_method_handler(
+            lambda body, context: self._export(signal, body, context),
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+        return grpc.method_handlers_generic_handler(signal.service, {"Export": export})
+
+    def _export(self, signal: Signal, body: bytes, context: grpc.ServicerContext) -> Message:
         try:
-            spans, without_id = decode(body, PROTOBUF)
-            recorded = self._intake.put(spans, len(body)).result()
+            items, without_id = signal.decode(body, PROTOBUF)
+            recorded = self._intake.put(items, len(body)).result()
         except InputError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Unavailable as error:
@@ -79,4 +83,4 @@ class GrpcReceiver:
             retry.retry_delay.FromSeconds(RETRY_AFTER_S)
             context.set_trailing_metadata((("google.rpc.retryinfo-bin", retry.SerializeToString()),))
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        return response_of(without_id, recorded)
+        return signal.response(without_id, recorded)

@@ -1,8 +1,8 @@
 """Record received requests in a log, by one thread, many at once.
 
 1. A request waits in a queue of at most QUEUED_BYTES. A full queue refuses it, and its sender tries again later.
-2. The thread takes what waits, up to TOGETHER_BYTES. Each span is checked as a whole before any of it is recorded; one
-   that cannot be observed is rejected, and counted in its request's answer.
+2. The thread takes what waits, up to TOGETHER_BYTES. Each span or log record is checked as a whole before any of it is
+   recorded; one that cannot be observed is rejected, and counted in its request's answer.
 3. The log is flushed. Only then are the requests answered: what was acknowledged is durable, whatever ends the process.
 4. If the log fails, the requests of this turn are refused, and their senders try again. Some of them may be recorded:
    then they are the same observations again. The log is opened anew for the next turn.
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
-from refold.agents.adapters.otlp.observed import observe_span
 from refold.agents.adapters.otlp.requests import SentSpan
+from refold.agents.adapters.otlp.signals import Recorded, Sent, observe_sent
 from refold.agents.log import AgentLog
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, RefoldError
@@ -36,21 +36,13 @@ class Unavailable(Exception):
     """Nothing can be recorded at the moment; the sender may try again."""
 
 
-class SpansRecorded(NamedTuple):
-    """How many spans of a request were recorded and rejected, and why the first was; both `why` may be empty."""
-
-    spans: int
-    rejected: int
-    why: str
-
-
 class _Waiting(NamedTuple):
-    spans: list[SentSpan]
+    items: list[Sent]
     size_bytes: int
-    done: Future[SpansRecorded]
+    done: Future[Recorded]
 
 
-class SpanIntake:
+class OtlpIntake:
     """The queue of requests, and the thread that records them."""
 
     def __init__(
@@ -76,18 +68,18 @@ class SpanIntake:
         self._queued_bytes = 0
         self._change = threading.Condition()
         self._is_closing = False
-        self.spans = 0
+        self.items = 0
         self._log: AgentLog | None = None
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="refold-receive", daemon=True)
         self._thread.start()
         opened.result()
 
-    def put(self, spans: list[SentSpan], size_bytes: int) -> Future[SpansRecorded]:
-        """Queue the spans of a request.
+    def put(self, items: Sequence[Sent], size_bytes: int) -> Future[Recorded]:
+        """Queue the spans or log records of a request.
 
         Args:
-            spans: The spans.
+            items: The spans or log records.
             size_bytes: The size of the request, decompressed.
 
         Returns:
@@ -96,7 +88,7 @@ class SpanIntake:
         Raises:
             Unavailable: The queue is full, or this is closing.
         """
-        waiting = _Waiting(spans, size_bytes, Future())
+        waiting = _Waiting([*items], size_bytes, Future())
         with self._change:
             if self._is_closing:
                 raise Unavailable("the receiver is ending")
@@ -142,7 +134,7 @@ class SpanIntake:
             if self._log is None:
                 self._log = self._open_log()
             vocabulary = TypeCatalog(self._log.port.registry, self._own_types, shipped_types())
-            done = [self._record(self._log, vocabulary, each.spans) for each in together]
+            done = [self._record(self._log, vocabulary, each.items) for each in together]
             self._log.flush()
         except (RefoldError, OSError) as error:
             self._say(f"nothing can be recorded: {error}")
@@ -155,23 +147,24 @@ class SpanIntake:
             for each in together:
                 each.done.set_exception(error)
             return
-        self.spans += sum(each.spans for each in done)
+        self.items += sum(each.items for each in done)
         for each, recorded in zip(together, done, strict=True):
             each.done.set_result(recorded)
 
-    def _record(self, log: AgentLog, vocabulary: TypeCatalog, spans: list[SentSpan]) -> SpansRecorded:
+    def _record(self, log: AgentLog, vocabulary: TypeCatalog, items: list[Sent]) -> Recorded:
         rejected, why = 0, ""
-        for span in spans:
+        for sent in items:
             made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None]] = []
             recorder = Recorder(vocabulary, lambda *each: made.append(each))  # noqa: B023  # used at once
             try:
-                observe_span(span, recorder.observe)
+                observe_sent(sent, recorder.observe)
             except InputError as error:
-                rejected, why = rejected + 1, why or f"span {span.span_id}: {error}"[:REASON_CHARACTERS_MAX]
+                named = f"span {sent.span_id}" if isinstance(sent, SentSpan) else "log record"
+                rejected, why = rejected + 1, why or f"{named}: {error}"[:REASON_CHARACTERS_MAX]
                 continue
             for each in made:
                 log.take(*each)
-        return SpansRecorded(len(spans) - rejected, rejected, why)
+        return Recorded(len(items) - rejected, rejected, why)
 
     def _close_log(self) -> None:
         log, self._log = self._log, None

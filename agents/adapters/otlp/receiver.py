@@ -1,9 +1,9 @@
-"""Answer OTLP over HTTP: traces as protobuf or JSON, plain or gzip, at POST /v1/traces.
+"""Answer OTLP over HTTP: traces and logs as protobuf or JSON, plain or gzip, at POST /v1/traces and /v1/logs.
 
-    200   recorded, and durable; partial_success says how many spans were rejected, and why. Not to be sent again
+    200   recorded, and durable; partial_success says how many items were rejected, and why. Not to be sent again
     400   the body is no request, or not as encoded as it says. Not to be sent again
     403   a browser's page, or a name that is not this machine's, sent it
-    404   another path, such as that of metrics: this receiver takes traces
+    404   another path, such as that of metrics
     405, 415   another method, content type or encoding
     408   its body took longer than BODY_S
     413   larger than BODY_BYTES_MAX, as sent or decompressed
@@ -26,14 +26,14 @@ from typing import Any
 from aiohttp import web
 from google.protobuf.json_format import MessageToJson
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from refold.agents.adapters.otlp.intake import SpanIntake, SpansRecorded, Unavailable
-from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, decode
+from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
+from refold.agents.adapters.otlp.requests import JSON, PROTOBUF
+from refold.agents.adapters.otlp.signals import SIGNALS, Signal
 from refold.avro.errors import InputError
 from refold.streams.web.guard import is_loopback
 
-PATH = "/v1/traces"
+_BY_PATH = {each.path: each for each in SIGNALS}
 BODY_BYTES_MAX = 16 << 20
 READING_MAX = 8
 BODY_S = 30.0
@@ -51,7 +51,7 @@ class OtlpReceiver:
     """Handles the requests of a LoopbackServer. body_bytes_max: the largest body, as sent and decompressed.
     body_s: how long a body may take, seconds."""
 
-    def __init__(self, intake: SpanIntake, body_bytes_max: int = BODY_BYTES_MAX, body_s: float = BODY_S) -> None:
+    def __init__(self, intake: OtlpIntake, body_bytes_max: int = BODY_BYTES_MAX, body_s: float = BODY_S) -> None:
         self._intake = intake
         self._body_s = body_s
         self._body_bytes_max = body_bytes_max
@@ -61,15 +61,15 @@ class OtlpReceiver:
         """Answer one request."""
         content_type = request.content_type if request.content_type in (PROTOBUF, JSON) else JSON
         try:
-            _check(request)
+            signal = _checked(request)
             async with self._reading:
                 try:
                     async with asyncio.timeout(self._body_s):
                         body = await self._body(request)
                 except TimeoutError:
                     raise _Refusal(408, f"the body took longer than {self._body_s:g} s") from None
-                spans, without_id = await asyncio.to_thread(decode, body, content_type)
-                waiting = self._intake.put(spans, len(body))
+                items, without_id = await asyncio.to_thread(signal.decode, body, content_type)
+                waiting = self._intake.put(items, len(body))
                 del body
             recorded = await asyncio.shield(asyncio.wrap_future(waiting))
         except _Refusal as refusal:
@@ -78,7 +78,7 @@ class OtlpReceiver:
             return _refused(content_type, 400, str(error))
         except Unavailable as error:
             return _refused(content_type, 503, str(error))
-        return _answer(content_type, 200, response_of(without_id, recorded))
+        return _answer(content_type, 200, signal.response(without_id, recorded))
 
     def malformed(self, why: str) -> web.Response:
         """Answer what is not HTTP."""
@@ -120,35 +120,21 @@ class OtlpReceiver:
         return _Refusal(413, f"the body is larger than {self._body_bytes_max:,} bytes")
 
 
-def response_of(without_id: int, recorded: SpansRecorded) -> ExportTraceServiceResponse:
-    """Return OTLP's answer to a request whose spans are recorded.
-
-    Args:
-        without_id: How many of its spans were rejected because their ids are not valid.
-        recorded: What was recorded of the others.
-    """
-    response = ExportTraceServiceResponse()
-    if without_id or recorded.rejected:
-        said = [f"{without_id} spans have no valid ids"] if without_id else []
-        said += [recorded.why] if recorded.why else []
-        response.partial_success.rejected_spans = without_id + recorded.rejected
-        response.partial_success.error_message = "; ".join(said)
-    return response
-
-
-def _check(request: web.BaseRequest) -> None:
-    """Refuse what this receiver does not take, before its body is read."""
+def _checked(request: web.BaseRequest) -> Signal:
+    """Return what a request sends. Refuse what this receiver does not take, before its body is read."""
     host = (request.host or "").rpartition(":")[0] if ":" in (request.host or "") else request.host or ""
     if "Origin" in request.headers or not (host == "localhost" or is_loopback(host.strip("[]"))):
-        raise _Refusal(403, "only programs of this machine may send traces here")
-    if request.path != PATH:
-        raise _Refusal(404, f"this receiver takes traces, at {PATH}")
+        raise _Refusal(403, "only programs of this machine may send here")
+    signal = _BY_PATH.get(request.path)
+    if signal is None:
+        raise _Refusal(404, f"this receiver takes {' and '.join(f'{each.name} at {each.path}' for each in SIGNALS)}")
     if request.method != "POST":
-        raise _Refusal(405, "traces are sent by POST")
+        raise _Refusal(405, f"{signal.name} are sent by POST")
     if request.content_type not in (PROTOBUF, JSON):
         raise _Refusal(415, f"the content type is neither {PROTOBUF} nor {JSON}")
     if request.headers.get("Content-Encoding", "identity") not in ("gzip", "identity"):
         raise _Refusal(415, "the content encoding is not gzip")
+    return signal
 
 
 _CODES = {400: 3, 403: 7, 404: 12, 405: 12, 408: 4, 413: 8, 415: 3, 503: 14}

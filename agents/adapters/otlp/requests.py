@@ -1,10 +1,11 @@
-"""Decode a request of OTLP over HTTP to spans in the form of OTLP JSON, as importers read them (agents/importers).
+"""Decode a request of OTLP to spans or log records in the form of OTLP JSON, as importers read them (agents/importers).
 
-Protobuf and JSON become the same spans, so an agent may change the encoding without a trace of it in the log:
+Protobuf and JSON become the same, so an agent may change the encoding without a trace of it in the log:
 
 1. JSON is parsed within bounds of depth and size, and its ids, which are hex, are written as protobuf's JSON has them.
 2. Both become OpenTelemetry's message. What it does not know is left out, as OTLP asks of a receiver.
-3. Each span is taken from the message with its resource and its scope. A span without a valid id is rejected alone.
+3. Each span or record is taken from the message with its resource and its scope. A span without a valid id is rejected
+   alone. A log record without valid ids belongs to no span, as OTLP says; it is taken.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from refold.avro import strict_json
@@ -24,7 +26,9 @@ from refold.avro.errors import InputError
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 DEPTH_MAX = 256
 _IDS = ("traceId", "spanId", "parentSpanId")
-_LISTS = (("resourceSpans", "resource_spans"), ("scopeSpans", "scope_spans"), ("spans",))
+_SPAN_LISTS = (("resourceSpans", "resource_spans"), ("scopeSpans", "scope_spans"), ("spans",))
+_LOG_LISTS = (("resourceLogs", "resource_logs"), ("scopeLogs", "scope_logs"), ("logRecords", "log_records"))
+_Request = TypeVar("_Request", bound=Message)
 
 
 class SentSpan(NamedTuple):
@@ -37,8 +41,20 @@ class SentSpan(NamedTuple):
     span: dict[str, Any]
 
 
+class SentLog(NamedTuple):
+    """A log record as OTLP JSON. trace_id, span_id: lower-case hex; empty if it names none. resource, scope: as in the
+    request; both may be empty.
+    """
+
+    trace_id: str
+    span_id: str
+    resource: dict[str, Any]
+    scope: dict[str, Any]
+    log: dict[str, Any]
+
+
 def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
-    """Decode the body of a request.
+    """Decode the body of a request with spans.
 
     Args:
         body: The body, decompressed.
@@ -50,7 +66,7 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
     Raises:
         InputError: The body is not a request; the message does not contain any of it.
     """
-    request = _parsed(body, content_type)
+    request = _parsed(ExportTraceServiceRequest(), _SPAN_LISTS, body, content_type)
     spans: list[SentSpan] = []
     rejected = 0
     for of_resource in request.resource_spans:
@@ -58,12 +74,41 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
         for of_scope in of_resource.scope_spans:
             scope = _dict(of_scope.scope)
             for span in of_scope.spans:
-                if len(span.trace_id) != 16 or len(span.span_id) != 8 or not (any(span.trace_id) and any(span.span_id)):
+                trace_id, span_id = _hex(span.trace_id, 16), _hex(span.span_id, 8)
+                if not (trace_id and span_id):
                     rejected += 1
                     continue
-                trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
                 spans.append(SentSpan(trace_id, span_id, resource, scope, _span(span, trace_id, span_id)))
     return spans, rejected
+
+
+def decode_logs(body: bytes, content_type: str) -> list[SentLog]:
+    """Decode the body of a request with log records.
+
+    Args:
+        body: The body, decompressed.
+        content_type: PROTOBUF or JSON.
+
+    Raises:
+        InputError: As for `decode`.
+    """
+    request = _parsed(ExportLogsServiceRequest(), _LOG_LISTS, body, content_type)
+    logs: list[SentLog] = []
+    for of_resource in request.resource_logs:
+        resource = _dict(of_resource.resource)
+        for of_scope in of_resource.scope_logs:
+            scope = _dict(of_scope.scope)
+            for log in of_scope.log_records:
+                trace_id, span_id = _hex(log.trace_id, 16), _hex(log.span_id, 8)
+                ids = {name: each for name, each in (("traceId", trace_id), ("spanId", span_id)) if each}
+                given = {name: each for name, each in _dict(log).items() if name not in _IDS}
+                logs.append(SentLog(trace_id, span_id if trace_id else "", resource, scope, given | ids))
+    return logs
+
+
+def _hex(identity: bytes, size: int) -> str:
+    """Return an id in hex; empty if it is not valid."""
+    return identity.hex() if len(identity) == size and any(identity) else ""
 
 
 def _span(span: Any, trace_id: str, span_id: str) -> dict[str, Any]:
@@ -80,8 +125,7 @@ def _dict(message: Any) -> dict[str, Any]:
     return made
 
 
-def _parsed(body: bytes, content_type: str) -> Any:
-    request = ExportTraceServiceRequest()
+def _parsed(request: _Request, lists: tuple[tuple[str, ...], ...], body: bytes, content_type: str) -> _Request:
     try:
         if content_type == PROTOBUF:
             request.ParseFromString(body)
@@ -89,8 +133,8 @@ def _parsed(body: bytes, content_type: str) -> Any:
         tree = strict_json.loads(body.decode(), depth_max=DEPTH_MAX)
         if not isinstance(tree, dict):
             raise InputError("the body is not a JSON object")
-        for span in _spans_in(tree):
-            _write_ids(span)
+        for each in _listed_in(tree, lists):
+            _write_ids(each)
         return ParseDict(tree, request, ignore_unknown_fields=True)
     except InputError:
         raise
@@ -98,21 +142,22 @@ def _parsed(body: bytes, content_type: str) -> Any:
         raise InputError(f"the body is JSON beyond a bound: {type(error).__name__}") from None
     except (DecodeError, ParseError, ValueError, RecursionError, TypeError, AttributeError, OverflowError) as error:
         # The text of these errors may quote the body.
-        raise InputError(f"the body is not an ExportTraceServiceRequest: {type(error).__name__}") from None
+        raise InputError(f"the body is not an {type(request).__name__}: {type(error).__name__}") from None
 
 
-def _spans_in(tree: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _listed_in(tree: Mapping[str, Any], lists: tuple[tuple[str, ...], ...]) -> Iterator[dict[str, Any]]:
+    """Yield the spans or log records of a request in JSON, and the links of spans: what has ids."""
     found: list[Any] = [tree]
-    for names in _LISTS:
+    for names in lists:
         found = [
             inner for each in found if isinstance(each, dict) for name in names
             if isinstance(some := each.get(name), list) for inner in some
         ]  # fmt: skip
-    for span in found:
-        if isinstance(span, dict):
-            yield span
-            links = span.get("links")
-            yield from (each for each in (links if isinstance(links, list) else ()) if isinstance(each, dict))
+    for each in found:
+        if isinstance(each, dict):
+            yield each
+            links = each.get("links")
+            yield from (link for link in (links if isinstance(links, list) else ()) if isinstance(link, dict))
 
 
 def _write_ids(span: dict[str, Any]) -> None:

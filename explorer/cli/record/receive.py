@@ -1,4 +1,4 @@
-"""`refold receive`: record what agents say of themselves by OpenTelemetry."""
+"""`refold receive`: record the traces and logs that agents send by OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from refold.explorer.queries.log_target import LogTarget
 from refold.streams.runtime import wait_for
 
 if TYPE_CHECKING:
-    from refold.agents.adapters.otlp.intake import SpanIntake
+    from refold.agents.adapters.otlp.intake import OtlpIntake
 
 PORT = 4318
 """OTLP's own port over HTTP, where exporters send to by default."""
@@ -35,14 +35,15 @@ DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio", "opentelemetry": "opent
               help="Also listen for OTLP over gRPC there; exporters send to 127.0.0.1:4317.")  # fmt: skip
 @on_log
 def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
-    """Record traces of agents that OpenTelemetry sends.
+    """Record traces and logs of agents that OpenTelemetry sends.
 
-    It takes OTLP over HTTP at /v1/traces, as protobuf or JSON, plain or gzip, and over gRPC. A trace with spans of an
-    agent becomes a run: a call of a model is a step, a call of a tool an action. Spans may come in any order, late, or
-    again. Spans are understood by OpenTelemetry's conventions for GenAI of today and their older names, by
-    OpenInference's, and by OpenLLMetry's. All other spans are kept unchanged.
+    It takes OTLP over HTTP at /v1/traces and /v1/logs, as protobuf or JSON, plain or gzip, and over gRPC. A trace with
+    spans of an agent becomes a run: a call of a model is a step, a call of a tool an action. Spans may come in any
+    order, late, or again. Spans are understood by OpenTelemetry's conventions for GenAI of today and their older names,
+    by OpenInference's, and by OpenLLMetry's. All other spans are kept unchanged. Log records that hold messages of a
+    model join the span that they name; all others are kept unchanged.
 
-    A request is answered when its spans are durable in the log. While the log is slow or unavailable, the answer is
+    A request is answered when its content is durable in the log. While the log is slow or unavailable, the answer is
     503 or UNAVAILABLE, and exporters try again. Messages are there only if the instrumentation records content.
 
     SIGTERM and Ctrl-C end it.
@@ -67,14 +68,14 @@ def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
         click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
         wait_for(stop)
         intake = started.intake
-    click.echo(f"refold: {counted(intake.spans, 'span')} received", err=True)
+    click.echo(f"refold: {counted(intake.items, 'item')} received", err=True)
     return 0
 
 
 class _Receiving(NamedTuple):
     """What receives. grpc_address: empty if there is no gRPC."""
 
-    intake: SpanIntake
+    intake: OtlpIntake
     url: str
     grpc_address: str
 
@@ -90,7 +91,7 @@ def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its library in C writes lines of its own to standard error
     try:
         from refold.agents.adapters.otlp.grpc_receiver import GrpcReceiver
-        from refold.agents.adapters.otlp.intake import SpanIntake
+        from refold.agents.adapters.otlp.intake import OtlpIntake
         from refold.agents.adapters.otlp.receiver import OtlpReceiver
         from refold.agents.capture.server import LoopbackServer
     except ModuleNotFoundError as error:
@@ -99,7 +100,7 @@ def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str
         needed = DISTRIBUTIONS.get(error.name or "", error.name)
         raise InputError(f'{needed} is not installed: pip install "refold[otlp]"') from None
     with ExitStack() as stack:
-        intake = SpanIntake(
+        intake = OtlpIntake(
             place.open_to_write, place.own_types(), lambda line: click.echo(f"refold: {line}", err=True)
         )
         closing = stack.enter_context(ExitStack())

@@ -10,18 +10,23 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
+from opentelemetry._logs import LogRecord
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 
 import refold
-from refold.agents.adapters.otlp.grpc_receiver import SERVICE, GrpcReceiver
-from refold.agents.adapters.otlp.intake import SpanIntake
+from refold.agents.adapters.otlp.grpc_receiver import GrpcReceiver
+from refold.agents.adapters.otlp.intake import OtlpIntake
+from refold.agents.adapters.otlp.signals import TRACES
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
 from refold_tests.command import refold_command
@@ -51,20 +56,20 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.fixture
-def intake(log: Log) -> Iterator[SpanIntake]:
-    intake = SpanIntake(log, {}, print)
+def intake(log: Log) -> Iterator[OtlpIntake]:
+    intake = OtlpIntake(log, {}, print)
     yield intake
     intake.close()
 
 
 @pytest.fixture
-def address(intake: SpanIntake) -> Iterator[str]:
+def address(intake: OtlpIntake) -> Iterator[str]:
     receiver = GrpcReceiver(intake, "127.0.0.1", 0, LARGEST)
     yield receiver.address
     receiver.close()
 
 
-def export(address: str, body: bytes, service: str = SERVICE) -> ExportTraceServiceResponse:
+def export(address: str, body: bytes, service: str = TRACES.service) -> ExportTraceServiceResponse:
     with grpc.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(
             f"/{service}/Export", response_deserializer=ExportTraceServiceResponse.FromString
@@ -73,7 +78,7 @@ def export(address: str, body: bytes, service: str = SERVICE) -> ExportTraceServ
         return found
 
 
-def refused(address: str, body: bytes, service: str = SERVICE) -> Any:
+def refused(address: str, body: bytes, service: str = TRACES.service) -> Any:
     with pytest.raises(grpc.RpcError) as caught:
         export(address, body, service)
     return caught.value
@@ -104,15 +109,29 @@ def test_spans_of_the_real_exporter_are_a_run(address: str, log: Log, compressio
         assert opened.verify().ok
 
 
-def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: SpanIntake) -> None:
+def test_logs_of_the_real_exporter_join_their_span(address: str, log: Log) -> None:
+    spans, logs = TracerProvider(), LoggerProvider()
+    spans.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(address, insecure=True)))
+    logs.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter(address, insecure=True)))
+    with spans.get_tracer("test").start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}):
+        body: Any = {"index": 0, "message": {"role": "assistant", "content": "Hello"}}
+        logs.get_logger("test").emit(LogRecord(event_name="gen_ai.choice", body=body))
+    spans.shutdown()
+    logs.shutdown()
+    with refold.open(log.url) as opened:
+        [row] = opened.runs()
+        assert [each.result for each in opened.recording(row.run).steps] == ["Hello"]
+
+
+def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: OtlpIntake) -> None:
     good = (b"1" * 16, b"2" * 8)
     assert export(address, request(good)) == ExportTraceServiceResponse()
     partial = export(address, request(good, (b"1" * 16, b"2" * 7))).partial_success
     assert (partial.rejected_spans, partial.error_message) == (1, "1 spans have no valid ids")
     assert refused(address, b"\xff").code() is grpc.StatusCode.INVALID_ARGUMENT
     assert refused(address, bytes(LARGEST + 1)).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    logs = "opentelemetry.proto.collector.logs.v1.LogsService"
-    assert refused(address, b"", logs).code() is grpc.StatusCode.UNIMPLEMENTED
+    metrics = "opentelemetry.proto.collector.metrics.v1.MetricsService"
+    assert refused(address, b"", metrics).code() is grpc.StatusCode.UNIMPLEMENTED
     log.fails = True
     intake._close_log()
     error = refused(address, request(good))
@@ -123,7 +142,7 @@ def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: S
     assert export(address, request(good)) == ExportTraceServiceResponse()
 
 
-def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, intake: SpanIntake) -> None:
+def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, intake: OtlpIntake) -> None:
     provider = TracerProvider()
     exporter = OTLPSpanExporter(address, insecure=True, timeout=WAIT_S)
     span = provider.get_tracer("test").start_span("chat", attributes={"gen_ai.operation.name": "chat"})
@@ -142,7 +161,7 @@ def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, int
         assert len(opened.runs()) == 1
 
 
-def test_unusable_address_is_refused(address: str, intake: SpanIntake, tmp_path: Path) -> None:
+def test_unusable_address_is_refused(address: str, intake: OtlpIntake, tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'other'}"
 
     def said(listen: str) -> str:

@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import refold
-from refold import AgentLog
-from refold.agents.adapters.otlp.observed import observe_span
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
+from refold.agents.adapters.otlp.signals import SIGNALS, observe_sent
 from refold.agents.compare.compare import compare
 from refold.agents.importers.conversation import import_conversation
 from refold.agents.importers.file import ImportFile
 from refold.agents.importers.otlp import IMPORTER
-from refold.agents.journal.record import Recording
 from refold.avro.errors import InputError, NotAnswerable
 from refold.avro.shipped import shipped_types
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
+from refold_tests.otlp_requests import (
+    OLDER,
+    START,
+    TODAY,
+    TRACE,
+    as_protobuf,
+    known_by_both,
+    log_request,
+    record,
+    request,
+    span,
+    value,
+)
 from refold_tests.tree import ROOT
 
 SAMPLES = ROOT / "tests" / "agents" / "samples"
 FILES = ["otlp_gen_ai.jsonl", "otlp_openinference.jsonl", "otlp_traceloop.json"]
-START = 1_790_000_000_000_000_000
-TRACE = f"{1:032x}"
 
 
 def bodies(name: str) -> list[bytes]:
@@ -47,41 +53,6 @@ def sent(*names: str) -> list[SentSpan]:
     return [span for name in names for body in bodies(name) for span in decode(body, JSON)[0]]
 
 
-def record(log: AgentLog, spans: Iterable[SentSpan]) -> None:
-    recorder = Recorder(TypeCatalog(log.port.registry, {}, shipped_types()), log.take)
-    for each in spans:
-        observe_span(each, recorder.observe)
-    log.flush()
-
-
-def value(given: Any) -> dict[str, Any]:
-    """Return a value in OTLP's form."""
-    if isinstance(given, bool):
-        return {"boolValue": given}
-    if isinstance(given, int):
-        return {"intValue": str(given)}
-    if isinstance(given, list):
-        return {"arrayValue": {"values": [value(each) for each in given]}}
-    return {"stringValue": given}
-
-
-def span(
-    number: int, attributes: Mapping[str, Any], *, parent: int = 0, name: str = "span", **more: Any
-) -> dict[str, Any]:
-    """Return a span of TRACE that began `number` ms after the start and took 1 ms."""
-    return {
-        "traceId": TRACE, "spanId": f"{number:016x}", **({"parentSpanId": f"{parent:016x}"} if parent else {}),
-        "name": name, "startTimeUnixNano": str(START + number * 1_000_000),
-        "endTimeUnixNano": str(START + (number + 1) * 1_000_000),
-        "attributes": [{"key": key, "value": value(each)} for key, each in attributes.items()], **more,
-    }  # fmt: skip
-
-
-def request(*spans: dict[str, Any], service: str = "desk") -> bytes:
-    resource = {"attributes": [{"key": "service.name", "value": value(service)}]}
-    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [*spans]}]}]}).encode()
-
-
 def fields_of(*spans: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Record spans in a log in memory of this test; return the fields of each entity that they became."""
     made: dict[str, dict[str, Any]] = {}
@@ -92,7 +63,7 @@ def fields_of(*spans: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return f"{next(count):064x}"
 
     for each in decode(request(*spans), JSON)[0]:
-        observe_span(each, observe)
+        observe_sent(each, observe)
     return made
 
 
@@ -128,36 +99,6 @@ def test_protobuf_and_json_give_the_same_spans(name: str) -> None:
         spans, rejected = decode(body, JSON)
         assert (decode(as_protobuf(body), PROTOBUF), rejected) == ((spans, 0), 0)
         assert spans
-
-
-def as_protobuf(body: bytes) -> bytes:
-    """Return a request in JSON as protobuf. protobuf's own JSON has ids in base64."""
-    tree = json.loads(body)
-    for of_resource in tree["resourceSpans"]:
-        for of_scope in of_resource["scopeSpans"]:
-            for each in of_scope["spans"]:
-                for name in {"traceId", "spanId", "parentSpanId"} & each.keys():
-                    each[name] = base64.b64encode(bytes.fromhex(each[name])).decode()
-    message = ParseDict(tree, ExportTraceServiceRequest(), ignore_unknown_fields=True)
-    return bytes(message.SerializeToString())
-
-
-def known_by_both(run: Recording) -> tuple[Any, ...]:
-    """Return what a received and an imported recording have in common: all but ids, times of the whole, and spans."""
-    steps = tuple((each.number, each.attempts, _named(each.delta), each.result, each.outcome) for each in run.steps)
-    return run.title, run.input, run.output, _named(run.state), steps, run.metadata
-
-
-def _named(tree: Any) -> Any:
-    """Return a tree of messages with the name alone of each span."""
-    if isinstance(tree, list | tuple):
-        return [_named(each) for each in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if tree.get("role") == "record":
-        tree = {**tree, "content": json.loads(tree["content"])}
-    made = {key: _named(each) for key, each in tree.items() if key != "parent_span_id"}
-    return made | ({"span": made["span"]["name"]} if "span" in made else {})
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -412,22 +353,24 @@ MALFORMED, MALFORMED_SOAK = 3_000, 10_000
 def test_malformed_bodies_are_refused_or_become_observations(is_soak: bool) -> None:
     """Each damaged body is refused as one, or each of its spans is observed, or refused, as a whole."""
     chance = random.Random(seed := 29)
-    whole = [(body, JSON) for name in FILES for body in bodies(name)]
-    whole += [(as_protobuf(body), PROTOBUF) for body, _ in whole]
+    traces, logs = SIGNALS
+    whole = [(body, JSON, traces) for name in FILES for body in bodies(name)]
+    whole += [(log_request(*OLDER), JSON, logs), (log_request(*TODAY), JSON, logs)]
+    whole += [(as_protobuf(body), PROTOBUF, signal) for body, _, signal in whole]
     vocabulary = TypeCatalog((), {}, shipped_types())
     outcomes = dict.fromkeys(("refused", "observed", "rejected"), 0)
     for number in range(MALFORMED_SOAK if is_soak else MALFORMED):
-        body, content_type = chance.choice(whole)
+        body, content_type, signal = chance.choice(whole)
         body = _damaged(body, chance)
         recorder = Recorder(vocabulary, lambda *_: None)
         try:
-            spans, _ = decode(body, content_type)
+            items, _ = signal.decode(body, content_type)
         except InputError:
             outcomes["refused"] += 1
             continue
-        for each in spans:
+        for each in items:
             try:
-                observe_span(each, recorder.observe)
+                observe_sent(each, recorder.observe)
                 outcomes["observed"] += 1
             except InputError:
                 outcomes["rejected"] += 1

@@ -25,6 +25,7 @@ import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -37,9 +38,10 @@ from pydantic_ai.capabilities.instrumentation import Instrumentation
 from pydantic_ai.models.test import TestModel
 
 import refold
-from refold.agents.adapters.otlp.intake import SpanIntake, SpansRecorded, Unavailable
+from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
 from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, READING_MAX, OtlpReceiver
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
+from refold.agents.adapters.otlp.signals import Recorded
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
@@ -111,7 +113,7 @@ class Receiving:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     """The URL of a receiver in this process, into the log at tmp_path/log."""
-    intake = SpanIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
+    intake = OtlpIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
     server = LoopbackServer(lambda: OtlpReceiver(intake, 100_000))
     yield server.url
     server.close()
@@ -142,7 +144,7 @@ def test_spans_of_a_real_agent_and_exporter_become_a_run(tmp_path: Path) -> None
             provider.shutdown()
     finally:
         said = receiving.end()
-    assert "8 spans received" in said
+    assert "8 items received" in said
     with refold.open(log) as opened:
         rows = opened.runs()
         assert [(row.agent, row.title, row.steps) for row in rows] == [("helper", "invoke_agent helper", 2)] * 2
@@ -177,6 +179,33 @@ def test_response_uses_the_encoding_of_its_request(served: str) -> None:
     assert post(served, message.SerializeToString(), PROTOBUF) == Answer(200, b"", None)
     refused = post(served, b"\xff", PROTOBUF)
     assert (refused.status, Status.FromString(refused.body).code) == (400, 3)
+
+
+def log_record(trace: int, number: int, **more: object) -> dict[str, object]:
+    """Return a log record of `span(trace, number)`."""
+    return {"traceId": f"{trace:032x}", "spanId": f"{number:016x}", "timeUnixNano": str(START + number),
+            "eventName": "gen_ai.user.message", "body": {"stringValue": "Hi"}, **more}  # fmt: skip
+
+
+def log_request(*records: dict[str, object]) -> bytes:
+    return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}).encode()
+
+
+def test_logs_are_recorded_and_what_is_refused_of_them_is_said(served: str, tmp_path: Path) -> None:
+    deep = log_record(1, 2, body=_nested(30))
+    assert post(served, log_request(log_record(1, 1)), path="/v1/logs") == Answer(200, b"{}", None)
+    answer = json.loads(post(served, log_request(log_record(1, 3), deep), path="/v1/logs").body)["partialSuccess"]
+    assert answer["rejectedLogRecords"] == "1"
+    assert answer["errorMessage"].startswith("log record: ")
+    message = ExportLogsServiceRequest()
+    message.resource_logs.add().scope_logs.add().log_records.add(
+        time_unix_nano=START, trace_id=b"x"
+    ).body.string_value = ""
+    assert post(served, message.SerializeToString(), PROTOBUF, "/v1/logs") == Answer(200, b"", None)
+    assert post(served, request(span(1, 1)), path="/v1/logs").status == 200  # it holds no logs
+    with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
+        kept = [name for name in log.rebuild() if name.startswith("document/log-")]
+        assert len(kept) == 3
 
 
 def test_only_a_span_that_cannot_be_observed_is_rejected(served: str, tmp_path: Path) -> None:
@@ -230,7 +259,7 @@ def test_body_without_a_length_is_bounded(served: str) -> None:
 
 
 def test_endless_bodies_do_not_block_other_clients(tmp_path: Path) -> None:
-    intake = SpanIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
+    intake = OtlpIntake(lambda: open_log(f"file:{tmp_path / 'log'}"), {}, print)
     server = LoopbackServer(lambda: OtlpReceiver(intake, body_s=0.5))
     parts = urlsplit(server.url)
     with ExitStack() as stack:
@@ -267,8 +296,8 @@ def test_full_queue_and_failing_log_refuse_requests_without_loss(tmp_path: Path)
         return open_log(url)
 
     lines: list[str] = []
-    intake = SpanIntake(opened, {}, lines.append, queued_bytes=100)
-    assert intake.put(spans_of(1), 1_000).result(WAIT_S) == SpansRecorded(1, 0, "")  # alone, any size
+    intake = OtlpIntake(opened, {}, lines.append, queued_bytes=100)
+    assert intake.put(spans_of(1), 1_000).result(WAIT_S) == Recorded(1, 0, "")  # alone, any size
     fails[0] = True
     intake._close_log()
     held = intake.put(spans_of(2), 10)
@@ -282,7 +311,7 @@ def test_full_queue_and_failing_log_refuse_requests_without_loss(tmp_path: Path)
             each.result(WAIT_S)
     assert "the disk is gone" in lines[0]
     fails[0] = False
-    assert intake.put(spans_of(2, 3, 4), 10).result(WAIT_S) == SpansRecorded(3, 0, "")
+    assert intake.put(spans_of(2, 3, 4), 10).result(WAIT_S) == Recorded(3, 0, "")
     intake.close()
     with pytest.raises(Unavailable, match="ending"):
         intake.put(spans_of(5), 10)
@@ -298,7 +327,7 @@ def test_unavailable_log_answers_503_with_retry_after(tmp_path: Path) -> None:
             raise StorageError("the disk is gone")
         return open_log(f"file:{tmp_path / 'log'}")
 
-    intake = SpanIntake(opened, {}, lambda line: None)
+    intake = OtlpIntake(opened, {}, lambda line: None)
     server = LoopbackServer(lambda: OtlpReceiver(intake))
     try:
         fails[0] = True
@@ -323,7 +352,7 @@ def test_sender_that_disconnects_leaves_its_spans_and_the_receiver_running(tmp_p
         return open_log(f"file:{tmp_path / 'log'}")
 
     intake_is_made = False
-    intake = SpanIntake(opened, {}, lambda line: None)
+    intake = OtlpIntake(opened, {}, lambda line: None)
     intake_is_made = True
     intake._close_log()
     server = LoopbackServer(lambda: OtlpReceiver(intake))
@@ -359,9 +388,12 @@ def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int
                 numbers = [next(count) for _ in range(3)]
                 try:
                     answer = post(target, request(*(span(each % 5 + 1, each) for each in numbers)))
+                    logged = post(
+                        target, log_request(*(log_record(each % 5 + 1, each) for each in numbers)), path="/v1/logs"
+                    )
                 except (OSError, http.client.HTTPException):
                     return
-                if answer == Answer(200, b"{}", None):
+                if answer == logged == Answer(200, b"{}", None):
                     acknowledged.update((each % 5 + 1, each) for each in numbers)
                     if len(acknowledged) >= wanted:
                         enough.set()
@@ -377,6 +409,8 @@ def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int
         view = log.rebuild()
         missing = [each for each in acknowledged if f"step/{each[0]:032x}#{each[1]:016x}" not in view]
         assert not missing, f"seed {seed}"
+        listed = {trace: view[f"document/trace-{trace:032x}"].fields["fields"].values() for trace in range(1, 6)}
+        assert all(f"{number:016x}" in listed[trace] for trace, number in acknowledged), f"seed {seed}"
         assert log.verify().ok
         known = sum(len(log.recording(each.run).steps) for each in log.runs())
         assert known >= len(acknowledged)
