@@ -34,6 +34,6 @@ def agent_json(row: AgentRow) -> dict[str, Any]:
     for name in ("status_at", "renewed_at", "restart_at"):
         tree[name] = time_json(tree[name] or None)
     tree |= {"pid": row.pid or None, "command": list(row.command), "contained": dict(row.contained)}
-    tree["budget"] = dict(row.budget)
+    tree |= {"budget": dict(row.budget), "is_over": row.is_over}
     tree["transitions"] = [{**each, "at": time_json(each["at"])} for each in row.transitions]
     return tree
