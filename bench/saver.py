@@ -1,7 +1,8 @@
 """Compares RefoldSaver with SqliteSaver on one LangGraph thread: the time of each call, and the thread's size on disk.
 
-peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment. Both are durable on return: SqliteSaver
-sets journal_mode=WAL and leaves synchronous at FULL, so SQLite syncs its log at each commit; refold syncs once a call.
+peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment. Both are durable on return:
+SqliteSaver sets journal_mode=WAL and leaves synchronous at FULL, so SQLite syncs its log at each commit; refold syncs
+once a call.
 """
 
 from __future__ import annotations
