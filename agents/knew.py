@@ -172,7 +172,8 @@ class Knowledge(NamedTuple):
 
 
 def knew(
-    log: Log, vault: ValueCipher, agent: str, at: When = None, *, run: str | None = None, every: bool = False
+    log: Log, vault: ValueCipher, agent: str, at: When = None, *, run: str | None = None, step: int | None = None,
+    every: bool = False,
 ) -> Knowledge:  # fmt: skip
     """Return what an agent knew by a moment.
 
@@ -182,6 +183,7 @@ def knew(
         agent: The agent's name.
         at: The moment: a time, or a position in the log.
         run: Only what it knew in that run, and what the run's parents knew before it diverged from them.
+        step: Only what it read and received in the step of the run with this number; no other step is read.
         every: Return all reads and answers, not only the latest read of each entity and the last answer to each
             request.
 
@@ -189,10 +191,15 @@ def knew(
         UnknownEntity: The log has no step of the agent, or no such run.
         NotAnswerable: A state that was read is no longer available.
     """
+    if step is not None and run is None:
+        raise InputError("step: name the run of the step too")
     micros = _time(at)
     point = log.point(at)
     last = log.point().cut if micros is not None else point.cut
-    steps = list(_steps(log, last, agent, run))
+    if step is None:
+        steps = list(_steps(log, last, agent, run))
+    else:
+        steps = list(log.states([f"step/{run}#{step}"], last).values())
     found = [each for each in _reads(steps) if micros is None or each.at <= micros]
     found.sort(key=lambda each: (each.at, each.run, each.step))
     if not every:

@@ -392,7 +392,9 @@ class AgentLog(Log):
 
         return compare(self.recording(a), self.recording(b), exact=exact)
 
-    def knew(self, agent: str, at: When = None, *, run: str | None = None, every: bool = False) -> Knowledge:
+    def knew(
+        self, agent: str, at: When = None, *, run: str | None = None, step: int | None = None, every: bool = False
+    ) -> Knowledge:
         """Return what an agent had read by a moment, compared with what the log held then, and the answers of tools and
         models. See docs/COMPARE.md.
 
@@ -400,11 +402,12 @@ class AgentLog(Log):
             agent: The agent's name.
             at: The moment: a position in the log, or a time. With a time, what the agent had by then counts.
             run: Only in this run; by default in all runs.
+            step: Only in the step of the run with this number.
             every: Return all of it, not only the latest read of each entity and the last answer to each request.
         """
         from refold.agents.knew import knew
 
-        return knew(self, self.vault, agent, at, run=run, every=every)
+        return knew(self, self.vault, agent, at, run=run, step=step, every=every)
 
     def questions(self, *, all_too: bool = False) -> list[ApprovalQuestion]:
         """Return the open questions of policies about calls of runs, oldest first. all_too: answered ones as well."""

@@ -62,6 +62,11 @@ class LongRun:
         """Whether the run, and each run that it is a fork of, was written by a recorder."""
         return bool(self._heads)
 
+    @property
+    def head(self) -> Recording:
+        """The run without its steps and nested runs. The run must have windows."""
+        return self._heads[0]
+
     @cached_property
     def count(self) -> int:
         """How many steps it has, including those before a fork. 0 if it has no windows."""

@@ -19,7 +19,7 @@ from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
 from refold.explorer.queries.query import options_of, positionals
-from refold.explorer.queries.run_names import known_run, recorded_run
+from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
 from refold.explorer.queries.shapes import point_json
 from refold.streams.cut import Cut
@@ -176,8 +176,9 @@ class StepsQuery:
         return ["run", "steps", *options_of({"at": self.at, "step": self.step}), *positionals(self.run)]
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
-        """Return one object for each step."""
-        return steps_json(recorded_run(log, self.run, log.point(self.at).cut), self.step)
+        """Return one object for each step. One step is read without the others, unless its content needs them."""
+        run = recorded_step(log, self.run, log.point(self.at).cut, self.step)
+        return steps_json(run, self.step)
 
 
 def steps_json(run: Recording, number: int | None = None) -> list[dict[str, Any]]:
@@ -194,19 +195,21 @@ class KnewQuery:
         at: The moment, as WHEN; None: now.
         run: Only what it knew in this run; None: in all its runs.
         every: Whether to list every read and answer instead of only the latest.
+        step: Only what it read and received in this step of the run; None: in all steps.
     """
 
     agent: str
     at: str | None = None
     run: str | None = None
     every: bool = False
+    step: int | None = None
 
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold knew`."""
-        named = {"at": self.at, "run": self.run, "all": self.every}
+        named = {"at": self.at, "run": self.run, "step": self.step, "all": self.every}
         return ["knew", *options_of(named), *positionals(self.agent)]
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return the agent's reads and answers, and what the log held at that moment."""
-        return knowledge_json(self.agent, log.knew(self.agent, self.at, run=self.run, every=self.every))
+        return knowledge_json(self.agent, log.knew(self.agent, self.at, run=self.run, step=self.step, every=self.every))

@@ -10,7 +10,7 @@ from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple, cast
 
 from refold.agents.journal.difference import ABSENT, Difference, differences
-from refold.agents.journal.record import Call, Plain, Recording, Step
+from refold.agents.journal.record import Call, Edit, Plain, Recording, Step
 from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
@@ -64,9 +64,10 @@ def opening_step(run: Recording) -> int:
 
 
 def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut) -> Iterator[dict[str, Any]]:
-    """Yield a row for each step near `number`: at most `around` steps before and after it."""
-    first = max(0, number - 1 - around)
-    shown = run.steps[first : number + around]
+    """Yield a row for each step near `number`: at most `around` steps before and after it. The run may have only some
+    of its steps.
+    """
+    shown = [step for step in run.steps if abs(step.number - number) <= around]
     observed = observed_of(log, run, [step for step in shown if not step.attempts], cut)
     for step in shown:
         calls = [call.asked.name or call.asked.kind for call in step.calls if call.asked.kind in NAMED]
@@ -89,9 +90,33 @@ def step_at(log: AgentLog, run: Recording, number: int, cut: Cut) -> tuple[dict[
     return step_shown(log, run, run.steps[number - 1], begun_with(run, number, before), after, cut)
 
 
+def step_in_window(log: AgentLog, run: Recording, number: int, cut: Cut) -> tuple[dict[str, Any], Query]:
+    """Return the view of a step of a run that has only some of its steps. Its state is not known, because that needs
+    all steps before; what the step changed is.
+    """
+    step = next(each for each in run.steps if each.number == number)
+    knew = KnewQuery(run.agent, str(cut), run.run, step=number)
+    shown, query = step_shown(log, run, step, None, None, cut, knew=knew)
+    changes = [StateDifference(*_edited(each)) for each in step.delta]
+    return {**shown, "is_part": True, "changed": changes[:CHANGES_MAX], "changed_count": len(changes)}, query
+
+
+def _edited(edit: Edit) -> tuple[str, Plain, Plain, bool, bool]:
+    """Return an edit of a state as a difference without the value before."""
+    kind, path, *rest = edit
+    place = ".".join(map(str, path)) or "all of it"
+    if kind == "set":
+        return place, None, rest[0], False, True
+    if kind == "splice":
+        index, removed, items = rest
+        return f"{place}[{index}:{index + removed}]", None, items, False, bool(items)
+    return place, None, None, False, False
+
+
 def step_shown(
-    log: AgentLog, run: Recording, step: Step, before: Plain, after: Plain, cut: Cut, redact: Redact = lambda tree: tree
-) -> tuple[dict[str, Any], Query]:
+    log: AgentLog, run: Recording, step: Step, before: Plain, after: Plain, cut: Cut,
+    redact: Redact = lambda tree: tree, knew: KnewQuery | None = None,
+) -> tuple[dict[str, Any], Query]:  # fmt: skip
     """Return the view of a step, and the question for what the agent knew at its end.
 
     Args:
@@ -102,11 +127,12 @@ def step_shown(
         after: The run's state after it.
         cut: The point that the log is read at.
         redact: Removes secrets from each recorded tree.
+        knew: The question for what the agent knew; None: in the whole run, by the end of the step.
     """
     before, after = redact(before), redact(after)
     changed = differences(before, after)
     # An unfinished step has no end to ask for, so the state of the log at the cut is used.
-    knew = KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
+    knew = knew or KnewQuery(run.agent, f"run:{run.run}#{step.number}" if step.is_committed else str(cut), run.run)
     reads, not_known = [], ""
     try:
         reads = redact(knew.answer(log)["reads"])
@@ -118,6 +144,7 @@ def step_shown(
     return {
         "step": given,
         "is_recorded": bool(step.attempts),
+        "is_part": False,
         "calls": list(_calls(run, step, given, redact)),
         "attempts": [
             {**each, "told": [_call(call, each["failure"]) for call in step_calls]}
@@ -149,7 +176,7 @@ def _calls(run: Recording, step: Step, given: dict[str, Any], redact: Redact) ->
 
 def _asked_before(run: Recording, step: Step, redact: Redact) -> ModelRequest | None:
     """Return the last model request before a step. None if there is none."""
-    for each in reversed(run.steps[: step.number - 1]):
+    for each in reversed([each for each in run.steps if each.number < step.number]):
         for call in reversed(each.calls):
             if call.asked.kind == "model":
                 return asked(redact(call.asked.request))

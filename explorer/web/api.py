@@ -54,7 +54,10 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     ),
     "knew": Endpoint(
         "What an agent knew by a moment.", lambda _, agent, given: KnewQuery(agent, **given), "agent",
-        (AT, Parameter("run"), Parameter("every", "boolean", "Every read and answer, not the latest.")),
+        (
+            AT, Parameter("run"), Parameter("step", "integer", "Only in this step of the run."),
+            Parameter("every", "boolean", "Every read and answer, not the latest."),
+        ),
     ),
     "state": Endpoint(
         "An entity as it was.", lambda _, entity, given: StateQuery(entity, **given), "entity", (AT, CLOCK)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
+from refold.agents.recordings.window import LongRun
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import InputError, NotAnswerable
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import cost_text, run_json
-from refold.explorer.views.step_view import opening_step, step_at, step_rows
+from refold.explorer.views.step_view import opening_step, step_at, step_in_window, step_rows
 from refold.explorer.web.timeline import timeline
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 
 LISTED_AROUND = 60
+STEPS_LOADED_MAX = 500
+"""Runs of more steps are read in windows."""
+WINDOW_AROUND = 40
 # Keys that run_json leaves out if they do not apply.
 NOT_WITHIN = {"caller": "", "caller_step": 0, "children": (), "synthetic_time": False}
 
@@ -28,6 +35,9 @@ def run_page(view: PageView) -> bytes:
     if run_id != given:
         raise PageMoved(view_of(view, run_id).address())
     query = RunQuery(run_id, str(cut))
+    long = LongRun(view.log, view.log.vault, run_id, cut)
+    if long.count > STEPS_LOADED_MAX and not view.get("whole"):
+        return _long_run_page(view, cut, long, query)
     try:
         run = view.log.recording(run_id, cut)
     except NotAnswerable as error:
@@ -50,12 +60,41 @@ def run_page(view: PageView) -> bytes:
     fields = view.log.state(f"run/{run_id}", cut).fields
     return view.render(
         "run.html", title, cut, shown, is_live=not run.outcome, run={**NOT_WITHIN, **run_json(run)}, number=number,
-        timeline=drawn, listed=list(step_rows(view.log, run, number, LISTED_AROUND, cut)),
+        timeline=drawn, listed=list(step_rows(view.log, run, number, LISTED_AROUND, cut)), is_part=False,
         forks=_forks(view, run_id, cut),
         is_raw=bool(view.get("raw")),
         cost="" if usage is None else cost_text(usage),
         is_pinned=run.pinned,
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step,
+    )  # fmt: skip
+
+
+def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> bytes:
+    """Return a run of many steps, of which only those around the shown one are read. `part=steps` in the address: only
+    their list, for the script that continues it.
+    """
+    number = view.number("step")
+    if number is None:
+        number = 1 if long.head.outcome == "succeeded" else long.count
+    if not 1 <= number <= long.count:
+        raise InputError(f"run {long.head.run} has no step {number} at this cut: it has {long.count}")
+    found = long.window(number - WINDOW_AROUND, number + WINDOW_AROUND)
+    run = replace(found.head, steps=found.steps)
+    listed = list(step_rows(view.log, run, number, WINDOW_AROUND, cut))
+    told = {**NOT_WITHIN, **run_json(run), "steps": found.total, "usage": None}
+    given: dict[str, Any] = {"run": told, "number": number, "listed": listed, "is_part": True}
+    shown: list[tuple[str, Query]] = [("the run", query)]
+    if view.get("part") == "steps":
+        return view.render(
+            "steps_list.html", "Steps", cut, shown, **{**given, "number": 0}, here=partial(view.address, part=None)
+        )
+    shown_step, knew = step_in_window(view.log, run, number, cut)
+    shown += [(f"step {number}", StepsQuery(run.run, str(cut), number)), (f"what it knew in step {number}", knew)]
+    fields = view.log.state(f"run/{run.run}", cut).fields
+    return view.render(
+        "run.html", run.title or f"Run {run.run}", cut, shown, is_live=not run.outcome, timeline=timeline(run, "step"),
+        forks=_forks(view, run.run, cut), is_raw=bool(view.get("raw")), cost="", is_pinned=run.pinned,
+        tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step, **given,
     )  # fmt: skip
 
 

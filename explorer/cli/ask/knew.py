@@ -31,10 +31,13 @@ READS = (
 @click.argument("agent", metavar="AGENT")
 @at_option
 @click.option("--run", "run_id", metavar="RUN", help="Only what it knew in this run.")
+@click.option("--step", type=click.IntRange(1), metavar="N", help="Only in this step of the run.")
 @click.option("--all", "is_all", is_flag=True, help="List every read and answer, not only the latest.")
 @as_json
 @on_log
-def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_all: bool, as_json: bool) -> int:
+def knew_(
+    place: LogTarget, agent: str, at: str | None, run_id: str | None, step: int | None, is_all: bool, as_json: bool
+) -> int:
     """Show what an agent knew at a moment, and what the log held.
 
     An agent knew the entities that it had read, and the answers of tools and models. A time is one on the agent's own
@@ -51,7 +54,7 @@ def knew_(place: LogTarget, agent: str, at: str | None, run_id: str | None, is_a
     """
     screen = Screen()
     with place.read() as log:
-        found = log.knew(agent, at, run=run_id, every=is_all)
+        found = log.knew(agent, at, run=run_id, step=step, every=is_all)
         if as_json:
             screen.json(knowledge_json(agent, found))
         else:

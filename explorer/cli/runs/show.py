@@ -19,7 +19,7 @@ from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, he
 from refold.explorer.cli.runs.runs import took
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run import clear_json, steps_json, whole_json
-from refold.explorer.queries.run_names import known_run, recorded_run
+from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import status_of, usage_text
 from refold.streams.point import Point
 
@@ -109,7 +109,7 @@ def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, ful
     screen = Screen()
     with place.read() as log:
         point = log.point(at)
-        run = recorded_run(log, run_id, point.cut)
+        run = recorded_step(log, run_id, point.cut, number)
     chosen = [step for step in run.steps if number in (None, step.number)]
     if as_json:
         screen.json(steps_json(run, number))

@@ -2,6 +2,7 @@
 // @ts-check
 
 import { follow } from "./live.js";
+import { continueSteps } from "./steps.js";
 
 const UTC_WANTED = "refold-utc";
 const PLACE = "refold-place";
@@ -173,6 +174,7 @@ function bind() {
   bindSliders();
   bindCopying();
   showChosen();
+  continueSteps();
 }
 
 bind();

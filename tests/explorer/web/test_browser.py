@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 import refold
 from refold.explorer.demo.desk import RUN
+from refold.explorer.web import run_page
 from refold_tests.absent import without
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored, incident_in
 from refold_tests.npm import AXE, package_folder
@@ -227,6 +228,32 @@ def test_pages_update_live(context: BrowserContext, tmp_path: Path) -> None:
             expect(page.locator("[data-live]")).to_have_text("○ live")
             page.keyboard.press("l")
         expect(page.locator(".outcome.succeeded")).to_be_visible()
+
+
+def test_list_of_a_long_runs_steps_continues_as_it_is_scrolled(
+    context: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 20)
+    monkeypatch.setattr(run_page, "WINDOW_AROUND", 12)
+    with refold.open(f"file:{tmp_path / 'log'}") as log, log.run("long", id="long") as going:
+        for number in range(1, 61):
+            with going.step(f"s{number}"):
+                going.state["n"] = number
+    page = context.new_page()
+    with explored(f"file:{tmp_path / 'log'}") as pages:
+        page.goto(f"{pages.url}/run/long?step=30")
+        opened(page, "Step 30")
+        for more, top in (("after", "list.scrollHeight"), ("before", "0")):
+            page.wait_for_function(
+                f"""() => {{ const list = document.querySelector(".steps"); list.scrollTop = {top};
+                return !list.querySelector("[data-more={more}]"); }}"""
+            )
+        numbers = page.locator(".steps .number").all_text_contents()
+        assert [int(each) for each in numbers] == list(range(1, 61))
+        expect(page.locator(".steps [aria-current]")).to_contain_text("30")
+        page.locator(".steps a", has_text="s60").click()
+        opened(page, "Step 60")
+    assert "part=" not in page.url
 
 
 def test_every_page_fits_does_not_shift_and_is_accessible(browser: Browser, pages: Explored) -> None:

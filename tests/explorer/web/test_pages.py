@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import refold
+from refold.agents.log import AgentLog
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
+from refold.explorer.web import run_page
 from refold_tests.command import COMMAND
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
 from refold_tests.waiting import await_true
@@ -231,6 +233,36 @@ def test_command_serves_until_interrupted(incident_url: str) -> None:
 def test_command_needs_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--log", f"file:{tmp_path / 'none'}", "--port", "0"]) == 2
     assert "there is no log here" in capsys.readouterr().err
+
+
+def test_long_run_is_read_in_parts(
+    pages: Explored, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = pages.get(f"/run/{RUN}?step=3")
+    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 3)
+    monkeypatch.setattr(run_page, "WINDOW_AROUND", 1)
+    monkeypatch.setattr(AgentLog, "recording", None)
+    assert "Step 4 pay" in pages.get(f"/run/{RUN}").text  # it opens at the failure
+    page = pages.get(f"/run/{RUN}?step=3")
+    assert "4 steps: these are 2 to 4." in page.text
+    assert "cents" in page.text
+    assert "1998" in page.text
+    assert "The whole state" in whole.text
+    assert "The whole state" not in page.text
+    assert pages.get(page.url).body == page.body
+    rows = pages.get(f"/run/{RUN}?step=2&part=steps")
+    assert "part=steps" not in rows.body
+    assert [int(each) for each in re.findall(r'class="number">(\d+)<', rows.body)] == [1, 2, 3]
+    assert pages.get(f"/run/{RUN}?step=5").status == 400
+    answers = []
+    for command in page.commands[1:]:
+        assert run([*command, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert [each["step"] for each in answers[0]] == [3]
+    assert answers[1]["reads"] == []
+    monkeypatch.undo()
+    monkeypatch.setattr(run_page, "STEPS_LOADED_MAX", 3)
+    assert "The whole state" in pages.get(f"/run/{RUN}?step=3&whole=1").text
 
 
 MODEL_ANSWER = {
