@@ -362,9 +362,8 @@ class AgentLog(Log):
             tool: A tool that the run called.
             error: A text in the class or message of an error that failed the run, or was retried.
             outcome: succeeded, failed, cancelled, timed_out, unknown or running.
-            agent, user, tag: The run's agent, its user, and one of its tags.
+            agent, user, tag: The run's agent, its user, and one of its tags. model: A text in a called model's name.
             parent: Only forks of this run. further: Also captures and transcripts of a run that is listed.
-            model: A text in the name of a model that the run called.
             usage: Add what the model calls used to each row; this reads the steps.
             limit, at: At most so many, the newest ones; as they were at a point.
 
@@ -395,14 +394,12 @@ class AgentLog(Log):
     def knew(
         self, agent: str, at: When = None, *, run: str | None = None, step: int | None = None, every: bool = False
     ) -> Knowledge:
-        """Return what an agent had read by a moment, compared with what the log held then, and the answers of tools and
-        models. See docs/COMPARE.md.
+        """Return what an agent had read, compared with what the log held, and the answers it got. See docs/COMPARE.md.
 
         Args:
             agent: The agent's name.
-            at: The moment: a position in the log, or a time. With a time, what the agent had by then counts.
-            run: Only in this run; by default in all runs.
-            step: Only in the step of the run with this number.
+            at: A position in the log, or a time: then what the agent had by then counts.
+            run, step: Only in this run, or in its step with this number; by default in all runs.
             every: Return all of it, not only the latest read of each entity and the last answer to each request.
         """
         from refold.agents.knew import knew
