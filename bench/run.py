@@ -19,6 +19,7 @@ from pathlib import Path
 import asof
 import capturing
 import deciding
+import exploring
 import flat
 import parquet_sink
 import postgres_sink
@@ -183,6 +184,7 @@ PARTS = {
     "postgres": postgres_sink.show,
     "policy": deciding.show,
     "search": searching.show,
+    "explorer": exploring.show,
     "capture": capturing.show,
 }
 PEER_PARTS = {
