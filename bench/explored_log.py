@@ -38,7 +38,8 @@ STEP_MICROS = 400_000
 def explored_log(folder: Path, share: int) -> Path:
     """Return the folder of the log, which is made unless it is there already. share: 1, or 10 for a tenth."""
     path, done = folder / f"explored-{share}", folder / f"explored-{share}.json"
-    size = {"observations": OBSERVATIONS // share, "runs": RUNS // share, "long": LONG // share}
+    size = {"observations": OBSERVATIONS // share, "runs": RUNS // share, "long": LONG // share,
+            "entities": ENTITIES // share}  # fmt: skip
     if done.exists() and json.loads(done.read_text(encoding="utf-8")) == size:
         return path
     shutil.rmtree(path, ignore_errors=True)
@@ -52,7 +53,7 @@ def explored_log(folder: Path, share: int) -> Path:
     return path
 
 
-def _observed(observations: int, runs: int, long: int) -> Iterator[dict[str, Any]]:
+def _observed(observations: int, runs: int, long: int, entities: int) -> Iterator[dict[str, Any]]:
     templates = [list(_patches(_recording(number, STEPS))) for number in range(TEMPLATES)]
     for run in range(runs):
         at = START_MICROS + run * 60_000_000
@@ -60,7 +61,7 @@ def _observed(observations: int, runs: int, long: int) -> Iterator[dict[str, Any
         yield _question(f"run-{run:06d}", at, is_open=run % 100 == 0)
     yield from _of_run(LONG_RUN, list(_patches(_recording(0, long))), START_MICROS + runs * 60_000_000)
     recorded = runs * (STEPS + 3) + long + 2
-    yield from _configs(observations - recorded)
+    yield from _configs(observations - recorded, entities)
 
 
 def _question(run: str, at: int, *, is_open: bool) -> dict[str, Any]:
@@ -71,8 +72,8 @@ def _question(run: str, at: int, *, is_open: bool) -> dict[str, Any]:
     return {"entity": f"action/{run}#2.price.1", "patch": patch, "source": source, "observed_at": at}
 
 
-def _configs(count: int) -> Iterator[dict[str, Any]]:
-    return observations(count, uniform(ENTITIES, seed=3))
+def _configs(count: int, entities: int) -> Iterator[dict[str, Any]]:
+    return observations(count, uniform(entities, seed=3))
 
 
 def _recording(number: int, steps: int) -> Recording:
