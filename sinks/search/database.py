@@ -38,6 +38,8 @@ from refold.streams.cut import Cut, parse_cut
 FORMAT = "1"
 TURNS_AT_ONCE = 1 << 11
 BUSY_S = 5.0
+CACHE_KIB = 256 << 10
+"""At most. Hashes of words are inserted in no order, so the pages of a large index are all in use at once."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS run (
@@ -76,6 +78,7 @@ class SearchDatabase:
             self.connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S, check_same_thread=False)
             self.connection.execute("PRAGMA journal_mode = WAL")
             self.connection.execute("PRAGMA secure_delete = ON")
+            self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if not self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 self.connection.executescript(_SCHEMA)
                 self.put_meta("format", FORMAT)
