@@ -1,8 +1,8 @@
 """Reads many stored entities of one type at a time: each field as a column of canonical values.
 
-A writer of columns needs only the value of each field: neither its holder nor the residue. So the stored forms are read
-as one MessagePack array, by a decoder for the type that skips the rest. This is three times as fast as reading each
-entity completely.
+A writer of columns needs only the value of each field: neither its holder nor the dedup state. So the stored forms are
+read as one MessagePack array, by a decoder for the type that skips the rest. This is three times as fast as reading
+each entity completely.
 """
 
 from __future__ import annotations

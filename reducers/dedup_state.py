@@ -1,4 +1,4 @@
-"""The residue: data next to a state that tells new observations from known ones. A function of the log; not hashed.
+"""The dedup state: data next to a state that tells new observations from known ones. A function of the log; not hashed.
 
 An observation is certainly new if its Q is above the greatest of all; or if it is above the floor, and above the
 greatest Q of its own source if that source is still held. It is certainly known if its id is among the last ids.
@@ -19,7 +19,7 @@ PENDING_HELD = 64
 
 @dataclass(slots=True)
 class DedupState:
-    """The residue of one entity.
+    """The dedup state of one entity.
 
     sources: by (agent, run), as encoded in Q: the rest of that source's greatest Q; in log order.
 

@@ -1,4 +1,4 @@
-"""One entity while it is folded: its cells, its links and its residue, and their stored form.
+"""One entity while it is folded: its cells, its links and its dedup state, and their stored form.
 
 The stored form is one MessagePack array that begins with FORMAT, and is never hashed; docs/FORMAT.md describes it, for
 programs that read snapshots without refold. It is a function of the log below it: keys are sorted, whatever the order
@@ -35,30 +35,30 @@ class Entity:
     cells: dict[str, Any] = field(default_factory=dict)
     links: Links = field(default_factory=dict)
     clears: dict[str, bytes] = field(default_factory=dict)
-    residue: DedupState = field(default_factory=DedupState)
+    dedup_state: DedupState = field(default_factory=DedupState)
     state_hash: bytes = b""
 
 
 def pack(entity: Entity) -> bytes:
     """Encode an entity to its stored form."""
-    residue, cells, links, clears = entity.residue, entity.cells, entity.links, entity.clears
-    pending = None if residue.pending is None else sorted(residue.pending) if residue.pending else []
+    dedup_state, cells, links, clears = entity.dedup_state, entity.cells, entity.links, entity.clears
+    pending = None if dedup_state.pending is None else sorted(dedup_state.pending) if dedup_state.pending else []
     return _encode(
         [
             FORMAT,
             entity.version,
             entity.state_hash,
-            residue.highest_offset,
+            dedup_state.highest_offset,
             {name: _in_order(cell) if type(cell) is dict else cell for name, cell in sorted(cells.items())},
             [[*key, *cell] for key, cell in sorted(links.items())] if links else [],
             _in_order(clears) if clears else clears,
-            residue.greatest,
-            [*residue.sources],
-            [*residue.sources.values()],
-            residue.floor,
-            residue.last_ids,
+            dedup_state.greatest,
+            [*dedup_state.sources],
+            [*dedup_state.sources.values()],
+            dedup_state.floor,
+            dedup_state.last_ids,
             pending,
-            residue.lowest_offset,
+            dedup_state.lowest_offset,
         ]
     )
 

@@ -1,6 +1,6 @@
 """The fold: computes one state from a set of observations, in any order, one by one or from nothing.
 
-A certainly new observation is folded directly into cells and residue, unless it retracts, clears out of order, or
+A certainly new observation is folded directly into cells and dedup state, unless it retracts, clears out of order, or
 asserts an in-order field (append, custom) out of order. An observation that was retracted before it arrived is folded
 directly: it only increments the version. Everything else reopens the entity:
 
@@ -8,7 +8,7 @@ directly: it only increments the version. Everything else reopens the entity:
 2. leave out every observation that any of them retracts, including those that retracted observations retract;
 3. find the greatest clear of each field among the rest, and drop the assertions below it;
 4. fold the remaining assertions in Q order;
-5. replay the residue in log order.
+5. replay the dedup state in log order.
 """
 
 from __future__ import annotations
@@ -111,19 +111,19 @@ class Fold:
 
     def directly(self, entity: Entity, seen: Seen) -> list[Mutation] | None:
         """Fold a new observation into the entity; None, with the entity unchanged, if it must be reopened."""
-        observation, residue = seen.observation, entity.residue
-        if observation.retracts or residue.pending is None:
+        observation, dedup_state = seen.observation, entity.dedup_state
+        if observation.retracts or dedup_state.pending is None:
             return None
         out: list[Mutation] = []
-        if residue.pending and seen.id in residue.pending:
-            residue.pending.discard(seen.id)
+        if dedup_state.pending and seen.id in dedup_state.pending:
+            dedup_state.pending.discard(seen.id)
         else:
-            in_order = seen.q > residue.greatest
+            in_order = seen.q > dedup_state.greatest
             if not in_order and (observation.cleared or not self._in_order.isdisjoint(observation.patch)):
                 return None
             self._apply(entity, seen, out)
         entity.version += 1
-        residue.note(seen.q, seen.offset)
+        dedup_state.note(seen.q, seen.offset)
         return out
 
     def _apply(self, entity: Entity, seen: Seen, out: list[Mutation]) -> None:
@@ -168,9 +168,9 @@ class Fold:
             self._assert_live(entity, seen, discarded)
         for seen in within:
             entity.version += 1
-            entity.residue.note(seen.q, seen.offset)
+            entity.dedup_state.note(seen.q, seen.offset)
         pending = retracted - {seen.id for seen in history}
-        entity.residue.pending = pending if len(pending) <= PENDING_HELD else None
+        entity.dedup_state.pending = pending if len(pending) <= PENDING_HELD else None
         return entity
 
     def _assert_live(self, entity: Entity, seen: Seen, out: list[Mutation]) -> None:

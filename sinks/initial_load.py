@@ -128,14 +128,14 @@ class _Loading:
             times = self._times(some)
             for entity in some:
                 type_fold, partition = self._folds.of_entity(entity.name), self._log.partition_of(entity.name)
-                recorded_at = times[partition][entity.residue.highest_offset]
+                recorded_at = times[partition][entity.dedup_state.highest_offset]
                 yield state_of(entity, type_fold.fold, type_fold.version.definition, partition, recorded_at)
 
     def _times(self, entities: Iterable[Entity]) -> dict[int, dict[int, int]]:
         """recorded_at by partition and offset."""
         wanted: dict[int, set[int]] = {}
         for each in entities:
-            wanted.setdefault(self._log.partition_of(each.name), set()).add(each.residue.highest_offset)
+            wanted.setdefault(self._log.partition_of(each.name), set()).add(each.dedup_state.highest_offset)
         return {partition: self._times_in(partition, offsets) for partition, offsets in wanted.items()}
 
     def _times_in(self, partition: int, offsets: set[int]) -> dict[int, int]:

@@ -144,7 +144,10 @@ class Sink(ABC):
 
     @abstractmethod
     def load(self, load: Load) -> None:
-        """Replace the store's content by the load's, and store `load.cut`, in one transaction."""
+        """Replace the store's content by the load's, and store `load.cut`, in one transaction.
+
+        With `load.types` only the entities of these types are replaced.
+        """
 
     def held(self, names: Collection[str]) -> Mapping[str, bytes]:
         """Return the stored results of `states.packed()` for those of the named entities that the store holds.
@@ -155,7 +158,11 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Store states, history and the batch's cut, in one transaction, if the position is `batch.before`."""
+        """Store states, history and the batch's cut, in one transaction.
+
+        Raises:
+            SinkBusy: The position is not `batch.before`, with retry_after_s=0: another writer was first.
+        """
 
     @abstractmethod
     def close(self) -> None:

@@ -169,7 +169,7 @@ def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: 
         if reducers[name] == "append"
     }
     return EntityState(
-        entity.name, definition, partition, entity.residue.highest_offset, recorded_at, entity.version,
+        entity.name, definition, partition, entity.dedup_state.highest_offset, recorded_at, entity.version,
         entity.state_hash, tree["fields"], without_holders(tree["links"]), places,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ from refold.streams.table.folds import Folds, TypeFold
 
 
 def entity_at(log: LogReader, folds: Folds, entity: str, cut: Cut) -> Entity:
-    """Return the entity as of a cut, with its hash; its residue is not valid.
+    """Return the entity as of a cut, with its hash; its dedup state is not valid.
 
     Its version is 0 if none of its observations was made by then. Raises UnknownEntity if it has no record below the
     cut.
@@ -100,7 +100,7 @@ def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int
     begin = _checkpoint_without(log, type_fold, entity, later, _withdrawals(arrivals, retracted))
     if begin is not None:
         rest = sorted((each for each in live if each.offset > begin.offset), key=lambda each: each.q)
-        begin.entity.residue.pending = set()
+        begin.entity.dedup_state.pending = set()
         found = _fold_onto(type_fold.fold, begin.entity, map(_without_retractions, _seen(log, entity, rest)))
         if found is not None:
             found.version = len(live)

@@ -237,8 +237,8 @@ class Log:
         return blob
 
     def flush(self) -> None:
-        """Return when everything observed is durable and folded. If several threads flush at once, one syncs for
-        all.
+        """Return when everything observed is durable. In a `file:` log it is folded, too; on Kafka workers fold it
+        later. If several threads flush at once, one syncs for all.
         """
         with self.turn:
             end = self._port.begin_flush()

@@ -89,7 +89,7 @@ def missing_observation(entity: str, q: bytes) -> CorruptionError:
 class Checkpoint(NamedTuple):
     """An entity's fold of its arrivals up to the one at `offset`, by the definition at an offset of `.schemas`.
 
-    Its residue can only be used to continue the fold directly after it, and its state hash is empty.
+    Its dedup state can only be used to continue the fold directly after it, and its state hash is empty.
     """
 
     offset: int
@@ -378,7 +378,7 @@ class LogWriter(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Return when everything appended is durable and folded."""
+        """Return when everything appended is durable. A `file:` log has folded it by then, a log on Kafka may not."""
 
     def begin_flush(self) -> Callable[[], None]:
         """Begin a flush, and return a function that waits for its end. It may be called while other threads use the

@@ -163,11 +163,11 @@ class Replay:
 
     def _fold_onto(self, entity: Entity, record: Record, registry: Registry) -> bool | None:
         """Whether the record was new and is folded; None when its entity has to be folded from nothing."""
-        residue = entity.residue
-        if record.id in residue.last_ids:
+        dedup_state = entity.dedup_state
+        if record.id in dedup_state.last_ids:
             return False
         seen = seen_in(record, registry)
-        if not residue.certainly_new(seen.q):
+        if not dedup_state.certainly_new(seen.q):
             return None
         fold = self.folds.of_entity(entity.name).fold
         try:

@@ -3,7 +3,7 @@
 1. Group the batch's records by entity, in log order.
 2. Read the touched entities' states at once. The kernel, if there is one, folds the entities that it takes (native.py):
    first those with certainly new records, then the others, once the timeline was read for their doubtful records.
-3. For each record of the other entities: skip a repeat (recognised by the residue, by this batch, or else by the
+3. For each record of the other entities: skip a repeat (recognised by the dedup state, by this batch, or else by the
    timeline); fold the record directly; or reopen the entity from its arrivals and timeline, and fold it again from
    nothing.
 4. For each of these entities put its state, its timeline and arrivals, its due checkpoints and the index of ids into
@@ -186,10 +186,10 @@ class TableWriter:
     ) -> None:
         q = order_key(observation, record.id)
         entity = touched.entity
-        if not entity.residue.certainly_new(q) and self._known(touched, q):
+        if not entity.dedup_state.certainly_new(q) and self._known(touched, q):
             return
         seen = new_tuple(Seen, (record.offset, q, observation))
-        touched.late += q < entity.residue.greatest
+        touched.late += q < entity.dedup_state.greatest
         try:
             touched.entity, mutations = type_fold.fold.step(entity, seen, lambda: self._history(touched))
         except SchemaError as error:
@@ -208,13 +208,13 @@ class TableWriter:
 
     def checkpoint(self, type_fold: TypeFold, entity: Entity, write: WriteSet) -> int:
         """Store a checkpoint of the entity; returns its size in bytes."""
-        prefix, offset = keys.entity_prefix(entity.name), entity.residue.highest_offset
+        prefix, offset = keys.entity_prefix(entity.name), entity.dedup_state.highest_offset
         value = checkpoint_value(entity)
         write.put("checkpoints", keys.checkpoint_key(prefix, offset, type_fold.version.offset), value)
         return len(value)
 
     def _known(self, touched: _Touched, q: bytes) -> bool:
-        if q in touched.added or q[-32:] in touched.entity.residue.last_ids:
+        if q in touched.added or q[-32:] in touched.entity.dedup_state.last_ids:
             return True
         if self._database.get("timeline", touched.prefix + q) is not None:
             return True
@@ -237,8 +237,10 @@ class TableWriter:
         """Read the gaps of the indexes for the entities whose records may be repeats, in one pass."""
         doubtful = []
         for (name, records), packed in zip(grouped.items(), stored, strict=True):
-            residue = _entity(name, packed).residue
-            if not all(residue.certainly_new(order_key(self._observation(each), each.record.id)) for each in records):
+            dedup_state = _entity(name, packed).dedup_state
+            if not all(
+                dedup_state.certainly_new(order_key(self._observation(each), each.record.id)) for each in records
+            ):
                 doubtful.append(name)
         self._unindexed = records_in(self._read, self.gaps, doubtful) if doubtful else {}
 

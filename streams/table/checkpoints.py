@@ -7,7 +7,7 @@ nothing.
    the version has doubled.
 3. A new definition folds its entities again, and writes one checkpoint for each entity with many versions.
 
-Stored form: the packed entity (reducers/entity.py) and a CRC-32C. It has only the part of the residue that folding
+Stored form: the packed entity (reducers/entity.py) and a CRC-32C. It has only the part of the dedup state that folding
 directly needs; its state hash is empty.
 """
 
@@ -39,17 +39,17 @@ def is_due(version: int, size: int) -> bool:
 
 def checkpoint_value(entity: Entity) -> bytes:
     """The stored form of an entity's checkpoint."""
-    held = entity.residue
-    residue = DedupState(greatest=held.greatest, pending=held.pending, lowest_offset=held.lowest_offset,
+    held = entity.dedup_state
+    dedup_state = DedupState(greatest=held.greatest, pending=held.pending, lowest_offset=held.lowest_offset,
                       highest_offset=held.highest_offset)  # fmt: skip
-    return sealed(pack(replace(entity, residue=residue, state_hash=b"")))
+    return sealed(pack(replace(entity, dedup_state=dedup_state, state_hash=b"")))
 
 
 def checkpoint_of(key: bytes, value: bytes) -> Checkpoint:
     """Decode a checkpoint from its key and value. Raises CorruptionError if it is damaged."""
     name, offset, definition = keys.checkpoint_place(key)
     entity = unpack(name, unsealed(value, f"the checkpoint of {name} at offset {offset}"))
-    if entity.residue.highest_offset != offset:
+    if entity.dedup_state.highest_offset != offset:
         raise CorruptionError(
             f"the checkpoint of {name} at offset {offset} belongs to another entity; run refold verify"
         )

@@ -7,8 +7,8 @@
 3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of snapshots
    are what the log folds to there (snapshots.py). If the native kernel folds, Python folds some of the entities too,
    and both results must be equal.
-4. At its end every stored entity equals its replayed one (values, residue and hash), no entity is missing or surplus,
-   and the log's counts are right. If other processes hold the tables, they do this step and step 2.
+4. At its end every stored entity equals its replayed one (values, dedup state and hash), no entity is missing or
+   surplus, and the log's counts are right. If other processes hold the tables, they do this step and step 2.
 5. Every chain of changes (changes.py), up to the emitted offset: on Kafka the workers may lag.
 6. Records that refold did not write, and damaged ones that are set aside, are counted, by topic: readers skip them, so
    they are not mismatches.

@@ -96,14 +96,14 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
 
 def _parts(entity: Entity) -> dict[str, Any]:
     """The stored parts other than the cells, as plain trees."""
-    residue = entity.residue
-    pending = None if residue.pending is None else sorted(residue.pending)
+    dedup = entity.dedup_state
+    pending = None if dedup.pending is None else sorted(dedup.pending)
     return {
         "version": entity.version,
         "links": sorted([*key, *cell] for key, cell in entity.links.items()),
         "clears": entity.clears,
-        "residue": [residue.greatest, list(residue.sources.items()), residue.floor, residue.last_ids, pending,
-                    residue.lowest_offset, residue.highest_offset],
+        "dedup_state": [dedup.greatest, list(dedup.sources.items()), dedup.floor, dedup.last_ids, pending,
+                    dedup.lowest_offset, dedup.highest_offset],
         "state_hash": entity.state_hash,
     }  # fmt: skip
 

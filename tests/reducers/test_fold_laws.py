@@ -48,7 +48,7 @@ def distinct(entity: str, log: Log) -> list[Seen]:
 
 
 def folded_one_by_one(entity: str, log: Log, stored_each: int = 1) -> tuple[Entity, list[list[Mutation]]]:
-    """Through every path a table has: the residue's verdicts, direct folds, reopening, the stored form in between."""
+    """Through every path a table has: what the dedup state says, direct folds, reopening, the stored form between."""
     state = Entity(entity)
     done: dict[bytes, Seen] = {}
     steps: list[list[Mutation]] = []
@@ -56,9 +56,9 @@ def folded_one_by_one(entity: str, log: Log, stored_each: int = 1) -> tuple[Enti
         observation_id = identify(observation)
         seen = Seen(offset, order_key(observation, observation_id), observation)
         known = seen.q in done
-        if state.residue.certainly_new(seen.q):
+        if state.dedup_state.certainly_new(seen.q):
             assert not known, "certainly new, and yet it was folded before"
-        if observation_id in state.residue.last_ids:
+        if observation_id in state.dedup_state.last_ids:
             assert known
         if known:
             continue
@@ -95,7 +95,7 @@ def check_everything(log: Log) -> None:
         assert state_tree(FOLD, one_by_one) == expected
         assert hash_state(FOLD, one_by_one) == reference_hash(expected)
         one_by_one.state_hash = at_once.state_hash
-        assert comparable(one_by_one) == comparable(at_once), "the residue depends on the path"
+        assert comparable(one_by_one) == comparable(at_once), "the dedup state depends on the path"
         mine = sorted(
             shown(mutation, seen.offset, version, seen.id)
             for version, (seen, mutations) in enumerate(zip(history, steps, strict=True), start=1)
@@ -121,10 +121,10 @@ def check_everything(log: Log) -> None:
 
 
 def comparable(entity: Entity) -> tuple[object, ...]:
-    residue = entity.residue
-    sources = list(residue.sources.items())
-    parts = (residue.greatest, sources, residue.floor, residue.last_ids, residue.pending)
-    offsets = (residue.lowest_offset, residue.highest_offset)
+    dedup_state = entity.dedup_state
+    sources = list(dedup_state.sources.items())
+    parts = (dedup_state.greatest, sources, dedup_state.floor, dedup_state.last_ids, dedup_state.pending)
+    offsets = (dedup_state.lowest_offset, dedup_state.highest_offset)
     return (entity.version, entity.cells, entity.links, entity.clears, *parts, *offsets)
 
 

@@ -152,7 +152,7 @@ def test_true_at_folds_late_observations_onto_a_checkpoint(
     tmp_path: Path, seed: int, retract_chance: float, unknown_chance: float, used: Used
 ) -> None:
     """Without in-order fields, without clears, and if no existing observation is retracted (but perhaps with
-    more retracted than a residue holds), nothing is folded from nothing.
+    more retracted than a dedup state holds), nothing is folded from nothing.
     """
     is_direct = unknown_chance in {0.0, 1.0}
     rng = random.Random(seed)
@@ -348,8 +348,8 @@ def test_verify_folds_to_every_checkpoint(tmp_path: Path, seed: int) -> None:
             {"cells": {**entity.cells, "hits": [10**6, b"q"]}},
             {"clears": {**entity.clears, "last": b"q"}},
             {"links": {**entity.links, ("in", "x/y"): [True, None, None, 0, b"q"]}},
-            {"residue": replace(entity.residue, greatest=b"\xff")},
-            {"residue": replace(entity.residue, pending={bytes(32)} | (entity.residue.pending or set()))},
+            {"dedup_state": replace(entity.dedup_state, greatest=b"\xff")},
+            {"dedup_state": replace(entity.dedup_state, pending={bytes(32)} | (entity.dedup_state.pending or set()))},
         ):
             kept.put("checkpoints", row[0], changed(row, **parts))
             assert kept.found_wrong() == [(ONE, is_wrong)], parts
@@ -362,7 +362,7 @@ def test_verify_folds_to_every_checkpoint(tmp_path: Path, seed: int) -> None:
                 f"{partition}={end} is by the definition {definition + 9}, which is none of its type",
             ),
         ):
-            kept.put("checkpoints", key, changed(row, residue=replace(entity.residue, highest_offset=end)))
+            kept.put("checkpoints", key, changed(row, dedup_state=replace(entity.dedup_state, highest_offset=end)))
             assert kept.found_wrong() == [(ONE, found)]
             kept.put("checkpoints", key, None)
         nobody = keys.checkpoint_key(keys.entity_prefix(f"{TYPE}/nobody"), offset, definition)

@@ -201,7 +201,7 @@ def test_every_damaged_record_is_detected(seed: int, part: str, monkeypatch: pyt
 
 
 def test_whole_record_with_other_content_is_detected(seed: int) -> None:
-    """What no hash of a state covers: a residue, under the same state hash and a right checksum."""
+    """What no hash of a state covers: a dedup state, under the same state hash and a right checksum."""
     rng = random.Random(seed)
     table, store = Table(rng, 20), MemoryStore()
     for _ in range(60):
@@ -212,7 +212,7 @@ def test_whole_record_with_other_content_is_detected(seed: int) -> None:
     for place, members in Chunk(store.held[span.start], "it").groups():
         entities = [(key, unpack("it", packed)) for key, packed in members]
         for _, entity in entities:
-            entity.residue.lowest_offset += 1
+            entity.dedup_state.lowest_offset += 1
         writer.add(place, [(key, pack(entity)) for key, entity in entities])
     changed = writer.close()
     assert changed is not None

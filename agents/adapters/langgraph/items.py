@@ -133,7 +133,7 @@ class ItemReader:
     def _is_folded(self, entity: Entity, record: Record) -> bool:
         """Fold a record into a kept item, if that is possible without the item's other observations."""
         seen, fold = _seen(self._log.port, record), self._folds.of(ITEM_TYPE).fold
-        return entity.residue.certainly_new(seen.q) and fold.directly(entity, seen) is not None
+        return entity.dedup_state.certainly_new(seen.q) and fold.directly(entity, seen) is not None
 
     @property
     def index(self) -> ItemIndex:
@@ -202,4 +202,4 @@ def _seen(port: LogPort, record: Record) -> Seen:
 
 def last_observed_at(entity: Entity) -> int:
     """Return the greatest observed_at of an item's observations, in microseconds; -1 if it has none."""
-    return split_order_key(entity.residue.greatest).observed_at if entity.version else -1
+    return split_order_key(entity.dedup_state.greatest).observed_at if entity.version else -1

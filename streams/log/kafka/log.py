@@ -39,7 +39,7 @@ from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.recorded_at import Times
-from refold.streams.log.kafka.records import Records, sent_observation
+from refold.streams.log.kafka.records import Records, outgoing_observation
 from refold.streams.log.kafka.rulings_ahead import rulings_ahead
 from refold.streams.log.kafka.schemas import SchemaFollower
 from refold.streams.log.kafka.settings import Settings
@@ -177,7 +177,7 @@ class KafkaLog(LogPort):
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
         place = TopicPlace(self.topics.observations, self.partition_of(observation.entity))
-        self.put(sent_observation(place, observation.entity, observation_id, data))
+        self.put(outgoing_observation(place, observation.entity, observation_id, data))
 
     def put(self, sent: OutgoingRecord) -> None:
         """Write a record unchanged; durable after `flush`."""

@@ -77,7 +77,7 @@ class LogProducer:
         if self._late:
             self._drain()
         if self._failed:
-            self._log_problem()
+            self._raise_failed()
         self._produce(sent)
 
     def flush(self) -> None:
@@ -89,7 +89,7 @@ class LogProducer:
             self._replace()
         self._drain()
         if self._failed:
-            self._log_problem()
+            self._raise_failed()
 
     def write(self, sent: OutgoingRecord) -> int:
         """Write one record, durable on return. Returns its offset."""
@@ -119,7 +119,7 @@ class LogProducer:
                 continue
             except KafkaException as failed:
                 self._failed.append((sent, self._why(failed, sent)))
-                self._log_problem()
+                self._raise_failed()
             break
         self._sent += 1
         self._topics.add(sent.place.topic)
@@ -202,7 +202,7 @@ class LogProducer:
                 self._failed += again[number:]
                 raise
 
-    def _log_problem(self) -> NoReturn:
+    def _raise_failed(self) -> NoReturn:
         (_, why), *_ = self._failed
         named = ", ".join(sent.what for sent, _ in self._failed[:_NAMED_MAX])
         more = f" and {len(self._failed) - _NAMED_MAX} more" if len(self._failed) > _NAMED_MAX else ""

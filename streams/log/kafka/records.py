@@ -41,7 +41,7 @@ class NoObservation(Exception):
         self.reason = reason
 
 
-def sent_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
+def outgoing_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
     """Return an observation as it is written to Kafka."""
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
     return OutgoingRecord(place, entity.encode(), data, [(ID, observation_id)], what)

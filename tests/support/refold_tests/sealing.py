@@ -115,8 +115,8 @@ class Table:
             cells["ended_at"] = [1, (observed_at + 2**63).to_bytes(8, "big") + bytes(32)]
             self.closed.add(name)
         self.hashes[name] = self.rng.randbytes(32)
-        residue = DedupState(highest_offset=self.offset - 1, lowest_offset=0)
-        entity = Entity(name, self.offset, cells, residue=residue, state_hash=self.hashes[name])
+        dedup_state = DedupState(highest_offset=self.offset - 1, lowest_offset=0)
+        entity = Entity(name, self.offset, cells, dedup_state=dedup_state, state_hash=self.hashes[name])
         self.packed[name] = pack(entity)
 
     def change_up_to(self, offset: int) -> None:

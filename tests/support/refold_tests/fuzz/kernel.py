@@ -156,9 +156,9 @@ class FuzzedType:
             entity = Entity(self.name) if packed is None else unpack(self.name, packed)
             before = entity.version
             for each in seen:
-                if each.id in entity.residue.last_ids:
+                if each.id in entity.dedup_state.last_ids:
                     continue
-                if not entity.residue.certainly_new(each.q) or self.fold.directly(entity, each) is None:
+                if not entity.dedup_state.certainly_new(each.q) or self.fold.directly(entity, each) is None:
                     return "the timeline's"
             if entity.version == before:
                 return None, 0
