@@ -46,8 +46,7 @@ class RunConditions:
     outcome: a run's outcome, or "running". error: a part of an exception's name or of its message. text: a part of any
     text that the run was given, said, called, received or returned. model: a part of the name of a model that it
     called. All of these ignore case. usage: whether rows report what model calls used. further: whether runs are found
-    too that are further records of a session (same_turns.py). among: read the steps of at most so many runs, the newest
-    that match by all other conditions; None: of all.
+    too that are further records of a session (same_turns.py).
     """
 
     since: int | None = None
@@ -64,13 +63,10 @@ class RunConditions:
     model: str = ""
     usage: bool = False
     further: bool = False
-    among: int | None = None
 
     def __post_init__(self) -> None:
         if self.outcome and self.outcome not in OUTCOMES:
             raise InputError(f"outcome: one of {', '.join(OUTCOMES)}, given {self.outcome!r}")
-        if self.among is not None and self.among < 1:
-            raise InputError(f"among: 1 or more, given {self.among}")
 
     @property
     def is_in_steps(self) -> bool:
@@ -163,7 +159,7 @@ class RunList(Sequence[RunRow]):
     """The matching runs, newest first.
 
     unread: ids of runs that may match, but have a content that cannot be read. damaged: by run, the damage of its
-    content or its key. older: how many more match by their fields in clear and were left out by `limit` or `among`;
+    content or its key. older: how many more match by their fields in clear and were left out by the limit;
     their steps were not searched.
     """
 
@@ -226,9 +222,8 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
     found = RunList(cut)
     every, look = _keys(log, wanted, cut)
     agreeing = sorted(filter(wanted.clear, every), key=lambda each: (-each.started_at, each.entity))
-    searched = agreeing if wanted.among is None or not wanted.is_in_steps else agreeing[: wanted.among]
-    for begin in range(0, len(searched), READ_AT_ONCE):
-        names = [each.entity for each in searched[begin : begin + READ_AT_ONCE]]
+    for begin in range(0, len(agreeing), READ_AT_ONCE):
+        names = [each.entity for each in agreeing[begin : begin + READ_AT_ONCE]]
         views = look(names)
         some = [Fields(views[name], vault) for name in names]
         is_read = wanted.is_in_steps or wanted.usage or _any_open(some)
@@ -249,7 +244,6 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
                 continue
             row = _row(run, count, found.damaged)
             found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
-    found.older = len(agreeing) - len(searched)
     return found
 
 

@@ -84,6 +84,7 @@ def _serve(listener: Listener, place: LogTarget, *, is_secure: bool, can_write: 
     try:
         server.serve(site)
         import_pages()
+        site.warm()
         wait_for(Event())
     finally:
         server.close()

@@ -30,6 +30,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from pkgutil import resolve_name
@@ -37,6 +38,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 
 from refold.agents.log import AgentLog
+from refold.agents.recordings.find import run_keys
 from refold.avro.errors import InputError, NotAnswerable, RefoldError, UnknownEntity
 from refold.explorer.queries.log_target import Handles, LogTarget
 from refold.explorer.web.rendering import Renderer, assets
@@ -160,6 +162,12 @@ class Explorer:
         open log.
         """
         return {STATIC: 1, PAGES: 3, SLOW: 1, LIVE: 1, WRITE: 1}
+
+    def warm(self) -> None:
+        """Make the index of runs now, so that the first page of runs does not wait for all of it."""
+        with suppress(RefoldError, OSError):  # the pages say why
+            log = self.handles.log()
+            run_keys(log, log.point().cut)
 
     def route(self, request: Request) -> Route | PageResponse:
         """Return which threads answer a request. Every route is open to the web server, because the site itself checks
