@@ -9,20 +9,21 @@ from refold.agents.supervise.settings import load_agents
 from refold.avro.errors import InputError
 
 
-def plan_in(path: Path, agent: str) -> HealPlan:
+def plan_in(path: Path, agent: str, declared: str = "") -> HealPlan:
     """Return the plan by which the runs of an agent are healed.
 
     Args:
         path: The file of agents.
         agent: The agent's name in its runs. A file with one agent is about that one, whatever its name.
+        declared: The agent's name in the file, if it is known.
 
     Raises:
         InputError: The file is invalid, or declares no such agent, or no remedies for it.
     """
     agents = load_agents(path)
-    found = next(iter(agents.values())) if len(agents) == 1 else agents.get(agent)
+    found = next(iter(agents.values())) if len(agents) == 1 and not declared else agents.get(declared or agent)
     if found is None:
-        raise InputError(f"{path}: it declares no agent {agent}, but {', '.join(agents)}")
+        raise InputError(f"{path}: it declares no agent {declared or agent}, but {', '.join(agents)}")
     if not found.heal:
         raise InputError(f"{path}: agents.{found.name}.heal: it declares no remedies; docs/guides/heal.md shows some")
     given = {"golden": found.golden, "guard": found.policy}

@@ -20,7 +20,7 @@ step begins (agents/heal/healings.py):
 
 Killed between any two, `apply` goes on at 1. A killed fork is left as it is, and another one is made: it wrote nothing.
 A killed run or continuation is resumed, so its writes have the same keys, and the ledger of effects makes none of them
-twice. Two processes that heal one run at the same time both run the agent's code; the ledger holds then, too.
+twice. Who calls `apply` has the lease on healing the run (lease.py), so no other process heals it at the same time.
 """
 
 from __future__ import annotations
@@ -167,6 +167,21 @@ class Healer:
             if attempt.healing.status != "refuted":
                 return made
 
+    def apply_or_stop(self, run: str) -> list[Healing]:
+        """As `apply`. A run that cannot be healed gets an attempt with the status `stopped`, and the reason.
+
+        Args:
+            run: The run's id.
+
+        Raises:
+            InputError: Its recording cannot be read.
+        """
+        try:
+            return self.apply(run)
+        except InputError as error:
+            recording, diagnosis = self._log.recording(run), self.diagnosis(run)
+            return [self._stopped(recording, diagnosis, healings(self._log, run), str(error)).healing]
+
     def _remedy(self, healing: Healing) -> Remediable:
         """Return the remedy of an attempt that was begun before.
 
@@ -194,12 +209,13 @@ class Healer:
         self._require(recording, diagnosis, before)
         if not diagnosis.findings:
             return None
-        counted = [each for each in before if each.status != "stopped"]
+        own = [each for each in before if each.status != "stopped"]
+        counted = [*own, *self._earlier(recording)]
         since = self._now_micros() - HOUR_MICROS
         of_agent = [each for each in healings(self._log) if each.agent == recording.agent and each.status != "stopped"]
         recent = sum(each.started_at > since for each in of_agent)
-        life = self._log.state(run_entity(run)).fields.get("attempts", 1)
-        tried = {each.remedy for each in counted if each.run_attempts == life and each.status != "failed"}
+        life = self._life(recording)
+        tried = {each.remedy for each in own if each.run_attempts == life and each.status != "failed"}
         choice = next(iter(self.remedies(recording, diagnosis, tried)), None)
         why = ""
         if len(counted) >= self._plan.attempts:
@@ -209,18 +225,35 @@ class Healer:
                    f"{self._plan.attempts_per_hour}")  # fmt: skip
         elif choice is None:
             why = "no remedy of the plan is left for what was found"
-        if why and before and before[-1].status == "stopped" and before[-1].reason == why:
-            return HealingLog(self._log, self._now_micros, before[-1]), None
-        given: dict[str, Any] = {"attempt": len(before) + 1, "run_attempts": life}
         if why or choice is None:
-            stopped = HealingLog.begin(
-                self._log, self._now_micros, diagnosis, None, None, at_step=0, status="stopped", reason=why, **given
-            )
-            return stopped, None
+            return self._stopped(recording, diagnosis, before, why), None
         begun = HealingLog.begin(
-            self._log, self._now_micros, diagnosis, choice.finding, choice.remedy, at_step=choice.at, **given
-        )
+            self._log, self._now_micros, diagnosis, choice.finding, choice.remedy, attempt=len(before) + 1,
+            run_attempts=life, at_step=choice.at,
+        )  # fmt: skip
         return begun, choice
+
+    def _stopped(self, run: Recording, diagnosis: Diagnosis, before: list[Healing], why: str) -> HealingLog:
+        """Record that the run is left to a person; once for one reason."""
+        if before and before[-1].status == "stopped" and before[-1].reason == why:
+            return HealingLog(self._log, self._now_micros, before[-1])
+        return HealingLog.begin(
+            self._log, self._now_micros, diagnosis, None, None, attempt=len(before) + 1,
+            run_attempts=self._life(run), at_step=0, status="stopped", reason=why,
+        )  # fmt: skip
+
+    def _life(self, run: Recording) -> int:
+        """Return how often a run was begun."""
+        begun: int = self._log.state(run_entity(run.run)).fields.get("attempts", 1)
+        return begun
+
+    def _earlier(self, run: Recording) -> list[Healing]:
+        """Return the attempts for the runs that a continuation continues: it is about the same failure."""
+        found: list[Healing] = []
+        while run.parent and run.task:
+            found += [each for each in healings(self._log, run.parent) if each.status != "stopped"]
+            run = self._log.recording(run.parent)
+        return found
 
     def _require(self, run: Recording, diagnosis: Diagnosis, before: list[Healing]) -> None:
         """Refuse what cannot be healed.

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from refold.avro.observation import Observation
 from refold.reducers.order import order_key
 
-ACTIVE = frozenset({"starting", "running", "pausing", "paused", "stopping"})
+ACTIVE = frozenset({"starting", "running", "healing", "pausing", "paused", "stopping"})
 """In these statuses a process may exist, unless its owner is gone."""
 
 
@@ -46,7 +46,8 @@ class ObservedState(NamedTuple):
     """What an agent does, as its owner recorded it. The names are those of the fields of the type `agent`.
 
     status: empty if nothing was recorded. restart_at: microseconds. handled: the number of the request that was
-    followed.
+    followed. heals: how often a process that heals the run was to be started for its failure; 0: the run is not being
+    healed.
     """
 
     status: str = ""
@@ -61,6 +62,7 @@ class ObservedState(NamedTuple):
     boot: str = ""
     host: str = ""
     exit_status: int | None = None
+    heals: int = 0
 
 
 _NOTHING_DESIRED, _NOTHING_OBSERVED = DesiredState(), ObservedState()

@@ -24,7 +24,8 @@ class AgentRow(NamedTuple):
 
     status: as it is known now. recorded_status: as its owner recorded it. has_owner: whether a supervisor's lease
     lasts. request: the number of the request that holds. handled: the number of the one that its owner followed last.
-    exit_status: of its last process; None if none has ended.
+    exit_status: of its last process; None if none has ended. heals: how often a process that heals its run was to be
+    started; 0: it is not being healed.
     """
 
     name: str
@@ -48,6 +49,7 @@ class AgentRow(NamedTuple):
     attempt: int
     failures: int
     exit_status: int | None
+    heals: int
     restart_at: int
     mode: str
     restart: str
@@ -99,8 +101,8 @@ def agent_row(name: str, fields: Mapping[str, Any], now: int) -> AgentRow:
         name, status, why, text("desired"), text("desired_by"), text("desired_why"),
         number("request"), number("handled"), recorded, number("status_at"),
         has_owner, text("owner"), number("term"), renewed_at, lease_ms, text("host"), number("pid"), text("run"),
-        number("attempt"), number("failures"), fields.get("exit_status"), number("restart_at"), text("mode"),
-        text("restart"), text("isolation"), fields.get("contained") or {}, text("policy"),
+        number("attempt"), number("failures"), fields.get("exit_status"), number("heals"), number("restart_at"),
+        text("mode"), text("restart"), text("isolation"), fields.get("contained") or {}, text("policy"),
         fields.get("budget") or {},
         tuple(fields.get("command") or ()), tuple(fields.get("transitions") or ()),
     )  # fmt: skip

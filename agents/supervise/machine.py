@@ -4,12 +4,16 @@
                                                    running --failed, may be tried again--> waiting --time--> starting
                                                    running --pause--> pausing --held--> paused --resume--> running
                                                    running --stop--> stopping --> stopped
+    failed, to be healed --> healing --> ended | failed | asking --answer--> failed, to be healed
 
 1. A process that ended is recorded before anything else is decided.
 2. A request of a person counts once: an agent that ended or failed is started again only by a newer request, or by its
    restart policy.
 3. A process that was to be stopped is `stopped`, however it ended.
 4. An agent that should be paused and has no process gets none until it is resumed.
+5. A run that failed is healed if the agent has remedies and its restart policy has nothing more to do, or if a policy
+   denied its last call: another start would be denied, too. What follows a healing is decided in
+   agents/heal/supervised.py.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ def next_move(
         process: Its process.
         settings: How it is run.
         now: The time, microseconds.
-        outcome: How the run ended that a process would continue; empty if it did not end.
+        outcome: How the run ended that a process would continue; `denied` if it failed because its policy denied a
+            call, `unended` if it did not end; empty if there is none.
     """
     observed = record.observed._replace(handled=record.desired.number)
     if process.failure or process.exit_status is not None:
@@ -83,7 +88,9 @@ def _with_process(record: AgentRecord, process: ProcessView, observed: ObservedS
     wanted, status = record.desired.what, observed.status
     if status == "starting" and process.pid:
         return NextMove(observed=observed._replace(status="running", why="its process runs", pid=process.pid))
-    if wanted == "stopped" and status not in ("stopping", "starting"):
+    if status == "healing" and process.pid and not observed.pid:
+        return NextMove(observed=observed._replace(why=f"its run {observed.run} is being healed", pid=process.pid))
+    if wanted == "stopped" and status not in ("stopping", "starting") and (status != "healing" or observed.pid):
         return NextMove(Deed.STOP, observed._replace(status="stopping", why=_asked(record)))
     if wanted == "paused" and status == "running":
         return NextMove(Deed.HOLD, observed._replace(status="pausing", why=_asked(record)))
@@ -100,10 +107,16 @@ def _without_process(record: AgentRecord, observed: ObservedState, now: int, out
     if wanted != "running":
         is_over = status in ("ended", "failed") and not is_new
         return NextMove() if status == wanted or not wanted or is_over else _rest(observed, wanted, record)
-    if status in ("ended", "failed") and not is_new:
+    is_due = status == "failed" and observed.heals > 0
+    if status in ("ended", "failed", "asking") and not is_new and not is_due:
         return NextMove()
-    if status == "waiting" and now < observed.restart_at and not is_new:
+    if (status == "waiting" or is_due) and now < observed.restart_at and not is_new:
         return NextMove()
+    if observed.heals and observed.run:
+        return NextMove(Deed.START, _without(observed)._replace(
+            status="healing", why=f"its run {observed.run} is to be healed", attempt=observed.attempt + 1,
+            exit_status=None,
+        ))  # fmt: skip
     if observed.run and outcome == "succeeded" and status not in ("ended", "failed", "waiting", ""):
         why = "its run succeeded before its process ended"
         return NextMove(observed=_without(observed)._replace(status="ended", why=why, failures=0))
@@ -139,9 +152,11 @@ def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, n
     else:
         failures = (0 if process.ran_s > settings.reset_s else before.failures) + 1
         is_given_up = settings.retries is not None and failures > settings.retries
-        if settings.restart == "never" or is_given_up or process.is_refused:
+        is_denied = bool(settings.heal) and outcome == "denied"
+        if settings.restart == "never" or is_given_up or process.is_refused or is_denied:
             more = f", {failures} times in a row" if is_given_up and failures > 1 else ""
-            return observed._replace(status="failed", why=how + more, failures=failures)
+            heals = int(bool(settings.heal) and settings.mode == "sdk" and bool(outcome))
+            return observed._replace(status="failed", why=how + more, failures=failures, heals=heals)
         wait_s = settings.backoff_after(failures)
     return observed._replace(
         status="waiting", why=how, failures=failures, restart_at=now + int(wait_s * 1e6)

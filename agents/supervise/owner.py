@@ -44,18 +44,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from refold.agents.heal.supervised import AgentHealing, is_denied
+from refold.agents.log import AgentLog
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.gate import PauseGate, gate_folder
 from refold.agents.supervise.keeper import KeeperOrder
 from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.launch import launch_of
 from refold.agents.supervise.lease import ACTIVE, AgentRecord, DesiredState, ObservedState
-from refold.agents.supervise.machine import Deed, ProcessView, needs_outcome, next_move
+from refold.agents.supervise.machine import Deed, NextMove, ProcessView, needs_outcome, next_move
 from refold.agents.supervise.machine_processes import boot_id
 from refold.agents.supervise.settings import AgentSettings
 from refold.agents.supervise.supervised import GATE
 from refold.avro.errors import InputError
-from refold.streams.client import Log
 
 LEASE_MS = 30_000
 ACTING_SHARE = 0.8
@@ -67,8 +68,8 @@ class SupervisorSettings(NamedTuple):
 
     name: as it is recorded, user@host/pid. host: its machine. log_url: as agents get it. folder: under which each agent
     has a folder. environment: its variables. capture_command: runs a program whose model calls are captured, up to its
-    options. now_micros: what is recorded as time. clock_s: a clock that counts sleep.
-    new_id: returns unique texts. say: prints what happens.
+    options. now_micros: what is recorded as time. clock_s: a clock that counts sleep. new_id: returns unique texts.
+    say: prints what happens. heal_command: heals a run, up to the agent's name and the run's id.
     """
 
     name: str
@@ -82,6 +83,7 @@ class SupervisorSettings(NamedTuple):
     clock_s: Callable[[], float]
     new_id: Callable[[], str]
     say: Callable[[str], None]
+    heal_command: Sequence[str] = ()
 
 
 class OwnerCounts(NamedTuple):
@@ -95,7 +97,7 @@ class OwnerCounts(NamedTuple):
 class AgentOwner:
     """One agent of a supervisor. For the log's thread."""
 
-    def __init__(self, log: Log, settings: AgentSettings, by: SupervisorSettings) -> None:
+    def __init__(self, log: AgentLog, settings: AgentSettings, by: SupervisorSettings) -> None:
         self._log = log
         self._settings = settings
         self._by = by
@@ -111,6 +113,7 @@ class AgentOwner:
         self._is_ending = False
         self._not_started = ""
         self.counts = OwnerCounts()
+        self.healing = AgentHealing(log, settings, by.heal_command, by.now_micros, by.clock_s)
 
     def tick(self) -> None:
         """Do what is due.
@@ -158,7 +161,7 @@ class AgentOwner:
     def is_done(self) -> bool:
         """Whether the agent has nothing to do until somebody requests something."""
         record = self._record
-        is_at_rest = record.observed.status in ("ended", "failed", "stopped")
+        is_at_rest = record.observed.status in ("ended", "stopped") or self.has_failed
         return is_at_rest and self._process is None and record.observed.handled == record.desired.number
 
     @property
@@ -173,8 +176,8 @@ class AgentOwner:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the agent failed, and is not started again."""
-        return self._record.observed.status == "failed"
+        """Whether the agent failed, and is neither started again nor healed."""
+        return self._record.observed.status == "failed" and not self._record.observed.heals
 
     # Ownership
 
@@ -255,8 +258,7 @@ class AgentOwner:
         if self._is_ending:
             ending = DesiredState("stopped", record.desired.number, "its supervisor", "the supervisor ends")
             record = dataclasses.replace(record, desired=ending)
-        outcome = self._outcome(record) if needs_outcome(record, process) else ""
-        move = next_move(record, process, self._settings, self._by.now_micros(), outcome)
+        move = self._next_move(record, process)
         if move.deed is Deed.START:
             assert move.observed is not None
             return self._start(mine, record, move.observed)
@@ -275,6 +277,17 @@ class AgentOwner:
         elif move.deed is Deed.LET_GO:
             self._gate.open()
 
+    def _next_move(self, record: AgentRecord, process: ProcessView) -> NextMove:
+        observed = record.observed
+        has_ended = process.exit_status is not None or bool(process.failure)
+        if observed.status == "healing" and has_ended:
+            observed = observed._replace(pid=0, process_start=0, boot="", restart_at=0, handled=record.desired.number)
+            return NextMove(observed=self.healing.after(observed, process.exit_status, process.failure))
+        if observed.status == "asking" and self.healing.is_answered(observed.run):
+            return NextMove(observed=observed._replace(status="failed", why="the question about its run is answered"))
+        outcome = self._outcome(record) if needs_outcome(record, process) else ""
+        return next_move(record, process, self._settings, self._by.now_micros(), outcome)
+
     def _start(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
         """Steps 4 and 5."""
         settings = self._settings
@@ -284,7 +297,7 @@ class AgentOwner:
             order = self._order(observed)
         except InputError as error:
             return self._tell(mine, record, observed._replace(
-                status="failed", why=str(error), attempt=observed.attempt - 1, failures=observed.failures + 1
+                status="failed", why=str(error), attempt=observed.attempt - 1, failures=observed.failures + 1, heals=0
             ))  # fmt: skip
         self._tell(mine, record, observed._replace(host=self._by.host))
         if self._by.clock_s() >= self._until_s:
@@ -297,12 +310,14 @@ class AgentOwner:
             self.counts = self.counts._replace(starts=self.counts.starts + 1)
 
     def _order(self, observed: ObservedState) -> KeeperOrder:
-        settings = self._settings
+        is_healing = observed.status == "healing"
+        settings = self.healing.settings_for(observed.run) if is_healing else self._settings
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         gate_folder(self._folder).mkdir(exist_ok=True, mode=0o700)
         self._gate.open()
+        run = "" if is_healing else observed.run
         launch = launch_of(
-            settings, self._by.log_url, self._by.environment, self._by.capture_command, self._folder, observed.run
+            settings, self._by.log_url, self._by.environment, self._by.capture_command, self._folder, run
         )  # fmt: skip
         environment = {**launch.environment, GATE: str(gate_folder(self._folder))}
         folder = str(self._folder)
@@ -311,7 +326,7 @@ class AgentOwner:
         )
 
     def _outcome(self, record: AgentRecord) -> str:
-        """Return how the run ended that the agent's own code makes; empty if it did not, or there is none.
+        """Return how the run ended that the agent's own code makes, as `next_move` takes it.
 
         A captured run ends with each conversation, which says nothing about the agent.
         """
@@ -319,12 +334,16 @@ class AgentOwner:
         if not record.observed.run or self._settings.mode == "capture":
             return ""
         found = self._log.states([entity]).get(entity)
-        return "" if found is None else str(found.fields.get("outcome") or "")
+        if found is None:
+            return ""
+        outcome = str(found.fields.get("outcome") or "unended")
+        is_denial = outcome == "failed" and bool(self._settings.heal) and is_denied(self._log, record.observed.run)
+        return "denied" if is_denial else outcome
 
     def _tell(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
         """Record a status."""
         more = {}
-        if observed.status == "running" and self._process is not None:
+        if observed.status in ("running", "healing") and observed.pid and self._process is not None:
             observed = observed._replace(
                 process_start=self._process.process_start, boot=boot_id(), host=self._by.host
             )  # fmt: skip

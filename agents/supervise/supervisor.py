@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from refold.agents.log import AgentLog
 from refold.agents.supervise.owner import AgentOwner, SupervisorSettings
 from refold.agents.supervise.settings import AgentSettings
 from refold.avro.errors import RefoldError
-from refold.streams.client import Log
 
 TICK_S = 0.25
 
@@ -35,7 +35,7 @@ class SupervisorCounts(NamedTuple):
 class Supervisor:
     """Runs agents. For one thread, the log's."""
 
-    def __init__(self, log: Log, agents: Mapping[str, AgentSettings], by: SupervisorSettings) -> None:
+    def __init__(self, log: AgentLog, agents: Mapping[str, AgentSettings], by: SupervisorSettings) -> None:
         """Take care of agents. agents: by name."""
         self._say = by.say
         self._owners = {name: AgentOwner(log, settings, by) for name, settings in agents.items()}

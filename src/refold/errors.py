@@ -24,6 +24,7 @@ __all__ = [
     "EndOfRecording",
     "Expired",
     "Fenced",
+    "HealedElsewhere",
     "InputError",
     "KeyUnreadable",
     "LockedError",
@@ -67,6 +68,7 @@ __all__ = [
 if TYPE_CHECKING:
     from refold.agents.capture.encodings import Undecodable
     from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
+    from refold.agents.heal.lease import HealedElsewhere
     from refold.agents.policy.decision import ApprovalNeeded, PolicyDenied
     from refold.agents.recorder.answers import Departure, WithinRun
     from refold.agents.recorder.context import StrayCall
@@ -125,6 +127,7 @@ else:
         "EndOfRecording": "agents.replay.player",
         "Expired": "avro.errors",
         "Fenced": "streams.log.kafka.transactions",
+        "HealedElsewhere": "agents.heal.lease",
         "InputError": "avro.errors",
         "KeyUnreadable": "avro.errors",
         "LockedError": "avro.errors",

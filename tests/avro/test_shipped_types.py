@@ -28,7 +28,15 @@ FILES = sorted((ROOT / "avro" / "types").glob("*.avsc"))
 NAMES = (
     *("action", "agent", "agent_session", "audit_event", "claude_project", "claude_session", "document", "effect"),
     "entity_graph",
-    *("evaluation", "healing", "langgraph_checkpoint", "langgraph_content", "langgraph_directory", "langgraph_item"),
+    *(
+        "evaluation",
+        "healing",
+        "healing_lease",
+        "langgraph_checkpoint",
+        "langgraph_content",
+        "langgraph_directory",
+        "langgraph_item",
+    ),
     *("langgraph_store", "langgraph_thread"),
     *("openai_session", "pipeline", "run", "runbook", "step", "tool_config", "turn"),
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from refold.agents.supervise.supervisor import SupervisorCounts
 
 LEASE_S = 30.0
-_CAPTURE = [sys.executable, "-P", "-m", "refold.explorer.cli.main", "record"]
+_REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 
 
 @click.command()
@@ -68,7 +68,8 @@ def up(
     with place.write() as log:
         by = SupervisorSettings(
             around.agent, socket.gethostname(), url, supervisor_folder(state_folder("agents", url, os.environ)),
-            dict(os.environ), _CAPTURE, int(lease_s * 1000), around.now_micros, boottime_s, around.new_id, click.echo,
+            dict(os.environ), [*_REFOLD, "record"], int(lease_s * 1000), around.now_micros, boottime_s, around.new_id,
+            click.echo, [*_REFOLD, "heal", "--apply", "--file", str(Path(file).absolute()), "--supervised"],
         )  # fmt: skip
         click.echo(f"refold up: {', '.join(agents)} in {url}; Ctrl-C ends")
         supervisor = Supervisor(log, agents, by)

@@ -16,6 +16,7 @@ from refold.agents.heal.agents_file import plan_in
 from refold.agents.heal.apply import Healer, HealSetting, Remediable
 from refold.agents.heal.diagnosis import Diagnosis
 from refold.agents.heal.healings import Healing, healings
+from refold.agents.heal.lease import ELSEWHERE, HealedElsewhere, healing_lease
 from refold.agents.heal.plan import DEFAULT, HealPlan
 from refold.agents.heal.report import FailureCount, report
 from refold.agents.log import AgentLog
@@ -51,13 +52,14 @@ COLUMNS = (
               help=f"Write the healed run as a golden trace into DIR [{FOLDER}].")  # fmt: skip
 @click.option("--remedies", metavar="FILE", help="The remedies (docs/guides/heal.md) [retry, refresh, ask a person].")
 @click.option("--file", "agents_file", metavar="FILE", help="A refold.toml: the remedies are its agent's table `heal`.")
+@click.option("--supervised", default="", metavar="NAME", hidden=True, help="As `refold up` heals its agent NAME.")
 @agent_option
 @redact_option
 @as_json
 @on_log
 def heal(
     place: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, agents_file: str | None,
-    entry: str | None, redact: str | None, as_json: bool,
+    supervised: str, entry: str | None, redact: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Heal a run: find what is wrong, prove a remedy, and go on.
 
@@ -67,9 +69,10 @@ def heal(
     the remedy, or a person is asked. A remedy that is not proved changes nothing but the fork, and the next one is
     tried.
 
-    After a crash, run the same command again. It goes on where it was.
+    After a crash, run the same command again. It goes on where it was. One process heals a run at a time.
 
-    Exits with 1 if something is wrong (--plan), or if the run was not healed (--apply).
+    Exits with 1 if something is wrong (--plan), or if the run was not healed (--apply). Exits with 3 if another process
+    heals the run: the message says which, and since when.
 
     \b
     Examples
@@ -87,11 +90,11 @@ def heal(
         return _report(place, screen, run_id, as_json=as_json)
     if not run_id:
         raise InputError("name the run: `refold runs --outcome failed` lists those that failed")
-    plan = _plan(place, run_id, remedies, agents_file)
+    plan = _plan(place, run_id, remedies, agents_file, supervised)
     if keep is not None:
         return _keep(place, screen, run_id, Path(keep), plan, entry, redact, as_json=as_json)
     if mode == "apply":
-        return _apply(place, screen, run_id, plan, setting, as_json=as_json)
+        return _apply(place, screen, run_id, plan, setting, is_supervised=bool(supervised), as_json=as_json)
     with place.read() as log, redirect_stdout(sys.stderr):
         run_id = known_run(log, run_id, log.point().cut)
         healer = Healer(log, plan, setting)
@@ -104,14 +107,16 @@ def heal(
     return 1 if diagnosis.findings else 0
 
 
-def _plan(place: LogTarget, run_id: str, remedies: str | None, agents_file: str | None) -> HealPlan:
+def _plan(
+    place: LogTarget, run_id: str, remedies: str | None, agents_file: str | None, supervised: str
+) -> HealPlan:  # fmt: skip
     if remedies is not None:
         return HealPlan.load(remedies)
     if agents_file is None:
         return DEFAULT
     with place.read() as log:
         agent = log.state(f"run/{known_run(log, run_id, log.point().cut)}").fields.get("agent", "")
-    return plan_in(Path(agents_file), agent)
+    return plan_in(Path(agents_file), agent, supervised)
 
 
 def _drive(run: Run, agent: Agent) -> Exception | None:
@@ -164,11 +169,18 @@ def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable]) 
 
 
 def _apply(
-    place: LogTarget, screen: Screen, run_id: str, plan: HealPlan, setting: HealSetting, *, as_json: bool
-) -> int:
+    place: LogTarget, screen: Screen, run_id: str, plan: HealPlan, setting: HealSetting, *, is_supervised: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     with place.write(make=False) as log, redirect_stdout(sys.stderr):
         run_id = known_run(log, run_id, log.point().cut)
-        made = Healer(log, plan, setting).apply(run_id)
+        healer = Healer(log, plan, setting)
+        try:
+            with healing_lease(log, run_id):
+                made = healer.apply_or_stop(run_id) if is_supervised else healer.apply(run_id)
+        except HealedElsewhere as error:
+            click.echo(f"refold: {error}", err=True)
+            return ELSEWHERE
     if as_json:
         screen.json([each.json() for each in made])
     elif not made:

@@ -76,6 +76,7 @@ def supervisor_settings(
     return SupervisorSettings(
         around.agent, socket.gethostname(), log_url, state, dict(os.environ), [*COMMAND, "record"], int(lease_s * 1000),
         around.now_micros, boottime_s, around.new_id, say,
+        [*COMMAND, "heal", "--apply", "--file", f"{folder}/refold.toml", "--supervised"],
     )  # fmt: skip
 
 
