@@ -15,6 +15,8 @@ from refold.agents.heal import lease as leases
 from refold.agents.heal.lease import ELSEWHERE, HealedElsewhere, healing_lease
 from refold.agents.log import AgentLog
 from refold.explorer.cli.main import run
+from refold.streams.client import RuntimeContext
+from refold.streams.open import process_context
 from refold_tests.child import Child
 from refold_tests.stuck_agent import paid, placed, stuck
 from refold_tests.waiting import await_true
@@ -98,7 +100,7 @@ def test_stopped_process_is_killed_before_its_lease_is_over(
 
 def test_process_that_renews_keeps_the_lease(log: AgentLog, url: str, child: Callable[..., Child]) -> None:
     one = holder(child, url, 3_000)
-    seen = leases._Lease(log, "r", 1_000, leases.process_context())
+    seen = leases._Lease(log, "r", 1_000, process_context())
 
     def has_renewed() -> bool:
         seen._read()
@@ -115,7 +117,7 @@ def test_process_that_lost_the_lease_ends(log: AgentLog, url: str, child: Callab
 
     def is_taken() -> bool:
         """Claim the lease with its last beat, as if its holder were gone. A renewal that comes first denies that."""
-        other = leases._Lease(log, "r", 60_000, leases.process_context())
+        other = leases._Lease(log, "r", 60_000, process_context())
         other._read()
         other._act("claimed", other._record.beat, after=other._record.token, owner="other", lease_ms=60_000)
         other._read()
@@ -134,7 +136,7 @@ class Elsewhere:
         self.while_asleep: Callable[[], None] = lambda: None
         monkeypatch.setattr(leases, "boot_id", lambda: "another boot")
         monkeypatch.setattr(leases, "boottime_s", lambda: self.now_s)
-        monkeypatch.setattr(leases.time, "sleep", self.sleep)
+        monkeypatch.setattr("time.sleep", self.sleep)
 
     def sleep(self, time_s: float) -> None:
         self.now_s += time_s
@@ -147,11 +149,11 @@ def test_on_another_machine_a_lease_is_over_when_nothing_was_renewed_for_its_tim
     log: AgentLog, monkeypatch: pytest.MonkeyPatch, renews: bool
 ) -> None:
     ids, now = itertools.count(), [1_000_000]
-    around = leases.RuntimeContext(lambda: now[0], lambda: f"id-{next(ids)}", "ann@one/1")
+    around = RuntimeContext(lambda: now[0], lambda: f"id-{next(ids)}", "ann@one/1")
     gone = leases._Lease(log, "r", 30_000, around)
     gone.claim()
     there = Elsewhere(monkeypatch)
-    mine = leases._Lease(log, "r", 30_000, leases.RuntimeContext(around.now_micros, around.new_id, "bob@two/2"))
+    mine = leases._Lease(log, "r", 30_000, RuntimeContext(around.now_micros, around.new_id, "bob@two/2"))
     now[0] += 29_000_000
     with pytest.raises(HealedElsewhere, match="healed by ann@one/1 since 1970-01-01T00:00:01"):
         mine.claim()

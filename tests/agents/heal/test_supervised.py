@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from refold.agents.heal.plan import HealPlan
 from refold.agents.heal.supervised import CRASHES_MAX, AgentHealing, HealingKind
 from refold.agents.supervise.lease import AgentRecord, DesiredState, ObservedState
 from refold.agents.supervise.listing import AgentRow, agents
-from refold.agents.supervise.machine import Deed, ProcessView, next_move
+from refold.agents.supervise.machine import Deed, NextMove, ProcessView, next_move
 from refold.agents.supervise.settings import AgentSettings
 from refold_tests.child import Child, children
 from refold_tests.processes import is_gone
@@ -138,10 +139,17 @@ HEALED = AgentSettings(command=("x",), heal={"attempts": 1}, backoff_s=1)
 GONE = ProcessView()
 
 
-def decided(status: str, process: ProcessView = GONE, outcome: str = "", agent: AgentSettings = HEALED, **more: object):  # type: ignore[no-untyped-def]
+def decided(
+    status: str, process: ProcessView = GONE, outcome: str = "", agent: AgentSettings = HEALED, **more: Any
+) -> NextMove:
     observed = ObservedState(status, run="r", handled=1, attempt=1)._replace(**more)
     record = AgentRecord(desired=DesiredState("running", 1, "ann"), observed=observed)
     return next_move(record, process, agent, 5_000_000, outcome)
+
+
+def observed_of(found: NextMove) -> ObservedState:
+    assert found.observed is not None
+    return found.observed
 
 
 def test_run_is_healed_when_its_agent_is_not_started_again() -> None:
@@ -156,7 +164,7 @@ def test_run_is_healed_when_its_agent_is_not_started_again() -> None:
         (once, "", "failed", 0),  # it made no run
         (AgentSettings(command=("x",)), "denied", "waiting", 0),  # there are no remedies
     ):
-        found = decided("running", ended, outcome, agent).observed
+        found = observed_of(decided("running", ended, outcome, agent))
         assert (found.status, found.heals) == (status, heals), (agent, outcome)
 
 
@@ -166,8 +174,8 @@ def test_healing_is_started_when_it_is_due_and_continued_after_a_stop() -> None:
     assert decided("asking", heals=1).deed == Deed.NOTHING
     for status, restart_at in (("failed", 5_000_000), ("unknown", 0), ("stopped", 0)):
         found = decided(status, heals=1, restart_at=restart_at)
-        assert (found.deed, found.observed.status, found.observed.run) == (Deed.START, "healing", "r")
-    named = decided("healing", ProcessView(7, is_there=True), heals=1).observed
+        assert (found.deed, observed_of(found).status, observed_of(found).run) == (Deed.START, "healing", "r")
+    named = observed_of(decided("healing", ProcessView(7, is_there=True), heals=1))
     assert (named.status, named.pid) == ("healing", 7)
 
 
