@@ -43,7 +43,8 @@ _LOOK_S = 1.0
 
 
 class HealingKind(NamedTuple):
-    """What attempts are counted by: the kind of the finding, the remedy's name, and the status in which they ended."""
+    """What attempts are counted by: the kind of the finding, the remedy's name, and the status in which they ended.
+    The names are the labels of the metric."""
 
     finding: str
     remedy: str
@@ -75,11 +76,6 @@ class AgentHealing:
         self._looked_s = 0.0
         self._question: Healing | None = None
         self.counts: Mapping[HealingKind, int] = Counter()
-
-    @property
-    def asked_at(self) -> int:
-        """When the open question was asked, microseconds; 0 if there is none."""
-        return 0 if self._question is None else self._question.started_at
 
     def settings_for(self, run: str) -> AgentSettings:
         """Return the agent's settings with the command that heals a run of it."""

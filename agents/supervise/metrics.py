@@ -5,12 +5,13 @@ No label names an agent: the number of series does not grow with the number of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from refold.agents.heal.supervised import HealingKind
 from refold.agents.supervise.supervisor import SupervisorCounts
 
 GAUGES = {
@@ -21,6 +22,7 @@ COUNTERS = {
     "starts": ("refold_supervisor_starts_total", "Processes of agents that were started."),
     "failures": ("refold_supervisor_failures_total", "Processes of agents that failed."),
     "losses": ("refold_supervisor_losses_total", "How often an agent was lost: its claim was not renewed in time."),
+    "healings": ("refold_supervisor_healings_total", "Attempts to heal runs of agents that ended."),
 }
 
 
@@ -40,9 +42,12 @@ class SupervisorMetrics(Collector):
         others = GaugeMetricFamily(*GAUGES["others"], labels=["log"])
         others.add_metric([self._log], counts.others)
         yield from (agents, others)
-        for name, told in COUNTERS.items():
-            counter = CounterMetricFamily(*told, labels=["log"])
-            counter.add_metric([self._log], getattr(counts, name))
+        for name, described in COUNTERS.items():
+            found = getattr(counts, name)
+            is_by_kind = isinstance(found, Mapping)
+            counter = CounterMetricFamily(*described, labels=["log", *(HealingKind._fields if is_by_kind else ())])
+            for kind, count in sorted(found.items()) if is_by_kind else [((), found)]:
+                counter.add_metric([self._log, *kind], count)
             yield counter
 
     def page(self) -> bytes:

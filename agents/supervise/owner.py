@@ -171,8 +171,9 @@ class AgentOwner:
 
     @property
     def status(self) -> str:
-        """What the agent did when its records were read last."""
-        return self._record.observed.status or "new"
+        """What the agent did when its records were read last. One that failed and is to be healed is `healing`."""
+        status = self._record.observed.status or "new"
+        return "healing" if status == "failed" and not self.has_failed else status
 
     @property
     def has_failed(self) -> bool:

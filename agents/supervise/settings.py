@@ -227,6 +227,8 @@ def _problem(found: AgentSettings) -> str | None:
         return f"budget.{found.budget.problem}"
     if found.upstream and found.mode != "capture" and found.isolation == "none":
         return 'upstream: only an agent with mode = "capture" or isolation = "bubblewrap" has a proxy'
+    if found.heal and (found.mode != "sdk" or not found.resume):
+        return 'heal: only an agent with mode = "sdk" that resumes its run can be healed'
     if found.hide and found.isolation == "none":
         return 'hide: only isolation = "bubblewrap" hides anything'
     return None

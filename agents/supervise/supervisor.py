@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from refold.agents.heal.supervised import HealingKind
 from refold.agents.log import AgentLog
 from refold.agents.supervise.owner import AgentOwner, SupervisorSettings
 from refold.agents.supervise.settings import AgentSettings
@@ -23,6 +24,7 @@ class SupervisorCounts(NamedTuple):
     """What a supervisor counts. agents: those that it owns, by status. others: those that it does not own.
 
     starts, failures: processes that were started, and that failed. losses: how often a claim was not renewed in time.
+    healings: attempts to heal runs that ended, by what they were for.
     """
 
     agents: Mapping[str, int]
@@ -30,6 +32,7 @@ class SupervisorCounts(NamedTuple):
     starts: int
     failures: int
     losses: int
+    healings: Mapping[HealingKind, int]
 
 
 class Supervisor:
@@ -64,9 +67,9 @@ class Supervisor:
         """Return what is counted so far. May be called from any thread."""
         owners = list(self._owners.values())
         agents = Counter(owner.status for owner in owners if owner.is_owned)
-        return SupervisorCounts(
-            agents, len(owners) - agents.total(), *map(sum, zip(*(owner.counts for owner in owners), strict=True))
-        )  # fmt: skip
+        sums = map(sum, zip(*(owner.counts for owner in owners), strict=True))
+        healed = sum((Counter(owner.healing.counts) for owner in owners), Counter[HealingKind]())
+        return SupervisorCounts(agents, len(owners) - agents.total(), *sums, healed)
 
     def end(self) -> None:
         """End every agent, and give it up."""

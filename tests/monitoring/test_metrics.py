@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from refold.agents.heal.supervised import HealingKind
 from refold.agents.supervise.metrics import SupervisorMetrics
 from refold.agents.supervise.supervisor import SupervisorCounts
 from refold.sinks.metrics import SinkMetrics
@@ -17,7 +18,7 @@ from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES,
 from refold_tests.prometheus import METRICS, promtool
 from refold_tests.tree import ROOT
 
-LABELS = {"log", "partition", "state", "sink", "topic", "version"}
+LABELS = {"log", "partition", "state", "sink", "topic", "version", *HealingKind._fields}
 ROW = re.compile(r"^\| `(refold_\w+)` \| (gauge|counter) \|", re.MULTILINE)
 
 
@@ -30,7 +31,9 @@ def told() -> str:
     sink.committed(3, 2)
     sink.refused()
     condition = healthy()._replace(group_lag={0: 3, 1: 0})
-    supervisor = SupervisorMetrics("shop", lambda: SupervisorCounts({"running": 2}, 1, 3, 4, 5))
+    supervisor = SupervisorMetrics(
+        "shop", lambda: SupervisorCounts({"running": 2}, 1, 3, 4, 5, {HealingKind("loop", "later", "healed"): 6})
+    )
     pages = (
         metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"))(),
         sink.page(),

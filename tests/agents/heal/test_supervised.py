@@ -229,7 +229,6 @@ def test_newest_attempt_decides(
     assert (found.status, found.heals, found.run) == (after, heals, run)
     is_counted = status not in ("waiting", "resuming")
     assert healing.counts == ({HealingKind("loop", "", status): 1} if is_counted else {})
-    assert bool(healing.asked_at) == (status == "waiting")
 
 
 def test_agent_that_always_runs_begins_anew_after_it_was_healed(desk: Desk) -> None:

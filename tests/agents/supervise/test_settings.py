@@ -89,6 +89,10 @@ upstream = "http://127.0.0.1:11434"
         ("[agents.a]\ncommand = ['x']\npolicy = 'none'", r"agents\.a\.policy: the policy .* cannot be read"),
         ("[agents.a]\ncommand = ['x']\nupstream = 'http://x'", r"agents\.a\.upstream: only an agent with mode"),
         ("[agents.a]\ncommand = ['x']\nhide = ['/root']", r"agents\.a\.hide: only isolation"),
+        (
+            "[agents.a]\ncommand = ['x']\nmode = 'capture'\nheal = {attempts = 3}",
+            r"agents\.a\.heal: only an agent with mode",
+        ),
         ("[agents.a]\ncommand = ['x']\nname = 'b'", r"agents\.a\.name: the name is that of the table"),
         ("[agents.a]\ncommand = ['x']\n[agents.a.budgets]\ntokens = 1", r"agents\.a\.budgets: write the table"),
         ("[agents.a]\ncommand = ['x']\n[agents.a.budget]\ntoken = 1", r"agents\.a\.budget: object contains unknown"),

@@ -118,7 +118,7 @@ command = ["true"]
 
     assert not supervisor.run(is_stopped)
     assert said.count("defect: a defect: ZeroDivisionError: division by zero") == 1
-    assert supervisor.counts()[2:] == (1, 2, 0)
+    assert supervisor.counts()[2:] == (1, 2, 0, {})
 
 
 BAD_POLICY = "import refold\nwith refold.open() as log:\n    log.run('bad').drive(print)\n"
