@@ -67,9 +67,9 @@ class Supervisor:
         """Return what is counted so far. May be called from any thread."""
         owners = list(self._owners.values())
         agents = Counter(owner.status for owner in owners if owner.is_owned)
-        sums = map(sum, zip(*(owner.counts for owner in owners), strict=True))
+        starts, failures, losses = map(sum, zip(*(owner.counts for owner in owners), strict=True))
         healed = sum((Counter(owner.healing.counts) for owner in owners), Counter[HealingKind]())
-        return SupervisorCounts(agents, len(owners) - agents.total(), *sums, healed)
+        return SupervisorCounts(agents, len(owners) - agents.total(), starts, failures, losses, healed)
 
     def end(self) -> None:
         """End every agent, and give it up."""
