@@ -46,19 +46,13 @@ class KillTimer:
 
     def set(self, at_s: float) -> None:
         """Kill this process at that time, seconds of CLOCK_BOOTTIME. A time that is past kills it at once."""
-        self._set(max(at_s, 1e-9))
-
-    def clear(self) -> None:
-        """Kill nothing."""
-        self._set(0.0)
-
-    def _set(self, at_s: float) -> None:
         if self._library is not None:
+            at_s = max(at_s, 1e-9)  # 0 would clear the timer
             setting = _Setting(at=_Moment(int(at_s), int(at_s % 1 * 1e9)))
             _checked(self._library.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(setting), None))
 
     def close(self) -> None:
-        """Clear it, and give it back to the kernel."""
+        """Kill nothing any more, and give it back to the kernel."""
         if self._library is not None:
             self._library.timer_delete(self._timer)
             self._library = None
