@@ -30,7 +30,7 @@ COMMANDS = {
         "demo": ("record.demo:demo", "See refold work, end to end."),
         "record": ("record.record:record", "Run a program and capture its model calls."),
         "proxy": ("record.proxy:proxy", "Capture model calls by a proxy that agents are pointed at."),
-        "receive": ("record.receive:receive", "Record traces of agents that OpenTelemetry sends."),
+        "receive": ("record.receive:receive", "Record traces and logs of agents that OpenTelemetry sends."),
         "mcp-record": ("record.mcp_record:mcp_record", "Run an MCP server, and record what it is asked."),
         "import": ("record.import_:import_", "Import exported observations or recorded conversations."),
         "observe": ("record.observe:observe", "Record an observation of an entity, and print its id."),
@@ -162,6 +162,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _refuse(_usage(error))
     except (KeyboardInterrupt, click.Abort):
+        # If the interrupt came within executed text, such as that of a dataclass, Python remembers it, and would end
+        # `python -m` by SIGINT at its exit. It forgets it when the next text is executed.
+        exec("")
         return INTERRUPTED
     except BrokenPipeError:
         _leave_closed_pipe()

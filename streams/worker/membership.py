@@ -10,6 +10,9 @@ dropped before the client could start again with the named servers (confluentinc
 member requests its topic from time to time. If it has no answer twice, and another client has one, it is closed, its
 partitions are given up, and a new member joins.
 
+A client gives up its partitions before it is closed. If its close has to revoke them, librdkafka can wait for ever for
+its own answer (confluentinc/librdkafka#4884; seen with 2.16), and confluent-kafka holds Python's lock meanwhile.
+
 A static member (group.instance.id) may be fenced without another member: a broker that died had registered it again,
 and the answer with its new member id was lost. `is_alone` distinguishes this from another worker under the same name
 (service.py), because the group cannot: a broker that replaces a static member keeps the data of the old one. A member
@@ -22,11 +25,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from refold.avro.errors import StorageError
+from refold.streams.deadline import Deadline
 from refold.streams.events import log_event
 from refold.streams.log.kafka.access import GROUP, READ, Grant
 from refold.streams.log.kafka.clients import Clients
@@ -41,6 +46,8 @@ _LOOK_MS = 5_000
 _ASKED_EVERY_S = 5.0
 _ANSWERED_S = 1.0
 _STANDING_EVERY_S = 0.5
+_SERVED_S = 0.02
+_REVOKED_S = 5.0
 ANEW_MAX = 3
 ANEW_WITHIN_S = 120.0
 
@@ -164,8 +171,19 @@ class Membership:
 
     def leave(self) -> None:
         """Release all partitions through the callback, and leave the group; raises the callback's exception."""
-        self._consumer.close()
+        self._close()
         self._raise_problem()
+
+    def _close(self) -> None:
+        """Give up all partitions, also those of a decision that was not served yet; then close the client."""
+        with suppress(KafkaException, RuntimeError):  # it is fenced, or closed
+            self._consumer.unsubscribe()
+            deadline = Deadline(_REVOKED_S)
+            while not deadline.is_past:
+                self._consumer.poll(_SERVED_S)
+                if not self._own:
+                    break
+        self._consumer.close()
 
     def _joining(self) -> Consumer:
         consumer = self._clients.reader(**self._settings)
@@ -191,7 +209,7 @@ class Membership:
 
     def _rejoin(self, why: str) -> None:
         log_event(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
-        self._consumer.close()
+        self._close()
         # A fenced member is not informed which partitions it lost.
         self._call_back(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
         self._own.clear()

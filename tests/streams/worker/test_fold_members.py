@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from refold.avro.errors import StorageError
 from refold.avro.observation import Observation
@@ -173,6 +174,39 @@ def test_fenced_member_rejoins_as_often_as_outages_explain(log: KafkaLog, tmp_pa
                 fenced()
     finally:
         member.leave()
+
+
+class WatchedConsumer:
+    """A consumer that notes how many partitions it has when it is closed."""
+
+    def __init__(self, consumer: Consumer, had: list[int]) -> None:
+        self._consumer, self._had = consumer, had
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def close(self) -> None:
+        self._had.append(len(self._consumer.assignment()))
+        self._consumer.close()
+
+
+def test_leaving_member_gives_its_partitions_up_before_its_client_is_closed(
+    log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that revokes partitions within its close may never return from it."""
+    had: list[int] = []
+    reader = log.clients.reader
+    monkeypatch.setattr(log.clients, "reader", lambda **settings: WatchedConsumer(reader(**settings), had))
+    given: list[int] = []
+    taken: list[int] = []
+    config = FoldConfig(log.url, tmp_path, "w")
+    member = Membership(log.clients, GroupMember.of_fold(log.topics, config), given.extend, taken.extend)
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(given) < PARTITIONS:
+        assert time.monotonic() < deadline
+        member.serve(0.05)
+    member.leave()
+    assert (had, sorted(taken)) == ([0], sorted(given))
 
 
 def test_member_without_a_generation_sends_no_offsets(log: KafkaLog, tmp_path: Path) -> None:

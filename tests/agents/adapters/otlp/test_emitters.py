@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +24,10 @@ from refold.agents.log import open_log
 from refold_tests.child import Child
 from refold_tests.model_server import model_server
 from refold_tests.otlp_emitters import ANSWERED, ASKED, BROKEN, EMITTERS, mind
-from refold_tests.tree import ROOT
 
 pytestmark = pytest.mark.outside
 
-SNAPSHOT = ROOT / "tests" / "agents" / "samples" / "otlp_emitters.json"
+SNAPSHOT = Path(__file__).with_name("emitters.json")
 RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 TIMES = {"started_at", "ended_at", "at", "duration_ms"}
 
