@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,18 @@ except KeyboardInterrupt:
     sys.exit(130)
 """
 
+INTERRUPTED = """
+import signal, sys
+from refold.explorer.cli import main
+
+def invoke(context):
+    exec("import os, signal\\nos.kill(os.getpid(), signal.SIGINT)\\nfor _ in range(1000): pass")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main.cli.invoke = invoke
+sys.exit(main.run(["types"]))
+"""
+
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.outside
@@ -40,3 +53,13 @@ def test_signal_within_a_callback_is_not_lost(number: signal.Signals, status: in
     command = [sys.executable, "-P", "-c", STOPPED, str(int(number))]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+@pytest.mark.outside
+def test_interrupt_within_executed_text_exits_as_any_other(tmp_path: Path) -> None:
+    """Python ends a module that is run by `-m` by SIGINT if an interrupt left executed text, even if caught."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED)
+    command = [sys.executable, "-P", "-m", "interrupted"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
