@@ -32,7 +32,7 @@ from typing import Any
 
 from refold.agents.heal.kill_timer import KillTimer
 from refold.agents.supervise.keeper import boottime_s
-from refold.agents.supervise.lease import AgentRecord
+from refold.agents.supervise.lease import ACTING_SHARE, RENEWING_SHARE, AgentRecord
 from refold.agents.supervise.machine_processes import boot_id, is_alive, process_start
 from refold.avro.errors import RefoldError
 from refold.avro.observation import Source
@@ -43,10 +43,8 @@ from refold.streams.open import process_context
 
 TYPE = "healing_lease"
 LEASE_MS = 30_000
-ACTING_SHARE = 0.8
 ELSEWHERE = 3
 """The exit status of a process that does not heal a run, because another one does."""
-_RENEWING_SHARE = 1 / 3
 _LOOK_S = 0.1
 
 
@@ -126,7 +124,7 @@ class _Lease:
                 self._act("released", self._record.beat + 1)
 
     def _renew(self, timer: KillTimer, is_over: Callable[[float], bool]) -> None:
-        share_s = _RENEWING_SHARE * self._lease_ms / 1000
+        share_s = RENEWING_SHARE * self._lease_ms / 1000
         wait_s = share_s
         while not is_over(wait_s):
             began_s = boottime_s()

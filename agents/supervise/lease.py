@@ -24,8 +24,10 @@ from refold.reducers.order import order_key
 
 ACTIVE = frozenset({"starting", "running", "healing", "pausing", "paused", "stopping"})
 """In these statuses a process may exist, unless its owner is gone."""
-
-
+ACTING_SHARE = 0.8
+"""The share of a lease, from before a renewal, in which its owner may act."""
+RENEWING_SHARE = 1 / 3
+"""After which share of a lease its owner renews it."""
 DESIRED = ("running", "paused", "stopped")
 
 

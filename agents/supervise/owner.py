@@ -51,7 +51,7 @@ from refold.agents.supervise.gate import PauseGate, gate_folder
 from refold.agents.supervise.keeper import KeeperOrder
 from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.launch import launch_of
-from refold.agents.supervise.lease import ACTIVE, AgentRecord, DesiredState, ObservedState
+from refold.agents.supervise.lease import ACTING_SHARE, ACTIVE, RENEWING_SHARE, AgentRecord, DesiredState, ObservedState
 from refold.agents.supervise.machine import Deed, NextMove, ProcessView, needs_outcome, next_move
 from refold.agents.supervise.machine_processes import boot_id
 from refold.agents.supervise.settings import AgentSettings
@@ -59,8 +59,6 @@ from refold.agents.supervise.supervised import GATE
 from refold.avro.errors import InputError
 
 LEASE_MS = 30_000
-ACTING_SHARE = 0.8
-_RENEWING_SHARE = 1 / 3
 
 
 class SupervisorSettings(NamedTuple):
@@ -227,7 +225,7 @@ class AgentOwner:
     def _renew(self, mine: OwnedEntries) -> None:
         """Step 7."""
         began_s = self._by.clock_s()
-        if began_s < self._renewed_s + _RENEWING_SHARE * self._by.lease_ms / 1000:
+        if began_s < self._renewed_s + RENEWING_SHARE * self._by.lease_ms / 1000:
             return
         beat = self._record.beat + 1
         mine.renew(self._record)

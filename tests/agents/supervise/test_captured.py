@@ -189,16 +189,21 @@ with refold.open() as log:
 """
 
 
+def forbidden_places(desk: Desk, server: ModelServer) -> dict[str, str | int]:
+    """Write a secret file, and return by name the paths and the port that a contained agent tries to reach."""
+    (desk.folder / "secret").write_text("a secret")
+    state = state_folder("agents", desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"})
+    return {
+        "beside": f"{desk.folder}/beside", "log": f"{desk.folder}/log", "state": str(state),
+        "hidden": f"{desk.folder}/secret", "provider": int(server.url.rpartition(":")[2]),
+    }  # fmt: skip
+
+
 def test_contained_agent_reaches_only_its_work_folder_and_the_proxy(
     desk: Desk, start: Starting, server: ModelServer, bwrap: None
 ) -> None:
     server.mind = lambda body: Reply(["an answer"])
-    (desk.folder / "secret").write_text("a secret")
-    state = state_folder("agents", desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"})
-    paths = {
-        "beside": f"{desk.folder}/beside", "log": f"{desk.folder}/log", "state": str(state),
-        "hidden": f"{desk.folder}/secret", "provider": int(server.url.rpartition(":")[2]),
-    }  # fmt: skip
+    paths = forbidden_places(desk, server)
     declare(
         desk, server, TRIES,
         "isolation = 'bubblewrap'\nhide = ['secret']\n[agents.desk.limits]\nprocesses = 20\nmemory_mb = 2048\n",
@@ -255,12 +260,7 @@ def test_contained_agent_that_records_itself_reaches_its_log_and_no_network(
     desk: Desk, start: Starting, server: ModelServer, bwrap: None, is_proxied: bool
 ) -> None:
     server.mind = lambda body: Reply(["an answer"])
-    (desk.folder / "secret").write_text("a secret")
-    state = state_folder("agents", desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"})
-    paths = {
-        "beside": f"{desk.folder}/beside", "log": f"{desk.folder}/log", "state": str(state),
-        "hidden": f"{desk.folder}/secret", "provider": int(server.url.rpartition(":")[2]),
-    }  # fmt: skip
+    paths = forbidden_places(desk, server)
     (desk.folder / "work" / "agent.py").write_text(ASK + TRIES + RECORDS)
     (desk.folder / "refold.toml").write_text(f"""
 [agents.desk]
