@@ -138,7 +138,7 @@ class Kernel(Protocol):
         """The decider for the records of a partition that these readers read."""
 
     def placed(self, entities: Sequence[str]) -> list[bytes]:
-        """The storage key of each entity's state: `placed` of streams/partition.py."""
+        """The storage key of each entity's state: `placed` of streams/partitioner.py."""
 
     def BaseWriter(self, limit: int) -> BaseWriter:  # noqa: N802
         """The writer of a table. limit: a chunk with so many bytes of entities is full."""

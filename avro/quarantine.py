@@ -9,7 +9,7 @@ only such batches can be set aside.
 3. A cut's own offset in `.schemas` does not matter. Otherwise every question about the past would still fail, because
    the record could not be read at an earlier cut either.
 4. Tables and epochs, which may have been made while the record was readable, store the list of records that they leave
-   out. If it differs from the present list, they are not used (streams/worker/commit.py,
+   out. If it differs from the present list, they are not used (streams/worker/pending_commit.py,
    streams/snapshots/manifest.py).
 """
 

@@ -27,8 +27,8 @@ from refold.streams.history import RecordedObservation, moments, seen_in
 from refold.streams.log.port import LogReader, firsts
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.rebuild.workers import rebuild
 from refold.streams.table.folds import Folds, TypeFold
 
 AT_ONCE = 500

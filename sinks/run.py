@@ -27,7 +27,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.point import Points
 from refold.streams.rebuild.partition import Progress
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 
 POLL_S = 0.2

@@ -1,7 +1,7 @@
 """Child processes that run a module of refold: how they are started, and how they ended.
 
 Each is an interpreter of its own, so it computes at the same time as its parent. Nothing is forked, and the caller's
-main module is not run again. Parent and child exchange data as fits their work: rebuild/workers.py by lines of JSON,
+main module is not run again. Parent and child exchange data as fits their work: rebuild/processes.py by lines of JSON,
 sealing_process/channel.py by a measured fast channel, agents/confined/process.py by files in memory.
 """
 

@@ -33,7 +33,7 @@ from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed

@@ -14,7 +14,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
-from refold.streams.partition import BUCKETS, SLOTS, place_of
+from refold.streams.partitioner import BUCKETS, SLOTS, place_of
 
 DOMAIN = b"refold-root/1"
 EMPTY = bytes(32)

@@ -25,7 +25,7 @@ from refold.streams.blobs.url import store_url
 from refold.streams.client import Log, RuntimeContext
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.port import LogPort
-from refold.streams.partition import check_partitions
+from refold.streams.partitioner import check_partitions
 from refold.streams.rocks.layout import is_log
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-//! An entity's partition and storage key: streams/partition.py.
+//! An entity's partition and storage key: streams/partitioner.py.
 
 use sha2::{Digest, Sha256};
 

@@ -18,7 +18,7 @@ from refold.reducers.fold import Fold
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.exchange.archive_form import Content, Definition, Header, Item
 from refold.streams.log.port import DeadLetter, Marked, Record, is_hole
-from refold.streams.partition import check_partitions, partition_of
+from refold.streams.partitioner import check_partitions, partition_of
 
 
 class ArchiveCheck:

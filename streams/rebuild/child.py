@@ -1,4 +1,4 @@
-"""The child process that rebuilds partitions for its parent (workers.py describes the protocol).
+"""The child process that rebuilds partitions for its parent (processes.py describes the protocol).
 
 1. Take over standard input and output for the protocol; a user's reducer reads and prints elsewhere.
 2. Open the log to read. It has to reach the cut.
@@ -22,50 +22,50 @@ from refold.avro.errors import RefoldError, StorageError
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader
 from refold.streams.open import open_port
-from refold.streams.partition import slots_of
-from refold.streams.rebuild.partition import BaseEpoch, RecordsToRead, rebuild_partition
+from refold.streams.partitioner import slots_of
+from refold.streams.rebuild.partition import RecordsToRead, StartingEpoch, rebuild_partition
 from refold.streams.rebuild.plan import plan_of_json
 from refold.streams.rebuild.result import write_entities
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 
-Say = Callable[[Mapping[str, object]], None]
+Send = Callable[[Mapping[str, object]], None]
 
 
 def main() -> None:
     """Serve until the input ends."""
-    asked, answers = _own_streams()
+    request, answers = _own_streams()
 
-    def say(tree: Mapping[str, object]) -> None:
+    def send(tree: Mapping[str, object]) -> None:
         answers.write(json.dumps(tree).encode() + b"\n")
 
     lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    setup = json.loads(asked.readline())
-    Thread(target=_listen, args=(asked, lines, setup["folder"]), daemon=True).start()
+    setup = json.loads(request.readline())
+    Thread(target=_read_requests, args=(request, lines, setup["folder"]), daemon=True).start()
     try:
-        _serve(setup, lines, say)
+        _serve(setup, lines, send)
     except RefoldError as error:
-        say({"failed": str(error)})
+        send({"failed": str(error)})
         signal.pause()  # the other thread ends this process
 
 
 def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
-    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    request, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    return asked, answers
+    return request, answers
 
 
-def _listen(asked: IO[bytes], lines: queue.SimpleQueue[Any], folder: str) -> None:
-    for line in asked:
+def _read_requests(request: IO[bytes], lines: queue.SimpleQueue[Any], folder: str) -> None:
+    for line in request:
         lines.put(json.loads(line))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
-def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) -> None:
+def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], send: Send) -> None:
     plan = plan_of_json(setup["plan"])
     cut = plan.cut
     log = open_port(setup["url"], read_only=True, config=setup["config"])
@@ -73,17 +73,17 @@ def _serve(setup: Mapping[str, Any], lines: queue.SimpleQueue[Any], say: Say) ->
     folds = Folds(log.registry, cut.schemas)
     with os.fdopen(setup["file"], "wb") as file:
         while True:
-            asked = lines.get()
-            partition = asked["partition"]
-            known = RecordsToRead(cut.offsets[partition], lambda more, total: say({"read": more, "total": total}))
+            request = lines.get()
+            partition = request["partition"]
+            known = RecordsToRead(cut.offsets[partition], lambda more, total: send({"read": more, "total": total}))
             store = ChunkStore(setup["memory_bytes"])
             with RunningHashes() as hashes:
-                base = BaseEpoch(log, plan, partition, folds, store, hashes)
-                part = rebuild_partition(log, plan, base, folds, known)
+                epoch = StartingEpoch(log, plan, partition, folds, store, hashes)
+                part = rebuild_partition(log, plan, epoch, folds, known)
             start = file.tell()
             digests = part.layers.rehash() if plan.limits is None else None
             write_entities(file, part.layers, digests, slots_of(partition, log.partitions))
-            say(
+            send(
                 {
                     "part": {
                         "start": start,

@@ -21,7 +21,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.log.port import LogReader
-from refold.streams.partition import slot_of, slots_of
+from refold.streams.partitioner import slot_of, slots_of
 from refold.streams.rebuild.plan import RebuildLimits, RebuildPlan
 from refold.streams.rebuild.replay import Replay
 from refold.streams.rebuild.result import RebuiltPartition
@@ -52,7 +52,7 @@ class RecordsToRead:
         self._progress(more, self.total)
 
 
-class BaseEpoch:
+class StartingEpoch:
     """The epoch that the rebuild of one partition begins from, if any. Creating it begins to read the epoch.
 
     fallbacks: why epochs were not used.
@@ -71,7 +71,7 @@ class BaseEpoch:
         self._epochs = plan.epochs(log.snapshots, partition)
         self._begun = self._next()
 
-    def checked(self) -> tuple[Manifest | None, Layers]:
+    def verified(self) -> tuple[Manifest | None, Layers]:
         """The epoch's manifest and its entities; None and no entities if no epoch can be used."""
         while self._begun is not None:
             manifest, (layers, check) = self._begun
@@ -140,11 +140,11 @@ def _usable(manifest: Manifest, log: LogReader) -> Manifest:
 
 
 def rebuild_partition(
-    log: LogReader, plan: RebuildPlan, base: BaseEpoch, folds: Folds, known: RecordsToRead
+    log: LogReader, plan: RebuildPlan, start: StartingEpoch, folds: Folds, known: RecordsToRead
 ) -> RebuiltPartition:
     """Rebuild one partition at the plan's cut."""
-    cut, limits, partition = plan.cut, plan.limits, base.partition
-    manifest, layers = base.checked()
+    cut, limits, partition = plan.cut, plan.limits, start.partition
+    manifest, layers = start.verified()
     wants = None if limits is None else limits.wants
     replay = Replay(log, partition, layers, folds, known.read, wants)
     begin = 0
@@ -164,7 +164,7 @@ def rebuild_partition(
         replay.reopened,
         replay.scanned,
         None if manifest is None else manifest.epoch,
-        base.fallbacks,
+        start.fallbacks,
     )
 
 

@@ -22,7 +22,7 @@ from refold.avro.observation import type_of
 from refold.avro.registry import Registry
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogReader
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold.streams.snapshots.closed_entities import ClosingRule, closed_at, closings, month_of
 from refold.streams.snapshots.manifest import OFFSET_MAX, Epoch
 from refold.streams.snapshots.store import EpochReader

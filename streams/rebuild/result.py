@@ -19,7 +19,7 @@ from typing import IO
 from refold.avro.errors import CorruptionError, NotAnswerable
 from refold.reducers.entity import stored_hash, stored_version
 from refold.streams.digest import Digests, differing_places, root
-from refold.streams.partition import BUCKETS, partition_of
+from refold.streams.partitioner import BUCKETS, partition_of
 from refold.streams.rebuild.plan import RebuildLimits
 from refold.streams.snapshots.chunk import chunks_of_pieces
 from refold.streams.snapshots.layers import Layers

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from refold.streams.digest import EMPTY, Digests
-from refold.streams.partition import BUCKETS
+from refold.streams.partitioner import BUCKETS
 from refold.streams.snapshots.chunk import Piece, merged_preimages
 
 PREIMAGES_BYTES = 128 << 20

@@ -29,7 +29,7 @@ from refold.reducers.order import observed_at_of
 from refold.reducers.registered import NotRegistered
 from refold.streams.checksum import unsealed
 from refold.streams.digest import EMPTY, Digests
-from refold.streams.partition import BUCKETS, place_of
+from refold.streams.partitioner import BUCKETS, place_of
 from refold.streams.snapshots.manifest import Manifest
 from refold.streams.snapshots.spans import ChunkCache, SortedSpan, hashes_at
 from refold.streams.snapshots.store import EpochReader

@@ -28,7 +28,7 @@ class RunningHashes:
     def begin(self) -> None:
         """Begin a span; an unfinished one is dropped."""
         self._digest = hashlib.sha256()
-        self._is_beside = False
+        self._is_threaded = False
         self._some: list[bytes] = []
         self._some_bytes = 0
 
@@ -37,14 +37,14 @@ class RunningHashes:
         self._some.append(data)
         self._some_bytes += len(data)
         if self._some_bytes >= self._piece_bytes:
-            self._beside()
+            self._submit()
 
     def end(self) -> Callable[[], bytes]:
         """End the span; returns a function that gives its digest, now or later."""
         digest = self._digest
         ended = digest.digest
-        if self._is_beside:
-            self._beside()
+        if self._is_threaded:
+            self._submit()
             ended = self._thread.submit(digest.digest).result
         else:
             for data in self._some:
@@ -52,10 +52,10 @@ class RunningHashes:
         self.begin()
         return ended
 
-    def _beside(self) -> None:
+    def _submit(self) -> None:
         """Let the thread hash the data since the last piece; returns when at most AHEAD pieces are left to it."""
         self._under_way.append(self._thread.submit(_hash, self._digest, self._some))
-        self._is_beside, self._some, self._some_bytes = True, [], 0
+        self._is_threaded, self._some, self._some_bytes = True, [], 0
         while len(self._under_way) > AHEAD:
             self._under_way.popleft().result()
 

@@ -17,7 +17,7 @@ from itertools import groupby
 
 from refold.avro.errors import CorruptionError
 from refold.streams.digest import Digests, preimage
-from refold.streams.partition import place_of
+from refold.streams.partitioner import place_of
 from refold.streams.snapshots.chunk import Chunk, Member, Piece, chunks_of_pieces, merged_preimages, newest, piece_of
 from refold.streams.snapshots.closed_entities import ColdEntities
 from refold.streams.snapshots.spans import Read

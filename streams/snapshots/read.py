@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 from refold.avro.errors import CorruptionError
 from refold.streams.checksum import unsealed
 from refold.streams.digest import Digests
-from refold.streams.partition import BUCKETS, slots_of
+from refold.streams.partitioner import BUCKETS, slots_of
 from refold.streams.snapshots.closed_entities import BUCKET_SLOTS, Instead, closed_in, take_buckets
 from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers

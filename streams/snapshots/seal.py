@@ -33,7 +33,7 @@ from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
-from refold.streams.partition import PLACE_BYTES, place_in, slots_of
+from refold.streams.partitioner import PLACE_BYTES, place_in, slots_of
 from refold.streams.snapshots import chunk
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from refold.streams.partition import PLACE_BYTES
+from refold.streams.partitioner import PLACE_BYTES
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.manifest import Epoch

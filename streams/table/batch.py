@@ -34,7 +34,7 @@ from refold.reducers.order import order_key
 from refold.reducers.state import hash_state
 from refold.streams.changes import Change, ChangeStep
 from refold.streams.log.port import Record, observation_in
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.scan import Row

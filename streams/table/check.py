@@ -23,7 +23,7 @@ from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
 from refold.streams.log.port import IndexedObservation, Mismatch, Record, arrival_of
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys

@@ -17,7 +17,7 @@ import struct
 
 from refold.avro.errors import CorruptionError
 from refold.streams.log.port import IndexedObservation, Record
-from refold.streams.partition import PLACE_BYTES
+from refold.streams.partitioner import PLACE_BYTES
 
 POSITION = struct.Struct(">HQ")
 _RECORD = struct.Struct(">Q32sH")

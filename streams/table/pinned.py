@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from refold.streams.partition import PLACE_BYTES, place_in, slots_of
+from refold.streams.partitioner import PLACE_BYTES, place_in, slots_of
 from refold.streams.rocks.scan import FamilySnapshot
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.table import EpochState, Row, TableView

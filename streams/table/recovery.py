@@ -15,10 +15,10 @@ from itertools import islice
 
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.rebuild.partition import Progress
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.rebuild.workers import rebuild
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family

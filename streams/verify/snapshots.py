@@ -38,7 +38,7 @@ from refold.reducers.entity import stored_hash, stored_highest
 from refold.streams.cut import FOLD_VERSION, Cut
 from refold.streams.digest import Digests, root_over
 from refold.streams.log.port import LogReader, Mismatch
-from refold.streams.partition import BUCKETS, place_of, slots_of
+from refold.streams.partitioner import BUCKETS, place_of, slots_of
 from refold.streams.snapshots.chunk import Chunk
 from refold.streams.snapshots.closed_entities import ClosingRule, closed_month, closings, take_buckets
 from refold.streams.snapshots.manifest import Manifest, OffsetSpan, read_manifest

@@ -15,7 +15,7 @@ import cbor2
 from refold.avro.errors import StorageError
 from refold.reducers.entity import Entity, pack, unpack
 from refold.streams.log.port import Mismatch, Record
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold.streams.snapshots.layers import Layers
 from refold.streams.table import keys
 

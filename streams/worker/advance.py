@@ -4,9 +4,9 @@ A definition at an offset of `.schemas` is applied once the records before it ar
 1. A definition of a new type, or of a held one (streams/held_types.py), or a hole, changes nothing: the next step
    records that it is applied.
 2. Otherwise the entities of its type are folded again by it, a limited number at a time, in the order of the table.
-   Each entity whose hash changes gives one change `redefined`. Each such step is emitted and written like a batch, and
-   records how far it went.
-3. The last of these steps records that the definition is applied.
+   Each entity whose hash changes gives one change `redefined`. Each such overlay is emitted and written like a batch,
+   and records how far it went.
+3. The last of these overlays records that the definition is applied.
 No record is folded in between. While the indexes are still being filled, this waits, because each entity's history is
 read. A process that ends continues at the emitted point: nothing is emitted twice.
 
@@ -30,7 +30,7 @@ from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.port import LogReader, Record, observation_in
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
-from refold.streams.worker.commit import Overlay
+from refold.streams.worker.pending_commit import Overlay
 from refold.streams.worker.table import PartitionTable, rows_by_place
 
 ENTITIES_AT_ONCE = 500
@@ -76,8 +76,8 @@ def require_folded(table: PartitionTable, registry: Registry) -> None:
             raise StorageError(f"the table has entities of {name} that this process cannot fold: {problem}")
 
 
-def redefinition_step(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
-    """Return the next step of applying a definition. below: a place at which to stop."""
+def redefinition_overlay(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
+    """Return the next overlay of applying a definition. below: a place at which to stop."""
     at = table.here.at
     try:
         type_fold = TypeFold(version)
@@ -120,7 +120,7 @@ def _apply_definitions(
             time.sleep(FILLING_POLL_S)
         while table.here.at.schemas == version.offset and table.here.at[1:] < to[1:]:
             check_cancelled()
-            table.write(redefinition_step(table, version, to.place if version.offset == to.schemas else None))
+            table.write(redefinition_overlay(table, version, to.place if version.offset == to.schemas else None))
 
 
 def _fold_some(table: PartitionTable, log: LogReader, records: Iterator[Record], end: int) -> None:

@@ -1,6 +1,6 @@
 """Emit the result of a batch exactly once: steps 2 to 4 of the protocol in service.py.
 
-2. Begin a transaction; produce each partition's changes and dead letters, with the point that its step leads to.
+2. Begin a transaction; produce each partition's changes and dead letters, with the point that its commit leads to.
 3. Send those points as the group's offsets, with the current membership. The broker checks whether it is still valid: a
    worker that was away for too long is refused here, and the records that it produced are never visible.
 4. Commit.
@@ -54,8 +54,8 @@ from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.faults import error_of, is_denied, may_pass, storage_error, text_of
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.topics import Topics
-from refold.streams.partition import PLACE_BYTES
-from refold.streams.worker.commit import PendingCommit
+from refold.streams.partitioner import PLACE_BYTES
+from refold.streams.worker.pending_commit import PendingCommit
 
 TIMES_MAX = 20
 FOR_S = 300.0
@@ -189,8 +189,8 @@ class Emitter:
             return True
         return False
 
-    def emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
-        """Emit steps in one transaction; NotEmitted, Undecided, StorageError.
+    def emit(self, commits: Sequence[PendingCommit], membership: Callable[[], bytes]) -> dict[int, int]:
+        """Emit commits in one transaction; NotEmitted, Undecided, StorageError.
 
         Returns the next offset of `.deadletters` in those partitions where there are new ones.
         """
@@ -198,7 +198,7 @@ class Emitter:
         if not self.begin() or not is_member(membership()):
             raise NotEmitted
         try:
-            self._emit(steps, membership)
+            self._emit(commits, membership)
         except StorageError:
             # A next owner of these partitions need not wait for it to time out.
             with contextlib.suppress(KafkaException):
@@ -235,17 +235,17 @@ class Emitter:
     def _deadline(self) -> Deadline:
         return Deadline(self._timeout_ms / 1000)
 
-    def _emit(self, steps: Sequence[PendingCommit], membership: Callable[[], bytes]) -> None:
+    def _emit(self, commits: Sequence[PendingCommit], membership: Callable[[], bytes]) -> None:
         try:
             self._producer.begin_transaction()
         except KafkaException as failed:
             raise self._not_emitted("begin", failed) from failed
-        for step in steps:
-            self._produce(step)
+        for commit in commits:
+            self._produce(commit)
         offsets = [
-            TopicPartition(self._topics.observations, step.partition, at.offset, at.metadata)
-            for step in steps
-            for at in (step.overlay.stored.at,)
+            TopicPartition(self._topics.observations, commit.partition, at.offset, at.metadata)
+            for commit in commits
+            for at in (commit.overlay.stored.at,)
         ]
         self._send_offsets(offsets, membership)
         self._commit()
@@ -266,13 +266,13 @@ class Emitter:
                 self._reset("commit", failed)
                 raise Undecided from failed
 
-    def _produce(self, step: PendingCommit) -> None:
-        headers = step.overlay.stored.at.headers
-        for change in step.overlay.changes:
-            self._send(self._topics.changes, step.partition, change.placed[PLACE_BYTES:], change.data, headers)
-        for verdict in step.verdicts:
+    def _produce(self, commit: PendingCommit) -> None:
+        headers = commit.overlay.stored.at.headers
+        for change in commit.overlay.changes:
+            self._send(self._topics.changes, commit.partition, change.placed[PLACE_BYTES:], change.data, headers)
+        for verdict in commit.verdicts:
             self._send(
-                self._topics.deadletters, step.partition, verdict_key(verdict), verdict_value(verdict), headers,
+                self._topics.deadletters, commit.partition, verdict_key(verdict), verdict_value(verdict), headers,
                 on_delivery=self._next_deadletter_offset,
             )  # fmt: skip
 

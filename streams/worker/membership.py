@@ -187,7 +187,7 @@ class Membership:
 
     def _joining(self) -> Consumer:
         consumer = self._clients.reader(**self._settings)
-        # Lost partitions need the same as revoked ones: the broker refuses their steps (emission.py).
+        # Lost partitions need the same as revoked ones: the broker refuses their commits (emission.py).
         consumer.subscribe(
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoked, on_lost=self._on_revoked
         )

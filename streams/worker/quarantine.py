@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from refold.avro.errors import DamagedRecord
 from refold.avro.quarantine import OBSERVATIONS, Rulings
-from refold.streams.worker.partition import Partition
+from refold.streams.worker.partition_fold import PartitionFold
 
 AGAIN_S = 10.0
 
@@ -46,7 +46,7 @@ class DamageWaits:
         """It is taken up, or belongs to another worker."""
         self._waiting.pop(partition, None)
 
-    def unsettled(self, partitions: Mapping[int, Partition]) -> list[int]:
+    def unsettled(self, partitions: Mapping[int, PartitionFold]) -> list[int]:
         """Return the partitions whose tables must be rebuilt for the current rulings."""
         return [
             number

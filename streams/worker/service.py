@@ -11,7 +11,7 @@ One batch covers all partitions:
 A process that ends between 4 and 5 leaves tables that lag: the next start folds them up to the committed point and
 emits nothing again (start.py). A process that ends before 4 has emitted nothing. If the answer to 4 is lost, this
 process does the same without ending: it releases the batch's partitions and takes them up again. Between two batches it
-applies definitions, by steps that pass through 2 to 5 alike (advance.py).
+applies definitions, by commits that pass through 2 to 5 alike (advance.py).
 
 Steps 2 to 4 run in a thread of their own. Meanwhile the records of the next batch are fetched and decided, no more:
 - They are in memory alone: no table, offset or transaction knows of them. A process that ends loses nothing.
@@ -51,14 +51,14 @@ from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.broker_watch import BrokerWatch
 from refold.streams.worker.close_all import close_all
-from refold.streams.worker.commit import PendingCommit
 from refold.streams.worker.condition import CurrentCondition, StallLog, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, Undecided
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.membership import GroupMember, Membership
-from refold.streams.worker.partition import Partition
+from refold.streams.worker.partition_fold import PartitionFold
+from refold.streams.worker.pending_commit import PendingCommit
 from refold.streams.worker.quarantine import DamageWaits
 from refold.streams.worker.schema_lookup import SchemaLookup
 from refold.streams.worker.snapshots import Sealing
@@ -103,7 +103,7 @@ class FoldService:
         self._stopping = Event()
         self._has_ended = Event()
         self._memory = Memory(log.partitions)
-        self._partitions: dict[int, Partition] = {}
+        self._partitions: dict[int, PartitionFold] = {}
         self._starting: dict[int, Starting] = {}
         self._pool = ThreadPoolExecutor(STARTS_AT_ONCE, thread_name_prefix="refold-start")
         self._emitting = ThreadPoolExecutor(1, thread_name_prefix="refold-emit")
@@ -301,7 +301,7 @@ class FoldService:
             return IDLE_S
         return max(0.0, self._batch_from + self._config.commit_ms / 1000 - self._now_s())
 
-    def _decide(self, partition: Partition) -> None:
+    def _decide(self, partition: PartitionFold) -> None:
         had = self._has_decided()
         if partition.refused is None or self._now_s() >= partition.retry_at_s:
             partition.decide()
@@ -332,14 +332,14 @@ class FoldService:
 
     def _commit(self, membership: Membership) -> None:
         """One batch, by the steps of the protocol."""
-        steps = [step for each in list(self._partitions.values()) if (step := each.step()) is not None]
+        commits = [found for each in list(self._partitions.values()) if (found := each.next_commit()) is not None]
         stopping_from_s: float | None = None
-        while steps:
+        while commits:
             try:
-                lettered = self._emit(steps, membership)
+                deadletters_ends = self._emit(commits, membership)
             except NotEmitted:
                 membership.serve(IDLE_S)
-                steps = [step for step in steps if self._still_owns(step)]
+                commits = [commit for commit in commits if self._still_owns(commit)]
                 if self._stopping.is_set():
                     stopping_from_s = stopping_from_s or self._now_s()
                     if self._now_s() - stopping_from_s > self._config.transaction_ms / 1000:
@@ -349,20 +349,20 @@ class FoldService:
                         ) from None
                 continue
             except Undecided:
-                self._restart_partitions([step.partition for step in steps])
+                self._restart_partitions([commit.partition for commit in commits])
                 return
-            for step in steps:
-                for verdict in step.verdicts:
-                    self._letters.log(step.partition, verdict.offset, verdict.reason)
-                partition = self._partitions[step.partition]
+            for commit in commits:
+                for verdict in commit.verdicts:
+                    self._letters.log(commit.partition, verdict.offset, verdict.reason)
+                partition = self._partitions[commit.partition]
                 begin = partition.table.here.at.offset
-                partition.written(step, lettered.get(step.partition))
-                self._sealing.committed(step.partition, begin, step.overlay)
+                partition.complete(commit, deadletters_ends.get(commit.partition))
+                self._sealing.committed(commit.partition, begin, commit.overlay)
             return
 
-    def _emit(self, steps: Sequence[PendingCommit], membership: Membership) -> dict[int, int]:
-        """Emit steps, and meanwhile fetch and decide the records of the next batch; see `Emitter.emit`."""
-        emission = self._emitting.submit(self._emitter.emit, steps, membership.metadata)
+    def _emit(self, commits: Sequence[PendingCommit], membership: Membership) -> dict[int, int]:
+        """Emit commits, and meanwhile fetch and decide the records of the next batch; see `Emitter.emit`."""
+        emission = self._emitting.submit(self._emitter.emit, commits, membership.metadata)
         try:
             while not (emission.done() or self._stopping.is_set() or self._is_full()):
                 self._take_records(AHEAD_S)
@@ -370,9 +370,9 @@ class FoldService:
             wait([emission])
         return emission.result()
 
-    def _still_owns(self, step: PendingCommit) -> bool:
-        partition = self._partitions.get(step.partition)
-        return partition is not None and partition.is_pending(step)
+    def _still_owns(self, commit: PendingCommit) -> bool:
+        partition = self._partitions.get(commit.partition)
+        return partition is not None and partition.is_pending(commit)
 
     # Definitions
 
@@ -427,7 +427,7 @@ class FoldService:
                 self._settling.forget(number)
                 self._waits.note(number, "")
                 decider = Decider(self._log.registry, self._lookup, number, self._log.partitions)
-                self._partitions[number] = Partition(
+                self._partitions[number] = PartitionFold(
                     number, table, self._log.registry, decider, self._now_s, starting.took_s
                 )
                 self._fetcher.begin(number, table.here.at.offset)
@@ -441,7 +441,7 @@ class FoldService:
     def _release_partitions(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         if numbers:
-            log_event(_log, "partitions_lost", partitions=listed(numbers))
+            log_event(_log, "partitions_revoked", partitions=listed(numbers))
         close_all(partial(self._drop, number) for number in numbers)
 
     def _drop(self, number: int) -> None:

@@ -4,8 +4,8 @@
    that was left open is aborted. Records folded since the partition's last epoch count, whichever worker folded them.
 2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit, and
    with PACE while records are folded (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold:
-   read the table's point, pin the states, and read the point again. If it differs, a step was written in between: try
-   again. A table that is in the middle of a definition is left for the next time.
+   read the table's point, pin the states, and read the point again. If it differs, an overlay was written in between:
+   try again. A table that is in the middle of a definition is left for the next time.
 3. When a partition is given up, every further write of its epoch is refused here, which ends the epoch; closing the
    table ends reading it. What is open is aborted, at the latest when the next owner fences this process.
 4. A process that is fenced may have lost the partition without knowing. A committed fold of the partition shows that
@@ -26,7 +26,7 @@ from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
-from refold.streams.partition import partition_of, placed
+from refold.streams.partitioner import partition_of, placed
 from refold.streams.rocks.scan import FamilySnapshot
 from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.dirty_entities import DirtyEntities
@@ -36,7 +36,7 @@ from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Pace, Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table.pinned import PinnedTable
-from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
+from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_stored
 from refold.streams.worker.table import PartitionTable
 
 EVERY_MS = 10_000
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 class _Held:
     """A partition that is folded here.
 
-    begun_at: the offset where its fold began. commits: the number of its committed steps. fenced_at: that number when
+    begun_at: the offset where its fold began. commits: the number of its commits. fenced_at: that number when
     this process found that it was fenced; None if it is not.
     """
 
@@ -91,12 +91,12 @@ class Sealing:
         self._held[partition] = _Held(table)
         self._snapshotter.wake()
 
-    def committed(self, partition: int, begin: int, step: Overlay) -> None:
-        """Report that a step that began at this offset is committed and in the table."""
-        held, end = self._held[partition], step.stored.at.offset
+    def committed(self, partition: int, begin: int, overlay: Overlay) -> None:
+        """Report that an overlay that began at this offset is committed and written to the table."""
+        held, end = self._held[partition], overlay.stored.at.offset
         if end > begin:
-            self._touched.add(partition, begin, end, [(change.placed, change.state) for change in step.changes])
-        elif step.changes:  # by another definition: after it a whole base is sealed
+            self._touched.add(partition, begin, end, [(change.placed, change.state) for change in overlay.changes])
+        elif overlay.changes:  # by another definition: after it a whole base is sealed
             self._touched.end(partition)
         held.commits += 1
         self._snapshotter.folded(end - begin, partition)

@@ -28,7 +28,7 @@ from refold.avro.registry import Registry
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.fold_position import PartitionPoint
-from refold.streams.partition import place_in
+from refold.streams.partitioner import place_in
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
@@ -38,7 +38,7 @@ from refold.streams.table.batch import DecodedRecord, TableWriter, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
-from refold.streams.worker.commit import Overlay, StoredPosition, read_stored
+from refold.streams.worker.pending_commit import Overlay, StoredPosition, read_stored
 
 LOCK_WAIT_S = 0.1
 FILL_AGAIN_S = 2.0
@@ -140,7 +140,7 @@ class PartitionTable:
         self._filler.stop()
 
     def apply_up_to(self, schemas: int) -> None:
-        """Apply definitions that fold no entity again; the next written step stores that."""
+        """Apply definitions that fold no entity again; the next written overlay stores that."""
         self.stored = replace(self.here, at=PartitionPoint(self.here.at.offset, schemas))
         self._writer.fold_below(schemas)
 
@@ -155,7 +155,7 @@ class PartitionTable:
         return overlay.to(PartitionPoint(offset, here.at.schemas), recorded_at)
 
     def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: PartitionPoint) -> Overlay:
-        """Fold entities again by the definition that is being applied; the step ends at `to`."""
+        """Fold entities again by the definition that is being applied; the overlay ends at `to`."""
         here, overlay = self.here, self.empty_overlay()
         with self._lock:
             for row in rows:
@@ -163,11 +163,11 @@ class PartitionTable:
         return overlay.to(to, here.recorded_at)
 
     def empty_overlay(self) -> Overlay:
-        """Return an empty step at the present position."""
+        """Return an empty overlay at the present position."""
         return Overlay(self.database.batch(), self.here)
 
     def write(self, overlay: Overlay) -> None:
-        """Put a step into the table."""
+        """Write an overlay to the table."""
         overlay.stored.put(overlay.write)
         self.database.write(overlay.write, sync=False)
         if overlay.stored.at.schemas != self.here.at.schemas:

@@ -1,6 +1,6 @@
 """Compare one partition's table with a full replay while the fold continues; a worker does this for `refold verify`.
 
-1. Open the table a second time, read-only: a snapshot at a point between two steps of the fold.
+1. Open the table a second time, read-only: a snapshot at a point between two commits of the fold.
 2. Compare its indexes with the log's records up to that point (streams/table/check.py).
 3. Replay these records from nothing, by the definitions at that point, and compare every stored entity and the counts.
 
@@ -30,7 +30,7 @@ from refold.streams.verify.refold import Refold, some_entities
 from refold.streams.verify.report import MISMATCHES_MAX
 from refold.streams.verify.run import check_totals
 from refold.streams.verify.table import RecordSpool, check_table
-from refold.streams.worker.commit import StoredPosition, read_stored
+from refold.streams.worker.pending_commit import StoredPosition, read_stored
 
 WAIT_S = 60.0
 POLL_S = 0.1

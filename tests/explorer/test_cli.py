@@ -21,7 +21,7 @@ from refold.avro.times import time_text
 from refold.explorer.cli.main import run
 from refold.streams.cut import parse_cut
 from refold.streams.log.port import Marked
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold_tests.child import Child, children
 from refold_tests.command import COMMAND, environment, refold_command
 from refold_tests.sample_types import document

@@ -16,7 +16,7 @@ from refold.reducers.entity import stored_hash, stored_version
 from refold.streams.client import Log
 from refold.streams.cut import Cut
 from refold.streams.digest import root_of
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots import seal
 from refold_tests.command import refold_command
 

@@ -21,7 +21,7 @@ from refold.avro.observation import Observation, Source
 from refold.avro.registry import Registry, TypeVersion
 from refold.avro.shipped import shipped_types
 from refold.streams.log.port import Record
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.table.batch import DecodedRecord
 from refold.streams.table.folds import TypeFold
 from refold_tests.both_folds import BothFolds, Databases, open_databases

@@ -11,7 +11,7 @@ import refold
 from refold.avro.observation import Source
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.both_folds import switched
 
 _KINDS = ("tool_config", "run", "step")

@@ -10,7 +10,7 @@ import pytest
 from refold.avro.errors import CorruptionError
 from refold.avro.kernel import SWITCH, find_kernel
 from refold.reducers.entity import stored_hash
-from refold.streams.partition import BUCKETS, PLACE_BYTES, place_in, placed
+from refold.streams.partitioner import BUCKETS, PLACE_BYTES, place_in, placed
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.buckets import Buckets
 from refold.streams.snapshots.chunk import CHUNK_BYTES, chunks_of_pieces, piece_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from refold.avro.errors import InputError
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.garbage import GRACE_MS, Collected
 from refold.streams.snapshots.manifest import Epoch, Manifest
 from refold.streams.snapshots.read import read_epoch

@@ -28,7 +28,7 @@ from refold.reducers.state import hash_state
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings
 from refold.streams.snapshots import seal, snapshotter

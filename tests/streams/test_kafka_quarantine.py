@@ -19,7 +19,7 @@ from refold.streams.log.kafka.quarantine_records import HEADER, TOKEN_BYTES
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import refold_command

@@ -20,7 +20,7 @@ from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.open import process_context
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.store import Tombstone
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import SharedKafka

@@ -19,7 +19,7 @@ from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Record
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.kafka_topics import Broker, decide, deciding
 from refold_tests.log_handles import assert_rebuilt, put
 from refold_tests.poison import framed

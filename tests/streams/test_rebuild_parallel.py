@@ -25,8 +25,8 @@ from refold.streams.cut import Cut
 from refold.streams.digest import Digests
 from refold.streams.open import file_path
 from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
+from refold.streams.rebuild.processes import PROCESSES_MAX, RECORDS_MIN, processes_worth
 from refold.streams.rebuild.result import read_entities, write_entities
-from refold.streams.rebuild.workers import PROCESSES_MAX, RECORDS_MIN, processes_worth
 from refold.streams.rocks.layout import url_of
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch

@@ -20,7 +20,7 @@ from refold.reducers.entity import stored_hash
 from refold.streams import runtime
 from refold.streams.client import Log
 from refold.streams.cut import Cut
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.read import read_epoch

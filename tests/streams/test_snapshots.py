@@ -16,8 +16,8 @@ from refold.avro.ids import identify
 from refold.reducers.entity import stored_hash
 from refold.streams.client import Log
 from refold.streams.cut import Cut
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.rebuild.workers import rebuild
 from refold.streams.snapshots import seal
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.snapshotter import pause_s
@@ -57,7 +57,7 @@ def small(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr("refold.streams.rebuild.replay.HELD", rng.choice((1, 3)))
     monkeypatch.setattr("refold.streams.rebuild.replay.ASIDE_RECORDS", rng.choice((1, 50)))
     monkeypatch.setattr(ChunkStore.__init__, "__defaults__", (rng.choice((0, 3_000)),))
-    monkeypatch.setattr("refold.streams.rebuild.workers.VIEW_BYTES", rng.choice((0, 3_000)))
+    monkeypatch.setattr("refold.streams.rebuild.rebuild.VIEW_BYTES", rng.choice((0, 3_000)))
     monkeypatch.setattr(Layers.__init__, "__defaults__", (None, rng.choice((1, 2_000))))
 
 

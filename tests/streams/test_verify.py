@@ -22,7 +22,7 @@ from refold.streams.feed import ChangeReader
 from refold.streams.log.file import records
 from refold.streams.log.port import Mismatch
 from refold.streams.log.stored_markers import marker_key
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.rocks.families import Family
 from refold.streams.table import keys
 from refold.streams.verify.report import VerifyReport

@@ -42,7 +42,7 @@ from refold.streams import child_process
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
 from refold.streams.open import log_from_port, process_context
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 from refold.testing.sink_samples import FollowedLog, SinkSamples
 

@@ -20,7 +20,7 @@ from refold.streams.log.file.records import is_redefining
 from refold.streams.log.file.snapshots import next_offsets
 from refold.streams.log.port import Mismatch, Record, is_hole
 from refold.streams.log.stored_markers import MARKER, marked_of
-from refold.streams.partition import PLACE_BYTES, placed
+from refold.streams.partitioner import PLACE_BYTES, placed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import PREFIX, epoch_of
 from refold.streams.snapshots.store import PIN, TOMB, pin_of, tombstone_of

@@ -51,7 +51,7 @@ from refold.streams.log.port import (
     is_hole,
     missing_observation,
 )
-from refold.streams.partition import PARTITIONS_DEFAULT, partition_of
+from refold.streams.partitioner import PARTITIONS_DEFAULT, partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.faults import archived_error, closed_error
 from refold.streams.rocks.layout import is_log, url_of

@@ -37,7 +37,7 @@ from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partition import partition_of, placed
+from refold.streams.partitioner import partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database

@@ -30,7 +30,7 @@ from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
 from refold.streams.log.port import Position
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 
 # The maximum difference of the brokers' clocks, and the maximum step back of append times.
 CLOCKS_APART_MS = 3_600_000

@@ -12,7 +12,7 @@ is one transaction, and its end is stored three times:
 1. with the group's committed offset, as its metadata: "refold 1 SCHEMAS PLACE". These can expire or be reset.
 2. in the headers of every change and dead letter: `refold-through` (offset u64) and `refold-taken` (schemas u64,
    place u32), big-endian. These stay.
-3. in the worker's table, in the write that follows the commit (streams/worker/commit.py).
+3. in the worker's table, in the write that follows the commit (streams/worker/pending_commit.py).
 
 `refold-through` is a header of each change and dead letter with the folded offset of its partition.
 

@@ -61,7 +61,7 @@ from refold.streams.log.port import (
     Record,
     SetAside,
 )
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch

@@ -26,7 +26,7 @@ from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.port import Record, hole
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 
 ID = "refold-id"
 KEY_SHOWN_BYTES = 200

@@ -50,7 +50,7 @@ from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
 from refold.streams.log.kafka.url import Address, merged
-from refold.streams.partition import PARTITIONS_DEFAULT, SLOTS
+from refold.streams.partitioner import PARTITIONS_DEFAULT, SLOTS
 
 POLL_S = 0.05
 # A request waits for the controller that the client last knew, if necessary for its whole time-out, and does not look

@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from refold.avro.errors import InputError
 from refold.streams.blobs.url import store_url
 from refold.streams.log.kafka.settings import CONFIG_ENVIRONMENT, Settings, read_settings, translated
-from refold.streams.partition import check_partitions
+from refold.streams.partitioner import check_partitions
 
 BLOBS_ENVIRONMENT = "REFOLD_BLOBS"
 PORT_DEFAULT = 9092

@@ -28,7 +28,7 @@ from refold.streams.log.kafka.topics import TopicProblem
 from refold.streams.worker.condition import Condition, WorkerCondition
 
 Status = Mapping[int, Mapping[str, Any]]
-"""The fold service's status by partition (streams/worker/partition.py)."""
+"""The fold service's status by partition (streams/worker/partition_fold.py)."""
 
 STALLED_S = 60.0
 OUTAGE_S = 60.0

@@ -36,7 +36,7 @@ from refold.streams.objects.folder import FolderObjects
 from refold.streams.objects.port import Objects
 from refold.streams.objects.remote import RemoteObjects
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 from refold_tests.child import Child
 from refold_tests.devices import small_device

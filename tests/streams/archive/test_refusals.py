@@ -14,7 +14,7 @@ from refold.streams.exchange.archive_form import Content, Definition, Header, It
 from refold.streams.exchange.archive_import import Archive
 from refold.streams.exchange.files import ExchangeFile
 from refold.streams.log.port import DeadLetter, Marked, Record
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold_tests.archives import forged, items_of, refused
 from refold_tests.clock import BEGIN_MS
 from refold_tests.opening import open_log, take

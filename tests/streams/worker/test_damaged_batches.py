@@ -26,7 +26,7 @@ from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.worker import fetcher
 from refold.testing.kafka import Kafka
 from refold_tests.asked import asked_worker

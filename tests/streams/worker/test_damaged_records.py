@@ -22,7 +22,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.worker.host.health import health_of, readiness_of
 from refold.testing.kafka import Kafka
 from refold_tests.asked import asked_worker

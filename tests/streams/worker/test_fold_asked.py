@@ -19,7 +19,7 @@ from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.worker_client import Workers, WorkerTables
 from refold.streams.log.port import Checkpoint, IndexedObservation, Record
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rocks.families import Family
 from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.snapshots.manifest import Epoch

@@ -15,7 +15,7 @@ from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.records import ID
-from refold.streams.worker.commit import read_stored
+from refold.streams.worker.pending_commit import read_stored
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.folding import await_folded, check_whole, drain, history, tables, worker

@@ -11,7 +11,7 @@ import refold
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.port import Position
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots import snapshotter
 from refold.streams.worker import snapshots
 from refold_tests.asked import asked_worker

@@ -17,12 +17,12 @@ from refold.avro.errors import StorageError
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.rocks.families import Memory
-from refold.streams.worker.commit import PendingChange, PendingCommit, StoredPosition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member, metadata_of_none
 from refold.streams.worker.membership import ANEW_MAX, GroupMember, Membership
+from refold.streams.worker.pending_commit import PendingChange, PendingCommit, StoredPosition
 from refold.streams.worker.table import PartitionTable, open_database
 from refold_tests.child import Child
 from refold_tests.folding import (

@@ -14,7 +14,7 @@ from refold.avro.errors import InputError, StorageError
 from refold.streams.log.kafka.fold_position import PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.rocks.database import Database
-from refold.streams.worker.commit import StoredPosition, read_stored
+from refold.streams.worker.pending_commit import StoredPosition, read_stored
 from refold_tests.folding import append, check_whole, fold_all, history, last_changes, running
 from refold_tests.sample_types import versions
 

@@ -19,12 +19,12 @@ from refold.reducers.order import order_key
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.rocks.database import Database
-from refold.streams.worker.commit import StoredPosition
 from refold.streams.worker.condition import healthy
 from refold.streams.worker.fetcher import Fetcher
 from refold.streams.worker.host.health import STALLED_S, health_of, readiness_of
 from refold.streams.worker.host.metrics import About, metrics_of
-from refold.streams.worker.partition import Partition
+from refold.streams.worker.partition_fold import PartitionFold
+from refold.streams.worker.pending_commit import StoredPosition
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider, MissingSchema
 from refold_tests.folding import Running, append, await_status, history, running
@@ -175,18 +175,18 @@ def raws(registry: Registry, start: int, stop: int) -> list[RawRecord]:
 
 
 @contextmanager
-def a_partition(folder: Path, registry: Registry, clock: Settable, resolve: Outage) -> Iterator[Partition]:
+def a_partition(folder: Path, registry: Registry, clock: Settable, resolve: Outage) -> Iterator[PartitionFold]:
     registry.add(THING)
     with Database.create(folder / "0", kind="table") as database:
         table = PartitionTable(database, registry, lambda *_: iter(()), StoredPosition(bytes(16), 0, 1))
         table.apply_up_to(1)
-        yield Partition(0, table, registry, Decider(registry, resolve, 0, 1), clock, rebuild_s=2.5)
+        yield PartitionFold(0, table, registry, Decider(registry, resolve, 0, 1), clock, rebuild_s=2.5)
 
 
-def commit(partition: Partition) -> None:
-    step = partition.step()
-    assert step is not None
-    partition.written(step, None)
+def commit(partition: PartitionFold) -> None:
+    pending = partition.next_commit()
+    assert pending is not None
+    partition.complete(pending, None)
 
 
 def test_pending_time_and_time_since_the_last_commit(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from refold.avro.errors import CorruptionError, InputError, RefoldError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.database import Database
-from refold.streams.worker.commit import read_stored
+from refold.streams.worker.pending_commit import read_stored
 from refold.testing.kafka import Kafka
 from refold_tests.brokers import started
 from refold_tests.command import SOURCE, refold_command

@@ -14,7 +14,7 @@ from refold.streams.log.kafka.deadletter_retry import Refused, RetryReady, fates
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import Position
-from refold.streams.partition import partition_of
+from refold.streams.partitioner import partition_of
 from refold_tests.folding import append, check_whole, fold_all, history, last_changes, opened
 from refold_tests.poison import bad_records, framed, produce, verdicts
 from refold_tests.sample_types import OTHER, THING, A, said

@@ -19,8 +19,8 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.families import Family, Memory
-from refold.streams.worker.commit import StoredPosition, read_stored
 from refold.streams.worker.data_folder import held
+from refold.streams.worker.pending_commit import StoredPosition, read_stored
 from refold.streams.worker.standby import StandbyTables
 from refold.streams.worker.start import Starter
 from refold_tests.brokers import SharedKafka, started

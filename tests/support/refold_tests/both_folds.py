@@ -14,7 +14,7 @@ from refold.avro.kernel import SWITCH, find_kernel
 from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
 from refold.streams.log.port import Record
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family

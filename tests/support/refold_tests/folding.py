@@ -28,8 +28,8 @@ from refold.streams.rocks.families import Family
 from refold.streams.table import keys
 from refold.streams.table.index_gaps import fill, read_gaps
 from refold.streams.table.recovery import recover
-from refold.streams.worker.commit import StoredPosition, read_stored
 from refold.streams.worker.config import FoldConfig
+from refold.streams.worker.pending_commit import StoredPosition, read_stored
 from refold.streams.worker.service import FoldService
 from refold_tests.child import Child
 from refold_tests.histories import Regime, random_history

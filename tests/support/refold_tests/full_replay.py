@@ -5,8 +5,8 @@ from __future__ import annotations
 from refold.reducers.entity import stored_version
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogPort
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.rebuild.result import Rebuilt
-from refold.streams.rebuild.workers import rebuild
 
 
 def assert_full_replay(

@@ -12,8 +12,8 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
-from refold.streams.partition import placed
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.partitioner import placed
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.closed_entities import closings
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.seal import Sealer

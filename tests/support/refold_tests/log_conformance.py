@@ -20,7 +20,7 @@ from refold.avro.observation import Observation
 from refold.streams.blobs.store import RemovalResult
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.clock import BEGIN_MS
 from refold_tests.cuts import cut_text
 from refold_tests.histories import random_history

@@ -17,7 +17,7 @@ from refold.streams.changes import Change
 from refold.streams.feed import ChangeReader
 from refold.streams.log.port import LogPort, LogReader, Record
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.testing.sink_samples import append
 from refold_tests.clock import BEGIN_MS, FileClock
 from refold_tests.histories import random_history

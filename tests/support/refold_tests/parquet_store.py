@@ -16,7 +16,7 @@ from refold.sinks.parquet.columns import columns_of
 from refold.sinks.parquet.sink import CURRENT, CommitManifest, decoded
 from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 from refold.testing.sinks import Held
 

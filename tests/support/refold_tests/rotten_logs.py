@@ -14,7 +14,7 @@ from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.point import Points
-from refold.streams.rebuild.workers import rebuild
+from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.bitrot import BatchRot
 from refold_tests.folding import Running, append, history, opened
 from refold_tests.sample_types import THING

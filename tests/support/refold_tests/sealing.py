@@ -11,7 +11,7 @@ from refold.avro.errors import StorageError
 from refold.reducers.arithmetic import Count
 from refold.reducers.dedup_state import DedupState
 from refold.reducers.entity import Entity, pack
-from refold.streams.partition import placed
+from refold.streams.partitioner import placed
 from refold.streams.snapshots.chunk import Group, Member
 from refold.streams.snapshots.closed_entities import ClosingRule
 from refold.streams.snapshots.manifest import Epoch

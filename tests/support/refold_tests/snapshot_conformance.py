@@ -13,7 +13,7 @@ import pytest
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
 from refold.streams.log.port import LogPort
-from refold.streams.partition import SLOTS
+from refold.streams.partitioner import SLOTS
 from refold.streams.snapshots.manifest import Epoch, OffsetSpan
 from refold.streams.snapshots.read import read_epoch
 from refold.streams.snapshots.spill import ChunkStore

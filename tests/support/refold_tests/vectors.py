@@ -29,7 +29,7 @@ from refold.reducers.order import order_key, order_key_of
 from refold.reducers.state import hash_state, state_tree
 from refold.streams.cut import Cut
 from refold.streams.digest import bucket_digest, root_of, slot_digest
-from refold.streams.partition import BUCKETS, murmur2, partition_of, slot_of
+from refold.streams.partitioner import BUCKETS, murmur2, partition_of, slot_of
 from refold_tests.tagged import tag, untag
 from refold_tests.tree import ROOT
 from refold_tests.vector_inputs import CASES, SPECIMEN

@@ -102,7 +102,7 @@ def test_outage_is_shown_and_survived(kafka_cluster: Callable[..., Kafka], tmp_p
         assert before.keys() <= series(worker).keys(), "a series ended"
         assert worker.events("broker_lost")
         assert worker.events("group_lost")
-        assert worker.events("partitions_lost")
+        assert worker.events("partitions_revoked")
 
         (kafka.resume if how == "pause" else kafka.restart)(1)
         await_true(lambda: worker.is_ready, f"{how}: {worker.logged[-10:]}", within_s=240)

@@ -116,7 +116,7 @@ class PendingChange(NamedTuple):
 
 
 class Overlay:
-    """The result of a step: changes to emit, and then a write to the table that moves it to `stored`."""
+    """The result of a fold: changes to emit, and then a write to the table that moves it to `stored`."""
 
     def __init__(self, write: WriteSet, stored: StoredPosition) -> None:
         self.write = write
@@ -136,7 +136,7 @@ class Overlay:
         self.reopened += reopened
 
     def to(self, at: PartitionPoint, recorded_at: int) -> Overlay:
-        """Return this step, as one that leads to a point."""
+        """Set the position that the write leads to, and return the overlay."""
         stored = self.stored
         self.stored = replace(
             stored, at=at, recorded_at=max(recorded_at, stored.recorded_at),

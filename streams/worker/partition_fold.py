@@ -1,4 +1,4 @@
-"""One partition that a worker owns: its fetched records, the decided ones, and its next step."""
+"""The fold of one partition that a worker owns: fetched records, decided records, the next commit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from refold.streams.deadletters import Verdict
 from refold.streams.held_types import held
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.table.batch import DecodedRecord, NotFolded
-from refold.streams.worker.advance import apply_without_fold, redefinition_step
-from refold.streams.worker.commit import DecidedRecords, PendingCommit
+from refold.streams.worker.advance import apply_without_fold, redefinition_overlay
 from refold.streams.worker.fetcher import AtEnd, Fetched, UnreadableOffsets
+from refold.streams.worker.pending_commit import DecidedRecords, PendingCommit
 from refold.streams.worker.table import PartitionTable
 from refold.streams.worker.verdicts import Decider
 
-STEP_AGAIN_S = 2.0
+RETRY_S = 2.0
 
 
 @dataclass(slots=True)
@@ -38,16 +38,29 @@ class Counts:
     redefinitions: int = 0
 
 
-class Partition:
-    """A partition that is folded. `receive` adds records, `decide` and `step` turn them into steps, `written` ends one.
+class PartitionFold:
+    """A partition that this worker folds.
 
-    now_s: any clock that never goes back. rebuild_s: how long opening the table took.
+    1. `receive` adds fetched records.
+    2. `decide` decides each: an observation or a dead letter.
+    3. `next_commit` folds the decided records. The service emits the result (emission.py).
+    4. `complete` writes the emitted result to the table.
     """
 
     def __init__(
         self, number: int, table: PartitionTable, registry: Registry, decider: Decider,
         now_s: Callable[[], float], rebuild_s: float,
     ) -> None:  # fmt: skip
+        """Take up a partition at its table's position.
+
+        Args:
+            number: The partition's number.
+            table: Its table, open for writing.
+            registry: The log's definitions and rulings.
+            decider: Decides records of this partition.
+            now_s: A clock that never goes back, in seconds.
+            rebuild_s: How long opening the table took, in seconds.
+        """
         self.number = number
         self.table = table
         self.counts = Counts()
@@ -57,7 +70,7 @@ class Partition:
         self.refused: RegistryUnavailable | None = None
         self._damage: DamagedRecord | None = None
         self._unread: DamagedRecord | None = None
-        self._step_again_s = 0.0
+        self._retry_s = 0.0
         self.retry_at_s = 0.0
         self._now_s = now_s
         self._rebuild_s = rebuild_s
@@ -92,12 +105,12 @@ class Partition:
 
     @property
     def _is_blocked(self) -> bool:
-        """Whether a damaged record prevented the next step, and it is too early to retry."""
-        return self._damage is not None and self._now_s() < self._step_again_s
+        """Whether a damaged record prevented the next commit, and it is too early to retry."""
+        return self._damage is not None and self._now_s() < self._retry_s
 
     @property
     def decided(self) -> int:
-        """The number of decided records in the next step; 0 while a damaged record blocks it."""
+        """The number of decided records in the next commit; 0 while a damaged record blocks it."""
         return 0 if self._is_blocked else len(self._batch)
 
     @property
@@ -117,7 +130,14 @@ class Partition:
         self.end = max(self.end, offset)
 
     def receive(self, found: Fetched) -> bool:
-        """Add a fetched item. Returns False if it only reports the partition's end."""
+        """Add a fetched item.
+
+        Args:
+            found: A record, skipped offsets, a damaged record, or the partition's end.
+
+        Returns:
+            False if the item only reports the partition's end.
+        """
         if isinstance(found, RawRecord):
             self.take(found)
         elif isinstance(found, AtEnd):
@@ -225,7 +245,7 @@ class Partition:
 
     @property
     def is_due(self) -> bool:
-        """Whether a step is due at once, because definitions are to be applied."""
+        """Whether a commit is due at once, because definitions are to be applied."""
         return self._is_behind and not self.table.is_filling and not self._is_blocked
 
     @property
@@ -233,25 +253,30 @@ class Partition:
         """Whether there are definitions that are not applied yet."""
         return self.table.here.at.schemas < len(self._registry)
 
-    def step(self) -> PendingCommit | None:
-        """Return the next step, folded, to be emitted and then `written`; None if there is none.
+    def next_commit(self) -> PendingCommit | None:
+        """Fold the decided records, or apply definitions if there are none.
 
-        Also None if making it needs a damaged record (`damage`): it is retried after STEP_AGAIN_S.
+        Returns:
+            The result, to be emitted and then passed to `complete`. None if nothing is due, or if a damaged record is
+            needed (`damage`); that is retried after RETRY_S.
+
+        Raises:
+            StorageError: A record's custom code is not registered in this process.
         """
         if self._is_blocked:
             return None
         batch = self._batch
         try:
-            step = self._step()
+            commit = self._next_commit()
         except DamagedRecord as error:
             self._batch, self._damage = batch, error
-            self._step_again_s = self._now_s() + STEP_AGAIN_S
+            self._retry_s = self._now_s() + RETRY_S
             return None
         self._damage = None
-        self._pending = step
-        return step
+        self._pending = commit
+        return commit
 
-    def _step(self) -> PendingCommit | None:
+    def _next_commit(self) -> PendingCommit | None:
         if self._batch:
             batch, self._batch = self._batch, DecidedRecords()
             try:
@@ -267,24 +292,29 @@ class Partition:
             version = apply_without_fold(self.table, self._registry, len(self._registry))
             if version is not None:
                 self.counts.redefinitions += 1
-                return PendingCommit(self.number, redefinition_step(self.table, version), ())
+                return PendingCommit(self.number, redefinition_overlay(self.table, version), ())
         return None
 
-    def is_pending(self, step: PendingCommit) -> bool:
-        """Whether `step` is this partition's unwritten step.
+    def is_pending(self, commit: PendingCommit) -> bool:
+        """Whether `commit` is this partition's pending one. False if the partition was restarted since."""
+        return self._pending is commit
 
-        False if the partition was restarted since.
+    def complete(self, commit: PendingCommit, deadletters_end: int | None) -> None:
+        """Write an emitted commit to the table.
+
+        Args:
+            commit: The pending commit. Its transaction is committed.
+            deadletters_end: The next offset of the partition's dead letters; None if it emitted none.
+
+        Raises:
+            StorageError: The table cannot be written.
         """
-        return self._pending is step
-
-    def written(self, step: PendingCommit, deadletters: int | None) -> None:
-        """Write an emitted step into the table. deadletters: their next offset, if there are new ones."""
-        overlay = step.overlay
-        if deadletters is not None:
-            overlay.stored = replace(overlay.stored, deadletters=deadletters)
+        overlay = commit.overlay
+        if deadletters_end is not None:
+            overlay.stored = replace(overlay.stored, deadletters=deadletters_end)
         self.table.write(overlay)
         self._pending = None
-        # Under constant load something is always pending: seeing the end once since the last step counts as caught up.
+        # Under constant load something is always pending. Seeing the end once since the last commit is caught up.
         self.is_caught_up, self._was_at_end = self._was_at_end, self._is_at_end
         self._committed_at_s = self._now_s()
         self._uncommitted_from_s = self._committed_at_s if self.lag else None
@@ -294,7 +324,7 @@ class Partition:
         self.counts.late += overlay.late
         self.counts.reopened += overlay.reopened
         self.counts.changes += len(overlay.changes)
-        self.counts.deadletters += len(step.verdicts)
+        self.counts.deadletters += len(commit.verdicts)
 
     @property
     def lag(self) -> int:
@@ -304,11 +334,14 @@ class Partition:
         return max(self.end, self._taken) - self.table.here.at.offset
 
     def status(self) -> dict[str, Any]:
-        """Return its status; sizes in bytes, times in seconds. From any thread.
+        """Return the partition's status, for `/status` and metrics. Callable from any thread.
 
-        lacking: records whose index entries may be missing. followed: how many records the table lagged when it was
-        opened. last_commit_s: the age of the last commit; None before the first one. uncommitted_s: for how long
-        records have been waiting for a commit.
+        Returns:
+            JSON values. Names with `_bytes` are bytes, names with `_s` seconds. Some need an explanation:
+            `lacking`: how many records may have no index entries yet.
+            `followed`: how many records the table lagged when it was opened.
+            `last_commit_s`: the age of the last commit; None before the first one.
+            `uncommitted_s`: for how long records have been waiting for a commit.
         """
         at, lacking = self.table.here.at, self.table.lacking
         committed_at_s, uncommitted_from_s = self._committed_at_s, self._uncommitted_from_s

@@ -1,4 +1,4 @@
-"""Rebuilds a log at a cut: each partition separately (partition.py), in this process or in several (child.py).
+"""Rebuilds partitions in child processes (child.py), for the caller in rebuild.py.
 
 Python folds one partition at a time in a process, so a parallel rebuild uses several processes:
 
@@ -30,20 +30,13 @@ from refold.avro.errors import StorageError
 from refold.streams import child_process, runtime
 from refold.streams.cut import Cut
 from refold.streams.log.port import LogReader
-from refold.streams.rebuild.partition import (
-    BaseEpoch,
-    Progress,
-    RecordsToRead,
-    cold_entities_from_log,
-    rebuild_partition,
-)
-from refold.streams.rebuild.plan import PartitionRange, RebuildLimits, RebuildPlan, plan_rebuild
-from refold.streams.rebuild.result import Rebuilt, RebuiltPartition, read_entities
+from refold.streams.rebuild.partition import RecordsToRead, cold_entities_from_log
+from refold.streams.rebuild.plan import PartitionRange, RebuildPlan
+from refold.streams.rebuild.result import RebuiltPartition, read_entities
 from refold.streams.snapshots.closed_entities import closed_in
-from refold.streams.snapshots.hashing import RunningHashes
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.manifest import Epoch
-from refold.streams.snapshots.spill import VIEW_BYTES, ChunkStore
+from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table.folds import Folds
 from refold.streams.temporary import TemporaryFolder
 
@@ -55,7 +48,15 @@ _READ_BYTES = 65_536
 
 
 def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
-    """Return the number of processes to start; 0 if this one rebuilds alone."""
+    """Return how many child processes to start for a rebuild.
+
+    Args:
+        plan: The partitions to rebuild, and how many records they have.
+        parallel: True to start at least one, False to start none, None to start several only if they are faster.
+
+    Returns:
+        The number of child processes; 0 if this process rebuilds alone.
+    """
     if parallel is False or not child_process.can_start():
         return 0
     processes = min(runtime.cores(), len(plan.ranges), PROCESSES_MAX)
@@ -67,10 +68,21 @@ def processes_worth(plan: RebuildPlan, parallel: bool | None) -> int:
 def rebuild_in_processes(
     log: LogReader, plan: RebuildPlan, processes: int, store: ChunkStore, known: RecordsToRead, memory_bytes: int
 ) -> tuple[dict[int, RebuiltPartition], dict[int, str]]:
-    """Return the partitions that child processes rebuilt, and the reason for each that failed. The children share
-    memory_bytes.
+    """Rebuild the plan's partitions in child processes.
+
+    Args:
+        log: The log. Each child opens it again by its URL.
+        plan: The partitions and the cut.
+        processes: How many children to start, at least 1.
+        store: Where the entities are loaded to.
+        known: Counts the records that the children read.
+        memory_bytes: The memory of all children's entities together, in bytes.
+
+    Returns:
+        The rebuilt partitions by number, and for each partition that failed the reason. A partition in neither was not
+        started, because no child was left.
     """
-    # From the end: the longest first, so that it does not run alone at the end.
+    # Popped from the end: the longest partition begins first, so that it does not run alone at the end.
     waiting = sorted(plan.ranges.values(), key=lambda each: each.end)
     setup = {
         "url": log.url,
@@ -121,7 +133,7 @@ class _Child:
         self._cut = cut
         self._store = store
         self._known = known
-        self._said = b""
+        self._unread = b""
         self._entities = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it goes with the store
         store.keep(self._entities)
         self._errors = ending.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115  # `ending` does
@@ -130,7 +142,7 @@ class _Child:
             pass_fds=[self._entities.fileno()], TMPDIR=folder,
         )  # fmt: skip
         ending.callback(self.end)
-        self._tell({**setup, "file": self._entities.fileno(), "folder": folder})
+        self._send({**setup, "file": self._entities.fileno(), "folder": folder})
 
     @property
     def out(self) -> int:
@@ -143,29 +155,36 @@ class _Child:
         self.job = job
         self._total = job.end
         self._read = 0
-        self._tell({"partition": job.partition})
+        self._send({"partition": job.partition})
 
-    def _tell(self, tree: Mapping[str, object]) -> None:
+    def _send(self, tree: Mapping[str, object]) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # reading its output will report that it is gone
             self._process.stdin.write(json.dumps(tree).encode() + b"\n")
 
     def receive(self) -> RebuiltPartition | None:
-        """Read its messages; returns the partition when it is done. Raises StorageError if the child failed."""
+        """Read the child's messages.
+
+        Returns:
+            The partition when it is rebuilt; None before.
+
+        Raises:
+            StorageError: The child failed.
+        """
         data = os.read(self.out, _READ_BYTES)
         if not data:
             raise self._failed(self._why_it_ended())
-        *lines, self._said = (self._said + data).split(b"\n")
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
-            if "failed" in said:
-                raise self._failed(said["failed"])
-            if "part" in said:
+            message = json.loads(line)
+            if "failed" in message:
+                raise self._failed(message["failed"])
+            if "part" in message:
                 try:
-                    return self._taken_up(said["part"])
+                    return self._load(message["part"])
                 except StorageError as error:
                     raise self._failed(str(error)) from error
-            self._count(said["read"], said["total"])
+            self._count(message["read"], message["total"])
         return None
 
     def _count(self, read: int, total: int) -> None:
@@ -185,9 +204,9 @@ class _Child:
             return how
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{how}: {last or 'it said nothing'}"
+        return f"{how}: {last or 'no output'}"
 
-    def _taken_up(self, figures: dict[str, Any]) -> RebuiltPartition:
+    def _load(self, figures: dict[str, Any]) -> RebuiltPartition:
         epoch = None if figures["epoch"] is None else Epoch(*figures["epoch"])
         cold = None
         if epoch is not None:
@@ -216,36 +235,3 @@ class _Child:
         for each in (self._process.stdin, self._process.stdout):
             if each is not None:
                 each.close()
-
-
-def rebuild(
-    log: LogReader, cut: Cut, progress: Progress = lambda more, total: None, *, full: bool = False,
-    limits: RebuildLimits | None = None, parallel: bool | None = None, memory_bytes: int | None = None,
-) -> Rebuilt:  # fmt: skip
-    """Return the entities at the cut, with their hashes; with `limits`, at least the wanted ones.
-
-    full: begin at the first record and use no snapshots. parallel: in several processes or in this one; None for the
-    faster. memory_bytes: the limit of the view's memory (None: VIEW_BYTES); the rest is in a file. None of these
-    changes the entities.
-    """
-    plan = plan_rebuild(log, cut, limits, full=full)
-    known = RecordsToRead(sum(each.end for each in plan.ranges.values()), progress)
-    memory_bytes = VIEW_BYTES if memory_bytes is None else memory_bytes
-    store = ChunkStore(memory_bytes)
-    parts: dict[int, RebuiltPartition] = {}
-    failed: dict[int, str] = {}
-    processes = processes_worth(plan, parallel)
-    if processes:
-        parts, failed = rebuild_in_processes(log, plan, processes, store, known, memory_bytes)
-    folds = Folds(log.registry, cut.schemas)
-    with RunningHashes() as hashes:
-        begun = [
-            BaseEpoch(log, plan, partition, folds, store, hashes) for partition in plan.ranges if partition not in parts
-        ]
-        for base in begun:
-            part = parts[base.partition] = rebuild_partition(log, plan, base, folds, known)
-            if base.partition in failed:
-                part.fallbacks.append(f"partition {base.partition} was folded here: {failed[base.partition]}")
-    for partition in cut.offsets.keys() - parts.keys():
-        parts[partition] = RebuiltPartition(Layers(store))
-    return Rebuilt(dict(sorted(parts.items())), limits)
