@@ -28,8 +28,7 @@ The answer:
    replaced.
 6. The boundary of a multipart body is random, and is replaced by a fixed one in the request.
 
-If both recorders see the same exchange, the transport says so: to the proxy that REFOLD_PROXY names, and to no other
-server, it sends the header STEP_HEADER with the step that records the exchange, RUN#N. The proxy does not pass it on.
+If both recorders see the same exchange, the request names the step that records it (step_header.py).
 """
 
 from __future__ import annotations
@@ -52,8 +51,6 @@ WEBSOCKET = "WEBSOCKET"
 WEBSOCKET_TYPE = "websocket"
 WEBSOCKET_HTTP = "WebSocket"
 HIDDEN = "HIDDEN"
-STEP_HEADER = "Refold-Step"
-PROXY_ENVIRONMENT = "REFOLD_PROXY"
 SENT = frozenset({
     "accept", "content-type", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key",
     "x-stainless-retry-count", "x-stainless-package-version",

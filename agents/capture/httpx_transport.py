@@ -9,7 +9,7 @@ client whose httpx client has a transport of refold's around its own:
 3. Otherwise the client's own transport sends it. The body passes to the SDK and is recorded as it is read; when it
    ends, breaks, or is closed, the exchange is recorded.
 4. A body that is read after its step has ended raises Unfinished, because it would not be recorded.
-5. If `refold record` or `refold proxy` captures the program too, the request says which step it is (exchange.py).
+5. If `refold record` or `refold proxy` captures the program too, the request names its step (step_header.py).
 
 Each attempt of an SDK's own retries is a separate exchange. This works with httpx and httpx2; the client shows which of
 them is in use.
@@ -29,14 +29,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from refold.agents.capture.exchange import (
-    PROXY_ENVIRONMENT,
-    STEP_HEADER,
     Broken,
     Response,
     bytes_of,
     name_of,
     request_of,
 )
+from refold.agents.capture.step_header import HTTPX_MODULES, STEP_HEADER, is_for_proxy
 from refold.agents.journal.record import Kind, Plain
 from refold.agents.journal.volatile import WHOLE, Volatile
 from refold.agents.recorder.failures import Unfinished
@@ -44,8 +43,6 @@ from refold.agents.recorder.open_call import OpenCall
 from refold.avro.errors import InputError
 
 T = TypeVar("T")
-
-_MODULES = ("httpx", "httpx2")
 
 
 class Exchanges(Protocol):
@@ -101,7 +98,7 @@ def _module_of(client: object) -> ModuleType | None:
     """Return httpx or httpx2 if the object is a client of that library."""
     for each in type(client).__mro__:
         module = each.__module__.partition(".")[0]
-        if module in _MODULES and each.__name__ in ("Client", "AsyncClient"):
+        if module in HTTPX_MODULES and each.__name__ in ("Client", "AsyncClient"):
             return importlib.import_module(module)
     return None
 
@@ -309,12 +306,6 @@ class AsyncTransport(_Transport):
 
     async def __aexit__(self, *error: object) -> None:
         """Do nothing."""
-
-
-def is_for_proxy(url: str, environment: Mapping[str, str]) -> bool:
-    """Tell whether a request is sent to the proxy that captures this program, if one does."""
-    proxy = environment.get(PROXY_ENVIRONMENT, "").rstrip("/")
-    return bool(proxy) and url.startswith(f"{proxy}/")
 
 
 def _stream(module: ModuleType, pieces: Callable[[], Iterator[bytes]], close: Callable[[], None]) -> Any:

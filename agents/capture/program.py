@@ -7,7 +7,7 @@
    that they contact, and Amazon refuses a signature for the proxy.
 4. Claude Code turns two features off if its provider is not Anthropic's own host; they are turned on if the upstream is
    that host. Codex takes its provider by switches, which are inserted after its name.
-5. REFOLD_PROXY is set, so that runs of the program's own code are linked to what is captured of it (exchange.py).
+5. REFOLD_PROXY is set, so that runs of the program's own code are linked to what is captured of it (step_header.py).
 6. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it is from a
    terminal, which sends it to the program itself.
 7. Its exit status is returned; if a signal ended it, the signal as a negative number.
@@ -26,7 +26,7 @@ from types import FrameType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from refold.agents.capture.exchange import PROXY_ENVIRONMENT
+from refold.agents.capture.step_header import PROXY_ENVIRONMENT
 from refold.avro.errors import InputError
 from refold.streams.runtime import LOOK_S
 

@@ -35,7 +35,6 @@ from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import (
-    STEP_HEADER,
     Broken,
     LastEvent,
     kept_headers,
@@ -45,6 +44,7 @@ from refold.agents.capture.exchange import (
 )
 from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
 from refold.agents.capture.spool import Spool, SpoolWriter
+from refold.agents.capture.step_header import STEP_HEADER
 from refold.agents.capture.websockets import HandshakeRefused, SocketCopy, connected, is_socket, passed, refusing
 from refold.agents.capture.wire import (
     ask_for_body,

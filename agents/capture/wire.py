@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from refold.agents.capture.exchange import STEP_HEADER
+from refold.agents.capture.step_header import STEP_HEADER
 from refold.streams.web.guard import Head, RequestGuard
 
 _OF_THE_CONNECTION = frozenset({

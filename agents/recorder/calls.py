@@ -24,9 +24,9 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
+from refold.agents.capture.step_header import requests_of
 from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Effect, Kind, Plain, Retry
 from refold.agents.journal.volatile import WHOLE, Volatile, VolatileRequest
@@ -39,7 +39,16 @@ from refold.agents.recorder.plain import Shape, decoded, encoded, shape_of
 from refold.agents.recorder.run_backend import Nondeterminism, ReadView, RunBackend
 from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall
 from refold.agents.recorder.steps import CallBlock, OpenStep, Stepping
-from refold.agents.recorder.streamed_answers import ReplayedStream, StreamRecorder, awaited, awaiting, is_lazy, was_lazy
+from refold.agents.recorder.streamed_answers import (
+    Inside,
+    ReplayedStream,
+    StreamRecorder,
+    awaited,
+    awaiting,
+    is_async_client,
+    is_lazy,
+    was_lazy,
+)  # fmt: skip
 from refold.agents.recorder.tools import RetryPolicy, Tool
 from refold.agents.redaction.redactor import Redact, as_of_run
 from refold.avro.errors import InputError, RefoldError
@@ -47,7 +56,6 @@ from refold.avro.errors import InputError, RefoldError
 Args: TypeAlias = tuple[Any, ...]
 _Begun: TypeAlias = tuple[OpenStep, PendingCall]
 _JSON, _ONCE = Shape(None, "an answer"), RetryPolicy()
-_ROUTINES = (FunctionType, MethodType, BuiltinFunctionType)
 _ASKED_OUTSIDE: frozenset[Kind] = frozenset({"tool", "model"})
 
 
@@ -98,7 +106,7 @@ class CallRecorder:
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
         request = volatile.asking({"args": list(args), "kwargs": kwargs} if args else {"kwargs": kwargs})
         return self._call("model", name, "", request, shape, _ONCE, lambda step, made: client(*args, **kwargs),
-                          is_async=_is_async(client))  # fmt: skip
+                          is_async=is_async_client(client))  # fmt: skip
 
     def tool(self, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         """Return a tool's answer; an awaitable if the tool is async."""
@@ -194,12 +202,13 @@ class CallRecorder:
         step, made = self._begin(kind, name, effect, request, is_inside)
         if not is_said and self._is_recorded(step, made, is_inside):
             return self._served(made, shape, block)
+        inside = partial(self._inside, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
-                with self._inside(kind):
+                with inside():
                     answer = ask(step, made)
                 if is_lazy(answer) and not is_inside:
-                    return self._later(made, answer, shape, block)
+                    return self._later(made, answer, shape, block, inside)
                 return self._answered(made, answer, shape.recorded(answer))
             except BaseException as error:  # recorded, then raised again or retried
                 wait_ms = self._again(made, error, trying)
@@ -216,12 +225,13 @@ class CallRecorder:
             if not was_lazy(decoded(made.answer)) and (wait_s := waited_s(made.failure, made.duration_ms)):
                 await asyncio.sleep(wait_s)  # awaited even if the wait is 0, as in a replay
             return self._served(made, shape, block)
+        inside = partial(self._inside, kind, None if is_inside else f"{self._run.id}#{step.number}")
         while True:
             try:
-                with self._inside(kind):
+                with inside():
                     answer = await ask(step, made)
                 if is_lazy(answer) and not is_inside:
-                    return self._later(made, answer, shape, block)
+                    return self._later(made, answer, shape, block, inside)
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
             except BaseException as error:  # recorded, then raised again or retried
@@ -231,15 +241,16 @@ class CallRecorder:
                 await self._chance.sleep_async(wait_ms / 1000)
 
     @contextmanager
-    def _inside(self, kind: Kind) -> Iterator[None]:
-        """Mark calls made in this context as part of this call."""
+    def _inside(self, kind: Kind, step: str | None) -> Iterator[None]:
+        """Mark calls made in this context as part of this call. step: the one that records it, RUN#N; None if none."""
         if kind not in _ASKED_OUTSIDE:
             yield
             return
         scope = SCOPE.get()
         token = SCOPE.set(scope._replace(inside=(*scope.inside, self)))
         try:
-            yield
+            with requests_of(step if kind == "model" else ""):
+                yield
         finally:
             SCOPE.reset(token)
 
@@ -332,11 +343,12 @@ class CallRecorder:
                 made.retries.append(Retry(attempt=len(made.retries) + 1, failure=failure, backoff_ms=wait_ms))
         return wait_ms
 
-    def _later(self, made: PendingCall, answer: Any, shape: Shape, block: CallBlock | None) -> Any:
+    def _later(
+        self, made: PendingCall, answer: Any, shape: Shape, block: CallBlock | None, inside: Inside
+    ) -> Any:  # fmt: skip
         """Return the object for the code, if the answer arrives later: recorder/streamed_answers.py."""
         if block is not None:
             block.hold()
-        inside = partial(self._inside, made.kind)
         tree: Callable[[Plain], Plain] = awaited if inspect.isawaitable(answer) else (lambda each: each)
 
         def ended(said: Plain, error: BaseException | None) -> None:
@@ -452,7 +464,7 @@ class CallRecorder:
     def _sent(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         self._settle()
         arguments = self._prepared(step, made, tool)
-        send = partial(_send, tool, args, kwargs)
+        send = partial(tool.send, args, kwargs)
         redact = self._redact.beside(decoded(made.request))
         return tool.shape.served(self._reach.perform(tool, made.key, arguments, step.number, send, redact))
 
@@ -461,7 +473,7 @@ class CallRecorder:
     ) -> Any:
         await in_thread(self._settle)
         arguments = self._prepared(step, made, tool)
-        send = partial(_send_async, tool, args, kwargs)
+        send = partial(tool.send_async, args, kwargs)
         redact = self._redact.beside(decoded(made.request))
         found = await self._reach.perform_async(tool, made.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
@@ -483,18 +495,3 @@ def _nothing(error: BaseException | None) -> None:
 
 def _order(made: PendingCall) -> Order:
     return made.order
-
-
-def _is_async(client: Callable[..., Any]) -> bool:
-    """Whether it is async, also for an object whose `__call__` is a coroutine function."""
-    if isinstance(client, _ROUTINES):
-        return inspect.iscoroutinefunction(client)
-    return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
-
-
-def _send(tool: Tool, args: Args, kwargs: dict[str, Any], key: str) -> Plain:
-    return tool.plain(tool.function(*args, **{**kwargs, **tool.keyed(key)}))
-
-
-async def _send_async(tool: Tool, args: Args, kwargs: dict[str, Any], key: str) -> Plain:
-    return tool.plain(await tool.function(*args, **{**kwargs, **tool.keyed(key)}))

@@ -24,6 +24,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import AbstractContextManager
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from refold.agents.journal.objects import loaded
@@ -31,8 +32,16 @@ from refold.agents.journal.record import Plain
 from refold.agents.recorder.plain import decoded, kept
 
 _PIECES, _AWAITED = "refold.pieces", "refold.awaited"
+_ROUTINES = (FunctionType, MethodType, BuiltinFunctionType)
 
 Inside = Callable[[], AbstractContextManager[None]]
+
+
+def is_async_client(client: Callable[..., Any]) -> bool:
+    """Tell whether a client is async, also an object whose `__call__` is a coroutine function."""
+    if isinstance(client, _ROUTINES):
+        return inspect.iscoroutinefunction(client)
+    return inspect.iscoroutinefunction(client) or inspect.iscoroutinefunction(getattr(client, "__call__", None))  # noqa: B004
 
 
 def is_lazy(answer: object) -> bool:

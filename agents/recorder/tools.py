@@ -116,6 +116,14 @@ class Tool:
                 name: kind for name, kind in function.__annotations__.items() if name != KEY_PARAMETER
             }
 
+    def send(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+        """Call the function of a write tool with a key, and return the answer as the ledger stores it."""
+        return self.plain(self.function(*args, **{**kwargs, **self.keyed(key)}))
+
+    async def send_async(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
+        """As `send`, for an async function."""
+        return self.plain(await self.function(*args, **{**kwargs, **self.keyed(key)}))
+
     def plain(self, answer: object) -> Plain:
         """Return an answer as the ledger stores it; a Done keeps its receipt."""
         if isinstance(answer, Done):

@@ -13,8 +13,8 @@ A run, a step or a conversation with a link `same` is not listed, searched or co
 record. A transcript with turns that no proxy saw has no such link, and only these turns of it are searched and counted.
 
 1. A captured turn is noted in turn/KEY when it is recorded. A turn of a transcript is noted after its import.
-2. A captured turn that a recorder of the agent's own code sent names its step in a header (exchange.py): its link is
-   recorded with it, and needs no key.
+2. A captured turn that a recorder of the agent's own code sent names its step in a header (capture/step_header.py): its
+   link is recorded with it, and needs no key.
 3. `unite` looks up the turns of a run, and links the steps. It is called when a captured run ends and when a transcript
    was imported. Both first make durable what they note, so whichever is later finds the other.
 4. If every turn of a run has a link, the run gets one. What only the transcript knows is added to the captured runs:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from refold.agents.capture.exchange import PROXY_ENVIRONMENT
+from refold.agents.capture.step_header import PROXY_ENVIRONMENT
 
 POINTED = "OPENAI_BASE_URL"
 """A variable that holds the proxy's URL."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from refold.agents.capture.exchange import PROXY_ENVIRONMENT
+from refold.agents.capture.step_header import PROXY_ENVIRONMENT
 from refold.agents.supervise.contained import contained_command
 from refold.agents.supervise.containment import bubblewrap, group_for, hidden_paths, own_records
 from refold.agents.supervise.gate import gate_folder

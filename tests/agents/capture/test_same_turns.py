@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from refold.agents.capture.httpx_transport import is_for_proxy
 from refold.agents.capture.sessions import Sessions
 from refold.agents.capture.spool import SpooledExchange
+from refold.agents.capture.step_header import is_for_proxy
 from refold.agents.importers.file import run_id
 from refold.agents.log import AgentLog, open_log
 from refold.explorer.queries.search import search_index, searched
@@ -337,6 +337,92 @@ def test_session_recorded_by_code_and_wire_is_the_codes_run(server: ModelServer,
     sent = [name for _, headers, _ in server.requests for name in headers]
     assert len(server.requests) == 2
     assert not any(name.lower().startswith("refold") for name in sent)
+
+
+AGENT_BY_MODEL = """
+import asyncio, json, os, sys, urllib.request
+import openai, refold
+from openai.types.chat import ChatCompletion
+
+KEY = "sk-of-the-agent"
+client, async_client = openai.OpenAI(api_key=KEY), openai.AsyncOpenAI(api_key=KEY)
+
+def by_urllib(messages):
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    head = {"Content-Type": "application/json", "Authorization": "Bearer " + KEY}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, head)) as response:
+        return json.load(response)
+
+def streamed(messages):
+    for piece in client.chat.completions.create(model="m", messages=messages, stream=True):
+        if piece.choices:
+            yield piece.choices[0].delta.content or ""
+
+@refold.tool
+def ask_another(text: str) -> str:
+    "Ask a model, whose answer is a tool's."
+    return client.chat.completions.create(model="m", messages=asked(text)).choices[0].message.content
+
+def asked(text):
+    return [{"role": "user", "content": text}]
+
+async def main():
+    messages = asked("what is it?")
+
+    def went_on(text):
+        messages.extend([{"role": "assistant", "content": text}, *asked("and?")])
+
+    with refold.open(sys.argv[1], owner_timeout_s=60) as log, log.run("shop", title="by its code") as run:
+        async with run.step("a method of an SDK"):
+            answer = run.model(
+                client.chat.completions.create, model="m", messages=messages, returns=ChatCompletion
+            )
+            went_on(answer.choices[0].message.content)
+        async with run.step("a function of its own"):
+            went_on(run.model(by_urllib, messages)["choices"][0]["message"]["content"])
+        async with run.step("a stream"):
+            went_on("".join(run.model(streamed, messages)))
+        async with run.step("an async method"):
+            create = async_client.chat.completions.create
+            answer = await run.model(create, model="m", messages=messages, returns=ChatCompletion)
+            went_on(answer.choices[0].message.content)
+        async with run.step("a tool"):
+            ask_another("what do you say?")
+        print(run.id)
+    await async_client.close()
+
+asyncio.run(main())
+"""
+
+
+def test_calls_by_model_name_their_step_as_well(server: ModelServer, tmp_path: Path) -> None:
+    """Whatever client they use. What a tool sends is no call of a model, so only its own turn is listed and counted."""
+    server.reset()
+    server.mind = lambda body: Reply([f"answer {len(body['messages'])}"])
+    log = f"file:{tmp_path / 'log'}"
+    (tmp_path / "agent.py").write_text(AGENT_BY_MODEL)
+    more = {"OPENAI_BASE_URL": f"{server.url}/v1", "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = refold_command("record", "--", sys.executable, "agent.py", log, log=log, folder=tmp_path, more=more)
+    assert done.status == 0, done.err
+    own = done.out.strip()
+    with open_log(log, read_only=True) as opened:
+        rows = {row.run: row for row in opened.runs(usage=True, further=True)}
+        of_tool, of_session = sorted(rows.keys() - {own}, key=lambda run: rows[run].steps or 0)
+        assert [rows[run].title for run in (of_tool, of_session)] == ["what do you say?", "what is it?"]
+        steps = [targets(opened, f"step/{of_session}#{number}") for number in range(1, 5)]
+        assert steps == [[f"step/{own}#{number}"] for number in range(1, 5)]
+        assert targets(opened, f"step/{of_tool}#1") == []
+        assert sorted(listed(log)) == sorted([own, of_tool])
+        assert targets(opened, f"run/{own}", "also") == [f"run/{of_session}"]
+        recorded = [step.calls[0].answer for step in opened.recording(of_session).steps]
+        assert len(opened.recording(own).steps) == 5
+    said = ["answer 1", "answer 3", "answer 5", "answer 7"]
+    assert [text in str(answer) for text, answer in zip(said, recorded, strict=True)] == [True] * 4
+    headers = [name.lower() for _, sent, _ in server.requests for name in sent]
+    assert len(server.requests) == 5
+    assert "authorization" in headers
+    assert not any(name.startswith("refold") for name in headers)
 
 
 @pytest.mark.parametrize(
