@@ -30,7 +30,8 @@ from refold.streams.events import log_event
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.committed import CommittedOffsets, group_lag
 from refold.streams.log.kafka.faults import error_of, is_denied, text_of
-from refold.streams.log.kafka.topics import TopicAdmin, TopicProblem, Topics
+from refold.streams.log.kafka.topic_problems import TopicProblem
+from refold.streams.log.kafka.topics import TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address
 from refold.streams.worker.condition import Condition, CurrentCondition
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from refold.streams.events import event_of
-from refold.streams.log.kafka.topics import TopicProblem
+from refold.streams.log.kafka.topic_problems import TopicProblem
 from refold.streams.log.port import Foreign, SetAside
 
 _log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from refold.avro.errors import InputError, StorageError
+from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.offsets import TopicPlace
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin, Topics
-from refold.streams.log.kafka.url import Address, parse_url
+from refold.streams.log.kafka.url import Address, merged, parse_url
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 
@@ -115,16 +116,27 @@ def test_unreachable_broker_is_an_error_in_time() -> None:
         TopicAdmin(nobody.admin, 1).open(parse_url("kafka://127.0.0.1:1/x"), make=False)
 
 
+def opened_by_new_client(address: Address, *, make: bool) -> LogTopics:
+    clients = Clients(merged(address, None), address.prefix)
+    return TopicAdmin(clients.admin(), TIMEOUT_S, clients).open(address, make=make)
+
+
 @pytest.mark.faults
 def test_broker_without_a_controller_is_asked_again(kafka_cluster: Callable[..., Kafka]) -> None:
     kafka = kafka_cluster()
     address = parse_url(f"kafka://{kafka.bootstrap}/back?partitions=1")
-    made = TopicAdmin(AdminClient(kafka.client_config()), TIMEOUT_S).open(address, make=True)
+    made = opened_by_new_client(address, make=True)
     kafka.pause(1)
     time.sleep(FENCED_S)
     kafka.resume(1)
-    found = TopicAdmin(AdminClient(kafka.client_config()), TIMEOUT_S).open(address, make=False)
-    assert found.log_id == made.log_id
+    assert opened_by_new_client(address, make=False).log_id == made.log_id
+
+
+def test_client_that_finds_no_broker_is_replaced(broker: Broker, address: Address) -> None:
+    made = opened(broker, address, 1)
+    lost = AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    admin = TopicAdmin(lost, TIMEOUT_S, Clients(merged(address, None), address.prefix))
+    assert admin.open(address, make=False).log_id == made.log_id
 
 
 def test_full_queue_is_back_pressure(broker: Broker, address: Address) -> None:

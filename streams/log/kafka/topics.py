@@ -49,6 +49,14 @@ from refold.streams.log.kafka.access import (
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
 from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.topic_problems import (
+    IN_SYNC_MIN,
+    MAX_BYTES,
+    TopicProblem,
+    copies,
+    missing_topics,
+    wrong_settings,
+)
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.partitioner import PARTITIONS_DEFAULT, SLOTS
 
@@ -56,8 +64,9 @@ POLL_S = 0.05
 # A request waits for the controller that the client last knew, if necessary for its whole time-out, and does not look
 # for a newer one. So each request gets a part of the time, and the client asks the brokers for metadata in between.
 REQUEST_S = 3.0
-IN_SYNC_MIN = "min.insync.replicas"
-_MAX_BYTES = "max.message.bytes"
+# A client that was answered by a fenced broker may forget all brokers for good (confluentinc/librdkafka#5301, seen with
+# 2.16). After these numbers of metadata requests without an answer, another client is created.
+_ANOTHER_AFTER = frozenset({1, 3, 10, 30})
 _BATCH_BYTES_MAX = MESSAGE_BYTES_MAX + (64 << 10)
 
 _KEPT = {
@@ -65,20 +74,20 @@ _KEPT = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    _MAX_BYTES: str(_BATCH_BYTES_MAX),
+    MAX_BYTES: str(_BATCH_BYTES_MAX),
 }
 _TIMED = {**_KEPT, "message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
-    _MAX_BYTES: str(_BATCH_BYTES_MAX),
+    MAX_BYTES: str(_BATCH_BYTES_MAX),
 }
 # Its records are below the brokers' default size limit; the brokers set the time of a put.
 _CONTENTS = {
     "cleanup.policy": "compact",
     "unclean.leader.election.enable": "false",
     "message.timestamp.type": "LogAppendTime",
-    _MAX_BYTES: str((1 << 20) + (64 << 10)),
+    MAX_BYTES: str((1 << 20) + (64 << 10)),
 }
 _UNHEARD_OF = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART})
 # These affect how data is stored, not what it means: an operator may choose other values.
@@ -126,19 +135,6 @@ class LogTopics(NamedTuple):
     has_contents: bool
 
 
-class TopicProblem(NamedTuple):
-    """What is wrong with a topic, and how to fix it. is_missing: the broker does not have the topic."""
-
-    topic: str
-    problem: str
-    remedy: str
-    is_missing: bool = False
-
-    def error(self, address: Address) -> StorageError:
-        """Return the error that opening the log raises."""
-        return StorageError(f"{address.url}: the topic {self.topic} {self.problem}; {self.remedy}")
-
-
 def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
     """Return whether the log exists.
 
@@ -153,10 +149,13 @@ class TopicAdmin:
     """Creates, finds and checks the topics of logs."""
 
     def __init__(self, admin: AdminClient, timeout_s: float, clients: Clients | None = None) -> None:
-        """clients: the factory of the admin client; it knows the client's last messages and its principal."""
+        """clients: the factory of the admin client; it knows the client's last messages and its principal, and creates
+        a replacement for a client that finds no broker.
+        """
         self._admin = admin
         self._timeout_s = timeout_s
         self._clients = clients
+        self._unanswered = 0
 
     def exists(self, address: Address) -> bool:
         """Return whether the log exists.
@@ -187,10 +186,10 @@ class TopicAdmin:
                 return False
             # Determined before the topic is created, so that the first recorder needs no right to alter settings.
             log = self._describe([Topics(address.prefix).observations], address)
-            in_sync = {IN_SYNC_MIN: "2"} if log and min(map(_copies, log.values())) >= 3 else {}
+            in_sync = {IN_SYNC_MIN: "2"} if log and min(map(copies, log.values())) >= 3 else {}
             self._create([_new(name, 1, {**needed, **extra, **in_sync})], address)
             found = self._await([name], address)
-            is_low = not in_sync and _copies(found[name]) >= 3
+            is_low = not in_sync and copies(found[name]) >= 3
             self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if is_low else {}, address)
         self._check_settings({name: needed}, found, address)
         return True
@@ -210,7 +209,11 @@ class TopicAdmin:
             with suppress(Denied):  # then treat the topic as missing
                 there = self._describe([topics.contents], address)
                 contents = [*self._unfit_contents(topics, partitions, there, address)]
-        return [*_lacking(topics, found), *self._wrong_settings(wanted, found, address), *contents]
+        return [
+            *missing_topics(topics.needed, topics.observations, topics.schemas, found),
+            *self._wrong_settings(wanted, found, address),
+            *contents,
+        ]
 
     def open(self, address: Address, *, make: bool) -> LogTopics:
         """Return the log's topics; create them if there is no log and `make` is set.
@@ -250,7 +253,7 @@ class TopicAdmin:
         log = self._describe([topics.observations], address)
         self._create([_new_contents(topics, len(log[topics.observations].partitions))], address)
         found = self._await([topics.contents], address)
-        self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if min(map(_copies, log.values())) >= 3 else {}, address)
+        self._raise_in_sync(found, {IN_SYNC_MIN: "2"} if min(map(copies, log.values())) >= 3 else {}, address)
 
     def _has_contents(self, topics: Topics, partitions: int, address: Address) -> bool:
         """Return whether the log has a topic of contents.
@@ -301,7 +304,7 @@ class TopicAdmin:
         new = [_new(name, counts[name], {**needed[name], **extra[name]}) for name in middle]
         self._create([*new, *contents], address)
         found = self._await([first, *middle, *(each.topic for each in contents)], address)
-        in_sync = {IN_SYNC_MIN: "2"} if _copies(decided) >= 3 else {}
+        in_sync = {IN_SYNC_MIN: "2"} if copies(decided) >= 3 else {}
         self._raise_in_sync(found, in_sync, address)
         self._create([_new(last, partitions, {**needed[last], **in_sync})], address)
         return self._await(needed, address)
@@ -319,9 +322,10 @@ class TopicAdmin:
                         if not may_pass(failed, frozenset()) or deadline.is_past:
                             doing = f"{address.url}: the topic {name} could not be made"
                             raise storage_error(doing, failed, needs=self._needs(name, CREATE, address)) from failed
-                        self._ask_brokers(deadline)
                         continue
                 del left[name]
+            if left:
+                self._ask_brokers(deadline)
 
     def _raise_in_sync(
         self, found: Mapping[str, TopicDescription], in_sync: Mapping[str, str], address: Address
@@ -409,7 +413,10 @@ class TopicAdmin:
                 f"{address.url}: the topic {topics.observations} has {partitions} partitions, and a log has a power of "
                 f"two up to {SLOTS}; partitions cannot be added to a log"
             )
-        for unfit in chain(_lacking(topics, found), self._wrong_settings(topics.needed, found, address)):
+        for unfit in chain(
+            missing_topics(topics.needed, topics.observations, topics.schemas, found),
+            self._wrong_settings(topics.needed, found, address),
+        ):
             raise unfit.error(address)  # the settings are requested only if no topic is missing
 
     def _check_settings(
@@ -421,23 +428,12 @@ class TopicAdmin:
     def _wrong_settings(
         self, wanted: Mapping[str, Mapping[str, str]], found: Mapping[str, TopicDescription], address: Address
     ) -> Iterator[TopicProblem]:
-        settings = self._settings(wanted, address)
-        for name, needed in wanted.items():
-            if _copies(found[name]) >= 3:
-                needed = {**needed, IN_SYNC_MIN: "2"}  # noqa: PLW2901
-            for key, wanted_value in needed.items():
-                value = settings[name].get(key)
-                if value != wanted_value and not _is_more(key, value, wanted_value):
-                    yield TopicProblem(
-                        name, f"has {key}={value}, and a log needs {wanted_value}",
-                        f"set it: kafka-configs.sh --bootstrap-server {address.servers} --alter --entity-type topics "
-                        f"--entity-name {name} --add-config {key}={wanted_value}",
-                    )  # fmt: skip
+        yield from wrong_settings(wanted, found, self._settings(wanted, address), address)
 
     def _settings(self, names: Iterable[str], address: Address) -> dict[str, dict[str, str | None]]:
         found: dict[str, dict[str, str | None]] = {}
-        deadline = Deadline(self._timeout_s)
-        while missing := [name for name in names if name not in found]:
+        wanted, deadline = set(names), Deadline(self._timeout_s)
+        while missing := sorted(wanted - found.keys()):
             asked = [ConfigResource(ResourceType.TOPIC, name) for name in missing]
             answers = self._admin.describe_configs(asked, request_timeout=self._request_s(deadline))
             for resource, done in answers.items():
@@ -448,31 +444,25 @@ class TopicAdmin:
                         doing = f"{address.url}: the settings of the topic {resource.name} cannot be read"
                         needs = self._needs(resource.name, DESCRIBE_CONFIGS, address)
                         raise storage_error(doing, failed, needs=needs) from failed
-                    self._ask_brokers(deadline)
+            if len(found) < len(wanted):
+                self._ask_brokers(deadline)
         return found
 
     def _request_s(self, deadline: Deadline) -> float:
         return max(min(deadline.left_s, REQUEST_S), POLL_S)
 
     def _ask_brokers(self, deadline: Deadline) -> None:
-        """Wait a little, and refresh the metadata, which names the current controller."""
+        """Wait a little, and refresh the metadata, which names the current controller.
+
+        No request of the client may be pending: a replaced client drops its requests.
+        """
         time.sleep(POLL_S)
-        with suppress(KafkaException):
+        try:
             self._admin.list_topics(timeout=self._request_s(deadline))
-
-
-def _lacking(topics: Topics, found: Mapping[str, TopicDescription]) -> Iterator[TopicProblem]:
-    """Yield the topics that are missing, or whose number of partitions does not fit `.observations`."""
-    partitions = len(found[topics.observations].partitions) if topics.observations in found else None
-    for name in topics.needed:
-        if name not in found:
-            yield TopicProblem(name, "is missing; it was there when the log was made",
-                        "restore it, or begin a log under another prefix", is_missing=True)  # fmt: skip
-            continue
-        count, wanted = len(found[name].partitions), 1 if name == topics.schemas else partitions
-        if count != wanted:
-            yield TopicProblem(name, f"has {count} partitions, and this log needs {wanted}",
-                        "begin a log under another prefix")  # fmt: skip
+        except KafkaException:
+            self._unanswered += 1
+            if self._clients is not None and self._unanswered in _ANOTHER_AFTER:
+                self._admin = self._clients.admin()
 
 
 def _new(name: str, partitions: int, settings: Mapping[str, str]) -> NewTopic:
@@ -481,15 +471,6 @@ def _new(name: str, partitions: int, settings: Mapping[str, str]) -> NewTopic:
 
 def _new_contents(topics: Topics, partitions: int) -> NewTopic:
     return _new(topics.contents, 2 * partitions, {**_CONTENTS, **_ERASED_WITHIN_DAY})
-
-
-def _copies(topic: TopicDescription) -> int:
-    return min((len(each.replicas) for each in topic.partitions), default=0)
-
-
-def _is_more(key: str, value: str | None, wanted: str) -> bool:
-    """Return whether a limit is set wider than needed."""
-    return key in {_MAX_BYTES, IN_SYNC_MIN} and value is not None and value.isdecimal() and int(value) >= int(wanted)
 
 
 def _id_of(topic: TopicDescription, address: Address) -> bytes:

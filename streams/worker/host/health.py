@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refold.avro.times import millis_text
-from refold.streams.log.kafka.topics import TopicProblem
+from refold.streams.log.kafka.topic_problems import TopicProblem
 from refold.streams.worker.condition import Condition, WorkerCondition
 
 Status = Mapping[int, Mapping[str, Any]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from refold.streams.log.kafka.topics import TopicProblem
+from refold.streams.log.kafka.topic_problems import TopicProblem
 from refold.streams.log.port import Foreign, Position, SetAside
 from refold.streams.worker.condition import Condition, CurrentCondition, WorkerCondition, healthy
 from refold.streams.worker.data_folder import NAME, FolderCondition
