@@ -32,7 +32,7 @@ from typing import Any
 
 from refold.agents.heal.kill_timer import KillTimer
 from refold.agents.supervise.keeper import boottime_s
-from refold.agents.supervise.lease import ACTING_SHARE, RENEWING_SHARE, AgentRecord
+from refold.agents.supervise.lease import ACTING_SHARE, LEASE_MS, RENEWING_SHARE, AgentRecord
 from refold.agents.supervise.machine_processes import boot_id, is_alive, process_start
 from refold.avro.errors import RefoldError
 from refold.avro.observation import Source
@@ -42,7 +42,6 @@ from refold.streams.log.port import observation_in
 from refold.streams.open import process_context
 
 TYPE = "healing_lease"
-LEASE_MS = 30_000
 ELSEWHERE = 3
 """The exit status of a process that does not heal a run, because another one does."""
 _LOOK_S = 0.1

@@ -1,6 +1,14 @@
 """The records of agents in the log: reading what it says of one, and recording about it.
 
 Everything here is durable on return, because a process is started or ended only after it.
+
+A renewal is recorded every few seconds for as long as the agent is run, so a reader that knows nothing begins with a
+checkpoint (lease.py):
+
+1. Take the newest checkpoint from the agent's folded state.
+2. Read the agent's records from the one that the checkpoint names. If that record is at the position that it names, the
+   checkpoint is of this log: take the records after it.
+3. Otherwise the records have other positions, as in a log that was made from an archive. Read all of them.
 """
 
 from __future__ import annotations
@@ -8,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from refold.agents.supervise.lease import AgentRecord, ObservedState
+from refold.agents.supervise.lease import CHECKPOINT_AFTER, AgentRecord, ObservedState
 from refold.agents.supervise.settings import AgentSettings
+from refold.avro.errors import UnknownEntity
 from refold.avro.observation import Source
 from refold.streams.client import Log
 from refold.streams.log.port import observation_in
@@ -38,16 +47,31 @@ class AgentEntries:
             name: The agent.
             known: What it said at the last read, which is updated.
         """
-        entity, record = entity_of(name), known or AgentRecord()
+        entity = entity_of(name)
         with self._log.turn:
+            record = known if known is not None and known.offset else self._checkpoint(entity)
             port = self._log.port
             port.publish()
             port.refresh()
             end = port.ends()[port.partition_of(entity)]
             for each in port.entity_records(entity, end, record.offset):
-                record.take(observation_in(port.registry, each), each.id)
+                record.take(observation_in(port.registry, each), each.id, each.offset)
             record.offset = max(record.offset, end)
         return record
+
+    def _checkpoint(self, entity: str) -> AgentRecord:
+        """Take steps 1 to 3. The record is empty if there is no checkpoint of this log."""
+        port = self._log.port
+        try:
+            found = self._log.state(entity).fields.get("checkpoint")
+        except UnknownEntity:
+            return AgentRecord()
+        record = AgentRecord.from_checkpoint(found) if isinstance(found, Mapping) else None
+        if record is None:
+            return AgentRecord()
+        at = record.last[0]
+        is_there = any((each.offset, each.id) == record.last for each in port.entity_records(entity, at + 1, at))
+        return record if is_there else AgentRecord()
 
     def request(self, name: str, what: str, by: str, why: str) -> int:
         """Record what an agent should do: running, paused or stopped. Return the number of the request."""
@@ -83,17 +107,27 @@ class OwnedEntries:
         self._say({"lease": lease, "lease_ms": self._lease_ms, "owner": self._owner}, priority=0)
 
     def renew(self, record: AgentRecord) -> None:
-        """Renew the claim by its next beat."""
+        """Renew the claim by its next beat. record: what the log said when it was read last."""
         lease = {"token": self.token, "act": "renewed", "beat": record.beat + 1}
-        self._say({"lease": lease, "renewed_at": self._now_micros()}, priority=record.term)
+        patch: dict[str, Any] = {"lease": lease, "renewed_at": self._now_micros()}
+        if record.since_checkpoint >= CHECKPOINT_AFTER:
+            patch["checkpoint"] = record.checkpoint()
+        self._say(patch, priority=record.term)
 
     def release(self, record: AgentRecord) -> None:
         """Give the agent up: another supervisor may have it at once."""
         lease = {"token": self.token, "act": "released", "beat": record.beat + 1}
         self._say({"lease": lease, "released": True}, priority=record.term)
 
-    def granted(self, record: AgentRecord, settings: AgentSettings) -> None:
-        """Record who owns the agent now, and how it is run."""
+    def granted(self, record: AgentRecord, settings: AgentSettings, observed: ObservedState | None = None) -> None:
+        """Record who owns the agent now, and how it is run.
+
+        Args:
+            record: What the log says.
+            settings: The agent.
+            observed: Its status, if what an earlier owner recorded is true no more. It is recorded together with the
+                owner, so that no reader takes the earlier status for one of this owner.
+        """
         now = self._now_micros()
         patch = {
             "owner": self._owner, "term": record.term, "lease_ms": self._lease_ms, "renewed_at": now,
@@ -102,7 +136,12 @@ class OwnedEntries:
         }  # fmt: skip
         bounds = {"policy": settings.policy, "budget": settings.budget.limits}
         patch |= {name: bound for name, bound in bounds.items() if bound}
-        self._say(patch, priority=record.term, cleared=tuple(name for name, bound in bounds.items() if not bound))
+        cleared = [name for name, bound in bounds.items() if not bound]
+        if observed is not None:
+            status, without = self._status(record, observed)
+            patch |= status
+            cleared += without
+        self._say(patch, priority=record.term, cleared=tuple(sorted(cleared)))
 
     def status(self, record: AgentRecord, observed: ObservedState, **more: Any) -> None:
         """Record what the agent does.
@@ -112,6 +151,11 @@ class OwnedEntries:
             observed: The new status.
             more: Further fields.
         """
+        patch, without = self._status(record, observed)
+        self._say(patch | more, priority=record.term, cleared=tuple(sorted({*without} - more.keys())))
+
+    def _status(self, record: AgentRecord, observed: ObservedState) -> tuple[dict[str, Any], set[str]]:
+        """Return the fields that record a status, and those without a value."""
         now = self._now_micros()
         observed = observed._replace(why=observed.why[:_WHY_MAX])
         given = observed._asdict()
@@ -126,9 +170,7 @@ class OwnedEntries:
         }  # fmt: skip
         if observed.status != record.observed.status:
             patch |= {"status_at": now, "transitions": [transition]}
-        patch |= more
-        cleared = tuple(sorted({*_WITHOUT_VALUE} - patch.keys()))
-        self._say(patch, priority=record.term, cleared=cleared)
+        return patch, {*_WITHOUT_VALUE} - patch.keys()
 
     def _say(self, patch: Mapping[str, Any], *, priority: int, cleared: tuple[str, ...] = ()) -> None:
         # Of two observations with one priority the later one counts, also if the clock was set back between them.

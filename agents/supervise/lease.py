@@ -2,7 +2,8 @@
 
 1. A supervisor requests an agent by an act `claimed` with a new token, which names the last claim and the last beat
    that it had seen. It is granted if at its position that is still the last beat of the last claim; else it is denied
-   for good. So of several requests the first is granted, and a renewal that comes first denies them all.
+   for good, because no beat of a claim comes twice. So of several requests the first is granted, and a renewal that
+   comes first denies them all.
 2. A granted claim has the next term, a fencing number. `renewed` counts only for the last claim, and only with the next
    beat; `released` ends it. Acts of earlier claims count for nothing.
 3. When a claim may be requested is not decided here but by clocks (owner.py): a claim that is open is requested only
@@ -11,13 +12,16 @@
    priority. So also where only the folded state is read, no status of an earlier owner hides one of a later owner.
 5. Of the requests of people, the one with the highest number counts. Two that were made at once have the same number:
    of them the later one counts, as in the folded state.
+6. A checkpoint is what a reader knew after one of the records. It depends on nothing but the records up to that one, so
+   it is true whoever recorded it, and also if its author has lost the agent meanwhile. A new reader begins with the
+   newest one (entries.py). The owner records one with a renewal after each CHECKPOINT_AFTER records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 from refold.avro.observation import Observation
 from refold.reducers.order import order_key
@@ -29,6 +33,12 @@ ACTING_SHARE = 0.8
 RENEWING_SHARE = 1 / 3
 """After which share of a lease its owner renews it."""
 DESIRED = ("running", "paused", "stopped")
+LEASE_MS = 30_000
+"""How long after a renewal a claim lasts, if nothing else is given."""
+CHECKPOINT_AFTER = 500
+"""After how many records of an agent its owner records a checkpoint."""
+_RULES = 1
+"""The version of the rules by which checkpoints are made. A reader with other rules ignores them."""
 
 
 class DesiredState(NamedTuple):
@@ -75,7 +85,8 @@ class AgentRecord:
     """What the log says of one agent below `offset`; updated by `take`.
 
     token: the last claim, empty if there was none. beat: its last one. is_open: whether it was not released. term: how
-    many claims were granted. tokens: every claim that was requested.
+    many claims were granted. last: position and id of the last record that was taken. since_checkpoint: how many
+    records were taken after the newest checkpoint.
     """
 
     offset: int = 0
@@ -87,29 +98,56 @@ class AgentRecord:
     owner: str = ""
     desired: DesiredState = _NOTHING_DESIRED
     observed: ObservedState = _NOTHING_OBSERVED
-    tokens: set[str] = field(default_factory=set)
+    last: tuple[int, bytes] = (-1, b"")
+    since_checkpoint: int = 0
     _desired_order: tuple[int, bytes] = (0, b"")
 
-    def take(self, observation: Observation, observation_id: bytes) -> None:
-        """Apply the next observation of the agent, in log order."""
+    def checkpoint(self) -> dict[str, Any]:
+        """Return what `from_checkpoint` takes, of JSON's types."""
+        offset, record_id = self.last
+        priority, key = self._desired_order
+        return {
+            "rules": _RULES, "offset": offset, "id": record_id.hex(), "token": self.token, "beat": self.beat,
+            "is_open": self.is_open, "term": self.term, "lease_ms": self.lease_ms, "owner": self.owner,
+            "desired": _given(self.desired), "desired_order": [priority, key.hex()], "observed": _given(self.observed),
+        }  # fmt: skip
+
+    @classmethod
+    def from_checkpoint(cls, found: Mapping[str, Any]) -> Self | None:
+        """Return what the log said up to a checkpoint's record; None if it was made by other rules."""
+        if found.get("rules") != _RULES:
+            return None
+        priority, key = found["desired_order"]
+        return cls(
+            found["offset"] + 1, found["token"], found["beat"], found["is_open"], found["term"], found["lease_ms"],
+            found["owner"], DesiredState(**found["desired"]), ObservedState(**found["observed"]),
+            (found["offset"], bytes.fromhex(found["id"])), 0, (priority, bytes.fromhex(key)),
+        )  # fmt: skip
+
+    def take(self, observation: Observation, observation_id: bytes, offset: int = -1) -> None:
+        """Apply the next observation of the agent, in log order. offset: of its record."""
         patch = observation.patch
+        self.last = offset, observation_id
+        self.since_checkpoint += 1
         lease = patch.get("lease")
         if isinstance(lease, Mapping):
             self._lease(lease, patch)
         if "desired" in patch:
             self._desire(observation, observation_id)
-        if "status" in patch and observation.source.run == self.token:
-            self.observed = _observed(patch)
+        if observation.source.run == self.token:
+            if "status" in patch:
+                self.observed = _observed(patch)
+            if "checkpoint" in patch:
+                self.since_checkpoint = 0
 
     def _lease(self, lease: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
         token, act, beat = lease["token"], lease["act"], lease["beat"]
         if act == "claimed":
-            if token not in self.tokens and (lease.get("after") or "", beat) == (self.token, self.beat):
+            if (lease.get("after") or "", beat) == (self.token, self.beat):
                 self.token, self.beat, self.is_open = token, 0, True
                 self.term += 1
                 self.lease_ms = patch.get("lease_ms") or 0
                 self.owner = patch.get("owner") or ""
-            self.tokens.add(token)
         elif token == self.token and self.is_open and beat == self.beat + 1:
             self.beat = beat
             self.is_open = act == "renewed"
@@ -123,6 +161,11 @@ class AgentRecord:
                 _text(patch, "desired"), observation.priority, _text(patch, "desired_by"), _text(patch, "desired_why"),
                 patch.get("desired_at") or 0,  # type: ignore[arg-type]
             )  # fmt: skip
+
+
+def _given(state: DesiredState | ObservedState) -> dict[str, Any]:
+    """Return the fields of a state that differ from the default."""
+    return {name: value for name, value in state._asdict().items() if value != state._field_defaults[name]}
 
 
 def _text(patch: Mapping[str, Any], name: str) -> str:

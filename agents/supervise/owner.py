@@ -6,7 +6,8 @@ last renewal that counts, plus ACTING_SHARE of the lease. The clock counts sleep
 1. Follow. Read the agent's records. A claim that is open and whose last beat was first seen here less than a lease ago
    (by this machine's own clock) is its owner's. Otherwise
 2. request the agent (lease.py). Read again: denied, back to 1. Granted: this supervisor is the owner.
-3. If the record says that a process may exist, its owner is gone: record `unknown`.
+3. Record the new owner and, in the same observation, `unknown` if the record says that a process may exist: that
+   process's owner is gone. So no reader sees an earlier owner's status as one of this owner.
 4. Start: record `starting` with the attempt and the run;
 5. start a keeper (keeper.py), which may run the agent until `until`;
 6. the keeper says `started`: record `running` with host, boot, process id and its start.
@@ -24,7 +25,8 @@ each status that has a process, and the keeper after each of its steps.
 
 Killed
     in 1:            nothing was recorded.
-    between 2 and 4: the claim is open; the next owner has it after the lease. No process exists, and none is recorded.
+    between 2 and 3: the claim is open, and no owner is recorded; readers see the earlier one, whose lease is over.
+    between 3 and 4: the claim is open; the next owner has it after the lease. No process exists, and none is recorded.
     between 4 and 5: `starting` says that a process may exist; after the lease it is shown as unknown, then 3.
     between 5 and 8: the keeper sees its input end, and kills the agent. `running` is shown as unknown once the lease is
                      over. The next owner does 3; on this machine its keeper also waits for the lock of the old one.
@@ -51,14 +53,19 @@ from refold.agents.supervise.gate import PauseGate, gate_folder
 from refold.agents.supervise.keeper import KeeperOrder
 from refold.agents.supervise.kept_process import KeptProcess
 from refold.agents.supervise.launch import launch_of
-from refold.agents.supervise.lease import ACTING_SHARE, ACTIVE, RENEWING_SHARE, AgentRecord, DesiredState, ObservedState
+from refold.agents.supervise.lease import (
+    ACTING_SHARE,
+    ACTIVE,
+    RENEWING_SHARE,
+    AgentRecord,
+    DesiredState,
+    ObservedState,
+)
 from refold.agents.supervise.machine import Deed, NextMove, ProcessView, needs_outcome, next_move
 from refold.agents.supervise.machine_processes import boot_id
 from refold.agents.supervise.settings import AgentSettings
 from refold.agents.supervise.supervised import GATE
 from refold.avro.errors import InputError
-
-LEASE_MS = 30_000
 
 
 class SupervisorSettings(NamedTuple):
@@ -203,12 +210,14 @@ class AgentOwner:
             return
         self._mine = mine
         self._acts_from(began_s)
-        mine.granted(record, self._settings)
-        self._by.say(f"{self._settings.name}: owned by this supervisor, term {record.term}")
+        gone = None
         if record.observed.status in ACTIVE:
             gone = record.observed._replace(status="unknown", why="its owner is gone", pid=0, process_start=0, boot="")
-            self._tell(mine, record, gone)
-            self._record = self._entries.read(self._settings.name, record)
+        mine.granted(record, self._settings, gone)
+        self._by.say(f"{self._settings.name}: owned by this supervisor, term {record.term}")
+        if gone is not None:
+            self._by.say(f"{self._settings.name}: {gone.status}: {gone.why}")
+        self._record = self._entries.read(self._settings.name, record)
 
     def _is_anothers(self, record: AgentRecord) -> bool:
         """Tell whether an open claim may still be in use, by how long ago its last beat was first seen here."""

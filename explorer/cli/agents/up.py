@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from refold.agents.supervise.lease import LEASE_MS
 from refold.agents.supervise.settings import FILE, chosen, load_agents
 from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
@@ -23,7 +24,7 @@ from refold.explorer.queries.log_target import LogTarget
 if TYPE_CHECKING:
     from refold.agents.supervise.supervisor import SupervisorCounts
 
-LEASE_S = 30.0
+LEASE_S = LEASE_MS / 1000
 _REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ def test_first_claim_is_granted_and_the_second_denied_permanently() -> None:
     assert holder(story.read()) == ("a", 0, True, 1)
     assert story.read().owner == "owner of a"
     story.act("a", "released", 1)
-    story.act("b", "claimed", 1, "a")  # a token that was denied once
+    story.written.append(story.written[1])  # a repeat of the denied request
     assert holder(story.read()) == ("a", 1, False, 1)
     story.act("c", "claimed", 1, "a")
     assert holder(story.read()) == ("c", 0, True, 2)
@@ -119,3 +120,41 @@ def test_whatever_supervisors_do_the_acts_that_count_are_a_chain(acts: list[tupl
             assert mine[-1] == before.token
             assert after.beat == before.beat + 1
     assert len({*granted}) == len(granted) == story.read().term
+    record = story.read()
+    for observation, identity in story.written:
+        record.take(observation, identity)
+    assert holder(record) == holder(story.read()), "repeats count for nothing"
+
+
+SAYINGS = st.one_of(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["claimed", "renewed", "released"])),
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["running", "paused"])),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)
+
+
+@given(st.lists(SAYINGS, min_size=1, max_size=20), st.integers(0, 20))
+@settings(max_examples=200)
+def test_reader_from_a_checkpoint_knows_what_a_reader_of_everything_knows(sayings: list[Any], until: int) -> None:
+    story = Story()
+    for number, (one, other) in enumerate(sayings):
+        seen = story.read()
+        if isinstance(one, int):
+            story.say({"desired": "stopped" if number % 2 else "running", "desired_by": "ann"}, "x", one, at=other)
+        elif other in ("running", "paused"):
+            story.say({"status": other, "attempt": number, "why": "so"}, seen.token if one == "a" else "old", seen.term)
+        elif other == "claimed":
+            story.act(f"{one}{number}", other, seen.beat, seen.token or None)
+        else:
+            story.act(seen.token, other, seen.beat + 1)
+    until = min(until, len(sayings))
+    known = AgentRecord.from_checkpoint(json.loads(json.dumps(story.read(until).checkpoint())))
+    assert known is not None
+    for observation, identity in story.written[until:]:
+        known.take(observation, identity)
+    whole = story.read()
+    assert known.checkpoint() == whole.checkpoint()
+
+
+def test_checkpoint_of_other_rules_is_ignored() -> None:
+    assert AgentRecord.from_checkpoint({**AgentRecord().checkpoint(), "rules": 0}) is None

@@ -168,9 +168,10 @@ def stopped_past_its_lease(desk: Desk, start: Starting, lease_s: float) -> None:
     two = supervisor(start, desk.url, desk.folder)
     one.signal(signal.SIGSTOP)
     await_true(lambda: is_gone(first.pid), "its keeper did not end the agent")
-    # A claim is recorded before the status of its owner: until then the row has the old status and process.
-    await_true(lambda: desk.row.owner.endswith(f"/{two.process.pid}") and desk.row.pid not in (0, first.pid))
+    await_true(lambda: desk.row.owner.endswith(f"/{two.process.pid}"))
     row = desk.row
+    assert row.pid != first.pid, "with its owner, the record says that the earlier process is gone"
+    row = desk.await_status("running")
     one.signal(signal.SIGCONT)
     await_true(lambda: "given up" in one.line(), "it did not notice that it lost the agent")
     assert (desk.row.pid, desk.row.owner) == (row.pid, row.owner)

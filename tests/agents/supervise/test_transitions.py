@@ -19,8 +19,7 @@ from refold.agents.supervise import kept_process
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.gate import PauseGate
 from refold.agents.supervise.kept_process import KeptProcess
-from refold.agents.supervise.lease import ACTIVE, AgentRecord
-from refold.agents.supervise.owner import LEASE_MS
+from refold.agents.supervise.lease import ACTIVE, LEASE_MS, AgentRecord
 from refold.agents.supervise.settings import load_agents
 from refold.agents.supervise.supervisor import Supervisor
 from refold_tests.dying_keeper import MOMENTS as KEEPER_MOMENTS
@@ -135,6 +134,18 @@ class Machine:
 
         return is_stopped
 
+    def later(self, ticks: int) -> Callable[[float], bool]:
+        """Return what a supervisor asks between its steps; after so many of them another one's lease is over."""
+        ahead = [False] * ticks + [True] * bool(ticks)
+
+        def is_stopped(wait_s: float) -> bool:
+            time.sleep(0.01)
+            if ahead and ahead.pop(0):
+                self.late(1)
+            return False
+
+        return is_stopped
+
     def armed(self, moment: Moment, deed: Callable[[], None]) -> None:
         """Do a deed at a moment, once."""
         original, calls = getattr(moment.owner, moment.method), 0
@@ -229,6 +240,30 @@ def test_supervisor_killed_at_each_transition_is_replaced(machine: Machine) -> N
         machine.die()
         (machine.desk.folder / "fail").unlink(missing_ok=True)
         machine.settle(is_new=record.is_open)
+
+
+def test_supervisor_killed_while_it_takes_over_is_replaced(machine: Machine) -> None:
+    def killed() -> None:
+        raise Killed
+
+    ran = Moment(OwnedEntries, "status", "running", "after")
+    for takes in [
+        Moment(OwnedEntries, method, "", when) for method in ("claim", "granted") for when in ("before", "after")
+    ]:
+        print(takes)
+        prepared(machine)
+        for moment in (ran, takes):
+            original = getattr(moment.owner, moment.method)
+            machine.armed(moment, killed)
+            with pytest.raises(Killed):
+                machine.supervisor().run(machine.later(ticks=0 if moment is ran else 2))
+            machine.disarmed(moment, original)
+            machine.die()
+        is_told = takes == Moment(OwnedEntries, "granted", "", "after")
+        assert machine.record.observed.status == ("unknown" if is_told else "running")
+        machine.settle(is_new=True)
+        after = [each["after"] for each in machine.desk.row.transitions][-6:]
+        assert after == ["running", "unknown", "starting", "running", "stopping", "stopped"]
 
 
 AGENT_MOMENTS = [moment for moment in MOMENTS if moment.status in ("running", "pausing", "paused", "stopping")]
