@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -87,6 +86,6 @@ def test_killed_workflow_pays_once_and_both_records_agree(tmp_path: Path, fault_
     assert (workflow.workflow_id, workflow.status) == (row.run, "SUCCESS")
     assert [step["function_name"] for step in steps] == ["DBOS.sleep", "ask_agent"]
     assert steps[1]["output"] == workflow.output == recorded.output
-    assert (recorded.outcome, [step.name for step in recorded.steps]) == ("succeeded", ["look", "decide", "pay", "tell"])
+    assert recorded.outcome == "succeeded"
+    assert [step.name for step in recorded.steps] == ["look", "decide", "pay", "tell"]
     assert (effect.status, paid.split()[-1]) == ("done", effect.key)
-    assert json.dumps(recorded.input) == '{"order": "o-9"}'
