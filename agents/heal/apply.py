@@ -13,8 +13,8 @@ step begins (agents/heal/healings.py):
 5. If the remedy needs a person: ask the question, then record `waiting`, and end here. The command is run again after
    the answer.
 6. Read the answer. Record `rejected`, or go on.
-7. Record `resuming`, with the id of the run that goes on: the run itself if nothing of it changes and no committed step
-   is left out, else its continuation (agents/replay/continued.py), whose id is derived from the attempt's.
+7. Record `resuming`, with the id of the run that goes on: the run itself if nothing of it changes, not its function or
+   version either, and no committed step is left out; else its continuation (agents/replay/continued.py), whose id is derived from the attempt's.
 8. Resume the run; or begin the continuation, or resume it if it was begun before. If it has ended since 7, skip this.
 9. Record `healed` or `failed`, with what it cost, and link the run to the one that went on.
 
@@ -345,10 +345,12 @@ class Healer:
 
     def _announce(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take step 7."""
-        healing, change = attempt.healing, choice.change
+        healing, change, remedy = attempt.healing, choice.change, choice.remedy
         run = self._log.recording(healing.run)
         kept = len(run.steps) - (1 if run.steps and run.steps[-1].outcome != "succeeded" else 0)
-        is_as_it_was = not (change.state or change.drop or change.arguments) and choice.at == kept
+        # A run keeps the version and the function that it began with: a replay finds its code by them.
+        changes = (change.state, change.drop, change.arguments, remedy.version, remedy.entry)
+        is_as_it_was = not any(changes) and choice.at == kept
         attempt.note("resuming", healed_by=healing.run if is_as_it_was else f"{healing.id}.continued")
 
     def _go_on(self, attempt: HealingLog, choice: Remediable) -> None:

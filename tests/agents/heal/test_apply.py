@@ -105,18 +105,30 @@ def test_remedy_that_fails_its_golden_trace_changes_only_the_fork(log: AgentLog,
     )  # fmt: skip
     write(golden, folder / "golden")
     stuck(log, folder, "r2")
-    before, runs, payments = log.recording("r2"), {row.run for row in log.runs()}, paid(folder)
+    before = everything(log, folder)
     plan = PLAN.replace('do = "retry"', 'do = "retry"\non = ["budget"]')
-    [refuted, stopped] = heal(log, folder, "r2", 'golden = "golden"\n' + plan)
+    (folder / "heal.toml").write_text('golden = "golden"\n' + plan)
+    before["heal.toml"] = everything(log, folder)["heal.toml"]
+    [refuted, stopped] = heal(log, folder, "r2")
     assert (refuted.status, refuted.healed_by, stopped.status) == ("refuted", "", "stopped")
     assert {each["check"]: each["satisfied"] for each in refuted.checks} == {
         "outcome=succeeded": True, "pay=1": True, "golden pays.golden.json": False,
     }  # fmt: skip
-    assert log.recording("r2") == before
-    assert log.state("run/r2").links == []
-    assert {row.run for row in log.runs()} - runs == {refuted.proof}
-    assert paid(folder) == payments
-    assert [each for each in log.effects.list() if each.run not in (good.run,)] == []
+    after = everything(log, folder)
+    assert {name: after.get(name) for name in before} == before
+    new = {name for name in after if name not in before}
+    assert f"run/{refuted.proof}" in new
+    assert {name for name in new if not name.startswith((f"run/{refuted.proof}", f"step/{refuted.proof}#"))} == {
+        "healing/r2.1", "healing/r2.2",
+    }  # fmt: skip
+
+
+def everything(log: AgentLog, folder: Path) -> dict[str, object]:
+    """Return the hash of each entity of the log, and the bytes of each file of the agent."""
+    view = log.rebuild()
+    states = {entity: view[entity].state_hash for entity in view}
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {**states, **{name: data for name, data in files.items() if "__pycache__" not in name}}
 
 
 def test_attempts_are_limited_and_the_limit_is_reported_once(log: AgentLog, folder: Path) -> None:
