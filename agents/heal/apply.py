@@ -18,9 +18,14 @@ step begins (agents/heal/healings.py):
 8. Resume the run; or begin the continuation, or resume it if it was begun before. If it has ended since 7, skip this.
 9. Record `healed` or `failed`, with what it cost, and link the run to the one that went on.
 
+Transitions, each recorded: begun, refuted, proved, waiting, rejected, resuming, healed, failed, stopped. Acts between
+them: the fork, the question, the run's resume or the continuation's begin, its writes, the link.
+tests/agents/heal/test_killed.py kills a process before or after each.
+
 Killed between any two, `apply` goes on at 1. A killed fork is left as it is, and another one is made: it wrote nothing.
-A killed run or continuation is resumed, so its writes have the same keys, and the ledger of effects makes none of them
-twice. Who calls `apply` has the lease on healing the run (lease.py), so no other process heals it at the same time.
+A question that was asked is not asked again. A killed run or continuation is resumed, so its writes have the same keys,
+and the ledger of effects makes none of them twice. Who calls `apply` has the lease on healing the run (lease.py), so no
+other process heals it at the same time.
 """
 
 from __future__ import annotations

@@ -6,10 +6,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import refold
+from refold.agents.heal import apply
 from refold.agents.heal.apply import Healer
 from refold.agents.heal.healings import HealingLog
+from refold.agents.heal.lease import healing_lease
 from refold.agents.heal.plan import HealPlan
 from refold.agents.log import AgentLog
 from refold_tests.stuck_agent import setting
@@ -33,26 +36,31 @@ def _reach(moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _live(url: str, folder: Path, run: str) -> None:
-    note, fork, continued = HealingLog.note, AgentLog.fork, AgentLog.continued
+def _dying(holder: object, name: str, moment: str) -> None:
+    """Have a function of a class or a module die after it has returned."""
+    function = getattr(holder, name)
 
-    def noting(self: HealingLog, status: str, *given: object, **more: object) -> None:
+    def called(*given: Any, **more: Any) -> Any:
+        made = function(*given, **more)
+        _reach(moment)
+        return made
+
+    setattr(holder, name, called)
+
+
+def _live(url: str, folder: Path, run: str) -> None:
+    note = HealingLog.note
+
+    def noting(self: HealingLog, status: str, *given: Any, **more: Any) -> None:
         _reach(f"before {status}")
-        note(self, status, *given, **more)  # type: ignore[arg-type]
+        note(self, status, *given, **more)
         _reach(f"after {status}")
 
-    def forking(self: AgentLog, *given: object, **more: object) -> object:
-        made = fork(self, *given, **more)  # type: ignore[arg-type]
-        _reach("after the fork")
-        return made
-
-    def continuing(self: AgentLog, *given: object, **more: object) -> object:
-        made = continued(self, *given, **more)  # type: ignore[arg-type]
-        _reach("after the continuation")
-        return made
-
     HealingLog.note = noting  # type: ignore[method-assign]
-    AgentLog.fork = forking  # type: ignore[assignment,method-assign]
-    AgentLog.continued = continuing  # type: ignore[assignment,method-assign]
-    with refold.open(url) as log:
+    _dying(AgentLog, "fork", "after the fork")
+    _dying(AgentLog, "continued", "after the continuation")
+    _dying(AgentLog, "run", "after the resume")
+    _dying(AgentLog, "link", "after the link")
+    _dying(apply, "ask_person", "after the question")
+    with refold.open(url) as log, healing_lease(log, run):
         Healer(log, HealPlan.load(folder / "heal.toml"), setting(folder)).apply(run)

@@ -31,6 +31,8 @@ def look(page):
 
 
 def chat(*, system, page):
+    if WORLD.with_name("down").exists():
+        raise ConnectionError("down")
     usage = {"prompt_tokens": 1000, "completion_tokens": 10}
     return {"model": "gpt-4o-mini", "usage": usage, "call": "pay" if "stop" in system else "look"}
 
@@ -57,7 +59,7 @@ def pay(*, idempotency_key=""):
 def agent(run):
     while True:
         with run.step("decide"):
-            run.state["call"] = run.model(chat, system="look", page=1)["call"]
+            run.state["call"] = run.model(chat, system=run.input or "look", page=1)["call"]
         with run.step("act"):
             if run.state["call"] == "pay":
                 return pay()
@@ -98,6 +100,17 @@ def stuck(log: AgentLog, folder: Path, run: str) -> None:
     except PolicyDenied:
         return
     raise AssertionError("the loop breaker did not stop the agent")
+
+
+def failed(log: AgentLog, folder: Path, run: str) -> None:
+    """Run the agent while its model is down: its first step fails. Without that it would pay at once."""
+    entry = f"{folder / 'agent.py'}:agent"
+    (folder / "down").touch()
+    try:
+        log.run("payer", id=run, entry=entry, input="stop").drive(agent_of(entry, folder))
+    except ConnectionError:
+        return
+    raise AssertionError("the model was not down")
 
 
 def paid(folder: Path) -> list[str]:
