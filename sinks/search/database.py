@@ -5,7 +5,9 @@
     turn       each turn; its id is its time, in microseconds, times TURNS_AT_ONCE, so the newest has the greatest
     tokens     the tokens of each model in each turn
     said       FTS5: the text of turns in clear, and facts: tools, models, errors, agents and cost as words of their own
-    sealed     the hashes of the words and facts of sealed turns, under a key made of the run's own (words.py)
+    sealed     the hashes of the words and facts of sealed turns, under a key made of the run's own (words.py). Those of
+               a run are next to each other, so adding a turn touches few pages of a large index
+    sealed_run the number of each run in `sealed`, and its newest turn
 
 1. A batch and its cut are written in one transaction. A write that does not follow the stored cut is refused.
 2. A turn that is written again is replaced. Its old hashes stay, because they cannot be listed by turn; a hit is read
@@ -35,11 +37,11 @@ from refold.sinks.search.turns import SearchedRun, SearchedTurn
 from refold.sinks.search.words import blinded, words_of
 from refold.streams.cut import Cut, parse_cut
 
-FORMAT = "1"
+FORMAT = "2"
 TURNS_AT_ONCE = 1 << 11
 BUSY_S = 5.0
 CACHE_KIB = 256 << 10
-"""At most. Hashes of words are inserted in no order, so the pages of a large index are all in use at once."""
+"""At most."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS run (
@@ -54,8 +56,8 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE INDEX IF NOT EXISTS tokens_turn ON tokens (turn);
 CREATE TABLE IF NOT EXISTS name (kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sealed (
-    word INTEGER NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (word, turn)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sealed_run (owner TEXT PRIMARY KEY, newest INTEGER NOT NULL) WITHOUT ROWID;
+    run INTEGER NOT NULL, word INTEGER NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (run, word, turn)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sealed_run (number INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, newest INTEGER NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS said USING fts5(
     text, facts, tokenize = "unicode61 remove_diacritics 0 tokenchars '_'");
 """
@@ -188,13 +190,14 @@ class SearchDatabase:
             "INSERT INTO said (rowid, text, facts) VALUES (?, ?, ?)", (number, text, _with_cost(facts, cost))
         )
         if turn.is_sealed and key is not None:
+            (run,) = connection.execute(
+                "INSERT INTO sealed_run (owner, newest) VALUES (?, ?) "
+                "ON CONFLICT (owner) DO UPDATE SET newest = max(newest, excluded.newest) RETURNING number",
+                (turn.owner, number),
+            ).fetchone()
+            hashes = sorted(blinded(key, {*there, *facts.split()}))
             connection.executemany(
-                "INSERT OR IGNORE INTO sealed VALUES (?, ?)",
-                [(word, number) for word in blinded(key, {*there, *facts.split()})],
-            )
-            connection.execute(
-                "INSERT INTO sealed_run VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET newest = max(newest, ?)",
-                (turn.owner, number, number),
+                "INSERT OR IGNORE INTO sealed VALUES (?, ?, ?)", [(run, word, number) for word in hashes]
             )
 
     def remove(self, owner: str, step: int) -> None:

@@ -140,18 +140,18 @@ class TurnFinder:
     ) -> Iterator[FoundTurn]:
         """Search run by run. A turn is yielded when no remaining run can have a newer one."""
         waiting: list[tuple[int, FoundTurn]] = []
-        owners = self._database.connection.execute("SELECT owner, newest FROM sealed_run ORDER BY newest DESC")
-        for owner, newest in owners:
+        runs = self._database.connection.execute("SELECT number, owner, newest FROM sealed_run ORDER BY newest DESC")
+        for number, owner, newest in runs:
             while waiting and -waiting[0][0] > newest:
                 yield heapq.heappop(waiting)[1]
-            for each in self._in_run(owner, asked, facts, checks, values, ring):
+            for each in self._in_run(number, owner, asked, facts, checks, values, ring):
                 heapq.heappush(waiting, (-each.number, each))
         while waiting:
             yield heapq.heappop(waiting)[1]
 
     def _in_run(
-        self, owner: str, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any],
-        ring: KeyRing,
+        self, number: int, owner: str, asked: SearchText, facts: list[list[str]], checks: str,
+        values: Mapping[str, Any], ring: KeyRing,
     ) -> Iterator[FoundTurn]:  # fmt: skip
         try:
             key = ring.get(run_key(owner.partition("/")[2]))
@@ -162,21 +162,25 @@ class TurnFinder:
         # The cost is not among the hashes, for it follows the price table. One fact is looked up first, or one word.
         every = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
         every.sort(key=lambda some: (len(some) > 1, not some[0].startswith("_")))
-        hashes: dict[str, int] = {}
+        hashes: dict[str, int] = {"run": number}
         groups: list[str] = []
         for some in every:
             names = [f"word{len(hashes) + at}" for at in range(len(some))]
             hashes |= dict(zip(names, blinded(search_key(key), some), strict=True))
             groups.append(f"IN ({', '.join(f':{name}' for name in names)})")
         connection = self._database.connection
-        there = " AND ".join(f"EXISTS (SELECT 1 FROM sealed WHERE word {group})" for group in groups)
+        there = " AND ".join(f"EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group})" for group in groups)
         if not connection.execute(f"SELECT {there}", hashes).fetchone()[0]:  # of most runs, one is missing
             return
         first, *others = groups
-        both = "".join(f" AND EXISTS (SELECT 1 FROM sealed WHERE word {group} AND turn = s.turn)" for group in others)
+        both = "".join(
+            f" AND EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group} AND turn = s.turn)"
+            for group in others
+        )
         query = (
             f"SELECT {_COLUMNS} FROM sealed s CROSS JOIN turn ON turn.id = s.turn "
-            f"WHERE s.word {first}{both} AND {checks.replace('turn.id', 's.turn')} AND turn.owner = :owner"
+            f"WHERE s.run = :run AND s.word {first}{both} AND {checks.replace('turn.id', 's.turn')}"
+            " AND turn.owner = :owner"
         )
         yield from (FoundTurn(*row) for row in connection.execute(query, {**values, **hashes, "owner": owner}))
 

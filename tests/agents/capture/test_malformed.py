@@ -2,7 +2,8 @@
 
 Then bytes that are not HTTP at all, from the agent and from the provider.
 
-REFOLD_FAULT_ROUNDS scales the number of cases. An error names the seed of its case.
+REFOLD_FAULT_ROUNDS scales the number of cases: `make soak` sends more than 30,000 requests and 30,000 answers. An error
+names the seed of its case.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from refold_tests.model_server import Reply
 from refold_tests.provider_server import answer_to
 from refold_tests.raw_provider import Raw, answering_with, raw_provider
 
-pytestmark = pytest.mark.outside
+pytestmark = [pytest.mark.outside, pytest.mark.soak]
 
 CASES = 75 * int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
 ASKING = Reply(["Let me ", "see."], [("look", {"at": 1})])

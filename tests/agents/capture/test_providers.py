@@ -30,6 +30,7 @@ from refold_tests.captures import capturing, log_of
 from refold_tests.model_server import TEXT, Reply
 from refold_tests.provider_server import USAGE, ProviderServer, frame, provider_server
 from refold_tests.provider_ways import ARGUMENTS, KEY, RESULT, TOOL, WAYS, mind
+from refold_tests.received_bytes import received_bytes
 
 pytestmark = pytest.mark.outside
 
@@ -57,9 +58,13 @@ class Everything(NamedTuple):
     model_calls: dict[str, list[dict[str, Any]]]
 
 
-def use(name: str, url: str) -> list[Any]:
+def use(name: str, url: str) -> tuple[list[bytes], list[Any]]:
+    """Return the bodies that the SDK got, if it uses httpx, and what it returned."""
     provider, _, form = name.partition("-")
-    return WAYS[provider](url, name, is_streamed=form == "streamed")
+    with received_bytes() as bodies:
+        returned = WAYS[provider](url, name, is_streamed=form == "streamed")
+    assert len(bodies) == (0 if provider in ("converse", "invoke") else 2)
+    return [bytes(each) for each in bodies], returned
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +232,6 @@ def test_secret_across_several_frames_is_redacted(server: ProviderServer, tmp_pa
     for name, got in found.items():
         serving = LoopbackServer(lambda: RecordedUpstream(recordings, redact))
         try:
-            assert len(use(name, serving.url)) == len(got)
+            assert len(use(name, serving.url)[1]) == len(got[1])
         finally:
             serving.close()

@@ -1,4 +1,4 @@
-"""The proxy between real SDKs and a test provider: the SDK gets the same without it, with it, and in a replay.
+"""The proxy between real SDKs and a test provider: the SDK gets the same bytes without it, with it, and in a replay.
 
 All ways of use share one capture, which is closed before anything is checked.
 """
@@ -21,6 +21,7 @@ from refold.agents.journal.record import Recording
 from refold.agents.recordings.fields import Fields
 from refold_tests.captures import capturing, log_of
 from refold_tests.model_server import TEXT, WORDS, ModelServer, Reply, model_server
+from refold_tests.received_bytes import received_bytes
 from refold_tests.sdk_ways import KEY, REQUESTS, WAYS, Way, bare, prepare
 
 pytestmark = pytest.mark.outside
@@ -30,12 +31,19 @@ def named(way: Way) -> str:
     return f"{way.sdk}-{'async' if way.is_async else 'sync'}-{way.use}"
 
 
+class Given(NamedTuple):
+    """What an SDK got: the bytes of the responses, and what it returned."""
+
+    bodies: list[bytes]
+    returned: Any
+
+
 class Used(NamedTuple):
     """The results of one way of use: without the proxy, and with it. requests: those that reached the provider through
     the proxy."""
 
-    plain: Any
-    proxied: Any
+    plain: Given
+    proxied: Given
     requests: list[Any]
 
 
@@ -48,6 +56,13 @@ class Everything(NamedTuple):
 
 def asked(way: Way) -> Any:
     return [{"role": "user", "content": named(way)}]
+
+
+def given_by(way: Way, server: ModelServer, url: str = "") -> Given:
+    """Use an SDK. A client that leaves reads as many bytes as have arrived."""
+    with received_bytes() as bodies:
+        returned = bare(way, server, url, asked(way))
+    return Given([] if way.use == "left" else [bytes(each) for each in bodies], returned)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +78,9 @@ def everything(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) ->
     with capturing(folder, server.url) as captured:
         for way in WAYS:
             prepare(server, way.use)
-            plain = bare(way, server, asked=asked(way))
+            plain = given_by(way, server)
             prepare(server, way.use)
-            proxied = bare(way, server, captured.url, asked(way))
+            proxied = given_by(way, server, captured.url)
             used[named(way)] = Used(plain, proxied, list(server.requests))
     assert captured.said == []
     with log_of(folder) as log:
@@ -85,6 +100,7 @@ def test_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
 ) -> None:
     used = everything.used[named(way)]
     assert used.proxied == used.plain
+    assert way.use == "left" or (len(used.plain.bodies) == REQUESTS.get(way.use, 1) and all(used.plain.bodies))
     assert len(used.requests) == REQUESTS.get(way.use, 1)
     recording = everything.runs[named(way)]
     assert list(broken(recording)) == []
@@ -93,7 +109,7 @@ def test_sdk_gets_the_same_through_the_proxy_and_in_a_replay(
     replaying = RecordedUpstream([recording])
     serving = LoopbackServer(lambda: replaying)
     try:
-        assert bare(way, server, serving.url, asked(way)) == used.plain
+        assert given_by(way, server, serving.url) == used.plain
     finally:
         serving.close()
     assert (replaying.served, replaying.unrecorded, replaying.waiting) == (REQUESTS.get(way.use, 1), 0, 0)
