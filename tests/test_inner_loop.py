@@ -43,6 +43,7 @@ LONG = {
     "tests/agents/adapters/test_workflow_engines.py": "follows a guide, command by command, and kills its program",
     "tests/agents/bisect/test_bisect.py": "replays many commits, each in a process of its own",
     "tests/agents/capture/test_clients.py": "imports the SDKs of model providers, and records each use of them",
+    "tests/agents/capture/test_mcp_http.py": "runs a server of the MCP SDK, and records what its clients ask",
     "tests/agents/capture/test_encodings.py": "reads large bodies in every encoding, in pieces of every size",
     "tests/agents/capture/test_faults.py": "captures through proxies that fail, each with a provider of its own",
     "tests/agents/capture/test_javascript.py": "runs a program in Node.js, with OpenAI's SDK of npm",

@@ -43,10 +43,14 @@ class RecordedSession:
         reader = MessageLines()
         for piece in pieces:
             for line in reader.lines(piece):
-                for message in messages_in(line):
-                    if isinstance(message.get("method"), str) and message.get("id") is not None:
-                        said = {"jsonrpc": "2.0", "id": message["id"], **self._answer(message)}
-                        yield json.dumps(said).encode() + b"\n"
+                for said in self.answers(line):
+                    yield json.dumps(said).encode() + b"\n"
+
+    def answers(self, content: bytes) -> Iterator[dict[str, Plain]]:
+        """Return the answers to one message of a client, or to a batch."""
+        for message in messages_in(content):
+            if isinstance(message.get("method"), str) and message.get("id") is not None:
+                yield {"jsonrpc": "2.0", "id": message["id"], **self._answer(message)}
 
     def _answer(self, message: dict[str, Any]) -> dict[str, Plain]:
         method, params = message["method"], message.get("params")

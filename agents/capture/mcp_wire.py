@@ -5,6 +5,8 @@
    every answer that a client got is in the spool, whatever kills the process.
 3. A tool's effect is known from the list that the server sent: a tool with `readOnlyHint` reads, any other may write.
 4. A request that the spool cannot store is passed on, and counted.
+5. An answer belongs to the request with its id on the same channel. Over standard input and output there is one
+   channel; over HTTP there are many (mcp_http.py).
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from refold.agents.capture.exchange import Broken
 from refold.agents.capture.spool import Spool, SpoolWriter
@@ -58,6 +60,24 @@ def messages_in(line: bytes) -> Iterator[dict[str, Any]]:
             yield each
 
 
+_SERVER_ENDED = Broken("ServerEnded", "the server ended, and had not answered")
+
+
+class Pending(NamedTuple):
+    """A request that has no answer yet, by which its answer is found. number: distinguishes requests of one id."""
+
+    channel: str
+    id: str
+    number: int
+
+
+class _Asked(NamedTuple):
+    spooling: SpoolWriter | None
+    began_s: float
+    method: str
+    number: int
+
+
 class McpWire:
     """Both directions of one session. Each direction is fed by its own thread."""
 
@@ -66,35 +86,55 @@ class McpWire:
         self._now_micros = now_micros
         self._turn = threading.Lock()
         self._sent, self._said = MessageLines(), MessageLines()
-        self._asked: dict[str, tuple[SpoolWriter | None, float, str]] = {}
+        self._asked: dict[tuple[str, str], _Asked] = {}
+        self._count = 0
         self._effects: dict[str, Effect] = {}
 
     def sent(self, data: bytes) -> None:
         """Take bytes from the client that are about to be passed on."""
-        with self._turn:
-            for line in self._sent.lines(data):
-                for message in messages_in(line):
-                    if "method" in message and message.get("id") is not None:
-                        self._ask(message)
+        for line in self._sent.lines(data):
+            for message in messages_in(line):
+                self.asked(message)
 
     def said(self, data: bytes) -> None:
         """Take bytes from the server that are about to be passed on."""
-        with self._turn:
-            for line in self._said.lines(data):
-                for message in messages_in(line):
-                    if "method" not in message and ("result" in message or "error" in message):
-                        self._answer(message)
+        for line in self._said.lines(data):
+            for message in messages_in(line):
+                self.answered(message)
 
-    def end(self) -> None:
-        """End the requests that have no answer."""
+    def asked(self, message: dict[str, Any], channel: str = "") -> Pending | None:
+        """Take a message that is about to be passed to the server. Returns the request; None if it is none."""
+        if "method" not in message or not isinstance(message.get("id"), str | int | float):
+            return None
         with self._turn:
-            for spooling, began_s, _ in self._asked.values():
-                if spooling is not None:
-                    lost = Broken("ServerEnded", "the server ended, and had not answered")
-                    spooling.end("none", _since_ms(began_s), lost)
+            return self._ask(message, channel)
+
+    def answered(self, message: dict[str, Any], channel: str = "") -> None:
+        """Take a message that is about to be passed to the client."""
+        if "method" not in message and ("result" in message or "error" in message):
+            with self._turn:
+                self._answer(message, channel)
+
+    def lost(self, requests: Iterable[Pending], why: Broken) -> None:
+        """End those of some requests that have no answer."""
+        with self._turn:
+            for channel, id, number in requests:
+                asked = self._asked.get((channel, id))
+                if asked is not None and asked.number == number:
+                    self._lose(self._asked.pop((channel, id)), why)
+
+    def end(self, why: Broken = _SERVER_ENDED) -> None:
+        """End every request that has no answer."""
+        with self._turn:
+            for asked in self._asked.values():
+                self._lose(asked, why)
             self._asked.clear()
 
-    def _ask(self, message: dict[str, Any]) -> None:
+    def _lose(self, asked: _Asked, why: Broken) -> None:
+        if asked.spooling is not None:
+            asked.spooling.end("none", _since_ms(asked.began_s), why)
+
+    def _ask(self, message: dict[str, Any], channel: str) -> Pending:
         method, params = str(message["method"]), message.get("params")
         given: dict[str, Any] = params if isinstance(params, dict) else {}
         tool = given.get("name") if method == CALL else None
@@ -104,17 +144,25 @@ class McpWire:
         asked = given.get("arguments") or {} if is_call else {k: v for k, v in given.items() if k != "_meta"}
         request = {"method": method, "effect": effect, "asked": asked}
         spooling = self._spool.begin(name, request, self._now_micros())
-        self._asked[_key(message)] = (spooling, time.monotonic(), method)
+        self._count += 1
+        pending = Pending(channel, json.dumps(message["id"]), self._count)
+        before = self._asked.pop((channel, pending.id), None)
+        if before is not None:
+            self._lose(before, Broken("IdReused", "the client used the id of the request again before the answer came"))
+        self._asked[channel, pending.id] = _Asked(spooling, time.monotonic(), method, self._count)
+        return pending
 
-    def _answer(self, message: dict[str, Any]) -> None:
-        spooling, began_s, method = self._asked.pop(_key(message), (None, 0.0, ""))
-        if method == LISTING:
+    def _answer(self, message: dict[str, Any], channel: str) -> None:
+        asked = self._asked.pop((channel, json.dumps(message.get("id"))), None)
+        if asked is None:
+            return
+        if asked.method == LISTING:
             self._learn(message.get("result"))
-        if spooling is not None:
+        if asked.spooling is not None:
             said = {name: message[name] for name in ("result", "error") if name in message}
-            spooling.head([], "", 0, [], _since_ms(began_s))
-            spooling.add(json.dumps(said).encode(), _since_ms(began_s))
-            spooling.end("whole", _since_ms(began_s))
+            asked.spooling.head([], "", 0, [], _since_ms(asked.began_s))
+            asked.spooling.add(json.dumps(said).encode(), _since_ms(asked.began_s))
+            asked.spooling.end("whole", _since_ms(asked.began_s))
 
     def _learn(self, listed: Any) -> None:
         tools = listed.get("tools") if isinstance(listed, dict) else None
@@ -123,10 +171,6 @@ class McpWire:
                 hints = each.get("annotations")
                 is_reading = isinstance(hints, dict) and hints.get("readOnlyHint") is True
                 self._effects[each["name"]] = "read" if is_reading else "write"
-
-
-def _key(message: dict[str, Any]) -> str:
-    return json.dumps(message.get("id"))
 
 
 def _since_ms(began_s: float) -> float:

@@ -42,6 +42,7 @@ from refold.agents.capture.exchange import (
     request_of,
     sent_headers,
 )
+from refold.agents.capture.proxied import Copying, ProxiedExchange
 from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
 from refold.agents.capture.spool import Spool, SpoolWriter
 from refold.agents.capture.step_header import STEP_HEADER
@@ -102,7 +103,7 @@ class Proxy:
 
     def __init__(
         self, upstreams: Upstreams, spool: Spool, now_micros: Callable[[], int], *, silence_s: float | None = None,
-        guard: ProxyGuard | None = None, gate: PauseGate | None = None,
+        guard: ProxyGuard | None = None, gate: PauseGate | None = None, copying: Copying | None = None,
     ) -> None:  # fmt: skip
         """Create a proxy.
 
@@ -113,7 +114,9 @@ class Proxy:
             silence_s: How long a provider may send nothing, seconds; None: as long as the agent waits.
             guard: Checks requests; None: every request is forwarded.
             gate: Requests wait here while the agent is paused.
+            copying: Begins the copies; None: each is an exchange in the spool. No guard checks other copies.
         """
+        self._copying = copying
         self._gate = gate
         self._guard = guard
         self._upstreams = upstreams
@@ -136,11 +139,16 @@ class Proxy:
         if self._guard is not None and body is None and not is_socket(request):
             ask_for_body(request)
             body = await request.content.read()
+        if self._copying is not None:
+            return await self._copied(request, await self._copying(request, url))
         exchange = _Exchange(self._spool, request, url, began_at, body)
         if self._guard is not None and (refused := exchange.checked(self._guard)) is not None:
             return refused
         if is_socket(request):
             return await self._socket(request, exchange)
+        return await self._copied(request, exchange)
+
+    async def _copied(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
         try:
             return await self._forwarded(request, exchange)
         except asyncio.CancelledError:
@@ -174,7 +182,7 @@ class Proxy:
         self._spool.miss(f"a request was not HTTP: {why}")
         return error_response(400, f"this is not HTTP/1.1: {why}")
 
-    async def _forwarded(self, request: web.BaseRequest, exchange: _Exchange) -> web.StreamResponse:
+    async def _forwarded(self, request: web.BaseRequest, exchange: ProxiedExchange) -> web.StreamResponse:
         if not exchange.has_body:
             ask_for_body(request)
         headers = forwarded_headers(request.raw_headers)
@@ -196,7 +204,7 @@ class Proxy:
             found.close()
 
     async def _returned(
-        self, request: web.BaseRequest, exchange: _Exchange, found: aiohttp.ClientResponse
+        self, request: web.BaseRequest, exchange: ProxiedExchange, found: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         exchange.head(found)
         response = web.StreamResponse(

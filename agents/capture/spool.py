@@ -350,7 +350,11 @@ class SpoolWriter:
         """Write one frame, with one system call."""
         if self._lost is not None or self._is_ended:
             return
-        data = msgspec.msgpack.encode(frame)
+        try:
+            data = msgspec.msgpack.encode(frame)
+        except (ValueError, OverflowError, RecursionError) as error:  # half of a surrogate pair, a number over 64 bits
+            self._lost = f"the spool cannot hold a value: {error}"
+            return
         data = _LENGTH.pack(len(data)) + data
         try:
             while data:

@@ -193,7 +193,10 @@ REFUSED: dict[str, Tries | list[str]] = {
         "agents/adapters/otlp/test_receive.py::test_unsupported_requests_get_the_status_that_otlp_specifies",
         "agents/adapters/otlp/test_receive.py::test_unusable_options_are_refused_at_start",
     ],
-    "messages between a client and an MCP server": [],  # for the user who started it
+    "messages between a client and an MCP server over HTTP": [
+        "agents/capture/test_mcp_http.py::test_pages_of_web_sites_are_refused"
+    ],
+    "messages between a client and an MCP server that it starts": [],  # for the user who started it
     "a worker's URL": ["explorer/test_secured.py::test_denied_access_names_the_entry_and_the_command"],
     "checkpoints of LangGraph": [
         "explorer/test_secured.py::test_no_role_writes_outside_its_topics"

@@ -6,6 +6,9 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -13,20 +16,32 @@ from refold.avro.errors import InputError
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.record.proxy import (
     CLOSING_S,
+    address_of,
     capture_modules,
     capture_settings,
     print_stored,
     spool_max_option,
     spool_option,
+    stop_by_signals,
 )
 from refold.explorer.cli.record.record import exit_as
 from refold.explorer.cli.runs.code import redact_option, redactor_for
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.run_names import known_run
+from refold.streams.runtime import wait_for
+
+if TYPE_CHECKING:
+    from refold.agents.capture.capture import CaptureSettings
+    from refold.agents.capture.mcp_playback import RecordedSession
+
+LISTEN = "127.0.0.1:6079"
 
 
 @click.command("mcp-record", context_settings={"ignore_unknown_options": True})
-@click.option("--agent", metavar="NAME", help="The agent's name in the runs [the server's program].")
+@click.option("--url", metavar="URL", help="A server over streamable HTTP, such as https://mcp.example.com/mcp.")
+@click.option("--listen", metavar="HOST:PORT",
+              help=f"Over HTTP: the address, loopback only; port 0 is any free port [{LISTEN}].")  # fmt: skip
+@click.option("--agent", metavar="NAME", help="The agent's name in the runs [the server's program or host].")
 @click.option("--replay", "run_id", metavar="RUN", help="Answer from this run; no server is started.")
 @redact_option
 @spool_option
@@ -34,8 +49,8 @@ from refold.explorer.queries.run_names import known_run
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- SERVER...")
 @on_log
 def mcp_record(
-    place: LogTarget, agent: str | None, run_id: str | None, redact: str | None, spool: Path | None, spool_mib: int,
-    command: tuple[str, ...],
+    place: LogTarget, url: str | None, listen: str | None, agent: str | None, run_id: str | None, redact: str | None,
+    spool: Path | None, spool_mib: int, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run an MCP server, and record what it is asked.
 
@@ -44,20 +59,32 @@ def mcp_record(
     with readOnlyHint, else `write`. While the log is slow or unavailable, recorded messages wait in a spool. The exit
     status is that of the server; if a signal ended the server, the same signal ends this command.
 
-    With --replay the answers are from a recorded run, and no server is started. A request that is not recorded gets an
-    error, and the exit status is 1.
+    A server over streamable HTTP is named with --url. Give your client the address that the command prints. It passes
+    every request on, with its headers, which are not recorded, until SIGTERM or Ctrl-C ends it.
+
+    With --replay the answers are from a recorded run, and no server is started or asked: over standard input, or with
+    --listen over HTTP. A request that is not recorded gets an error, and the exit status is 1.
 
     \b
     Examples
       claude mcp add shop -- refold mcp-record --log file:/srv/agents/.refold -- python shop_server.py
+      refold mcp-record --url https://mcp.example.com/mcp
       refold mcp-record --replay 8f2c
     """
     if run_id is not None:
-        if command:
+        if command or url is not None:
             raise InputError("--replay answers from the recording alone: leave the server out")
-        return _replay(place, run_id, redact)
+        return _replay(place, run_id, redact, listen)
+    if url is not None and command:
+        raise InputError("--url names a server that runs: leave the server out after --")
+    if url is not None:
+        settings = {"upstream": capture_modules().shown(url)}
+        given = capture_settings(place, agent or urlsplit(url).hostname or "", settings, redact, spool, spool_mib)
+        return _pass_on(given, url, listen or LISTEN)
+    if listen is not None:
+        raise InputError("--listen is for a server over HTTP: name it with --url, or a recorded run with --replay")
     if not command:
-        raise InputError("give the server's command after --, or a recorded run with --replay")
+        raise InputError("give the server's command after --, its address with --url, or a recorded run with --replay")
     capture_modules()
     from refold.agents.capture.mcp_tee import McpTee
 
@@ -71,19 +98,50 @@ def mcp_record(
     return exit_as(ended)
 
 
-def _replay(place: LogTarget, run_id: str, redact: str | None) -> int:
+def _pass_on(given: CaptureSettings, url: str, listen: str) -> int:
+    from refold.agents.capture.mcp_http import McpHttpTee
+
+    host, port = address_of(listen)
+    stop = Event()
+    stop_by_signals(stop)
+    tee = McpHttpTee(given._replace(host=host, port=port), url)
+    click.echo(f"refold mcp-record: {tee.url} passes on to {capture_modules().shown(url)}; Ctrl-C ends it")
+    wait_for(stop)
+    print_stored(tee.close(CLOSING_S), given.log_url)
+    return 0
+
+
+def _replay(place: LogTarget, run_id: str, redact: str | None, listen: str | None) -> int:
     from refold.agents.capture.mcp_playback import RecordedSession
 
     with place.read() as log:
-        recording = log.recording(known_run(log, run_id, log.point().cut))
+        run_id = known_run(log, run_id, log.point().cut)
+        recording = log.recording(run_id)
         given = redactor_for(redact)
         session = RecordedSession(recording, None if given is None else log.capturing(given).redactor())
-    for line in session.serve(_pieces()):
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+    if listen is None:
+        for line in session.serve(_pieces()):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    else:
+        _serve(session, run_id, listen)
     for each in session.unrecorded:
         click.echo(f"refold: not recorded: {each}", err=True)
     return 1 if session.unrecorded else 0
+
+
+def _serve(session: RecordedSession, run_id: str, listen: str) -> None:
+    capture_modules()
+    from refold.agents.capture.mcp_http import McpReplayServer
+    from refold.agents.capture.server import LoopbackServer
+
+    host, port = address_of(listen)
+    stop = Event()
+    stop_by_signals(stop)
+    serving = LoopbackServer(lambda: McpReplayServer(session), host, port)
+    click.echo(f"refold mcp-record: {serving.url}/mcp answers from run {run_id}; Ctrl-C ends it")
+    wait_for(stop)
+    serving.close()
 
 
 def _pieces() -> Iterator[bytes]:

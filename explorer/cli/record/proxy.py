@@ -138,7 +138,7 @@ def proxy(
     """
     host, port = address_of(listen)
     stop = Event()
-    _stop_by_signals(stop)
+    stop_by_signals(stop)
     if is_forking and (run_id is None or upstream is None):
         raise InputError("--fork takes a recorded run with --replay, and the provider with --upstream")
     if run_id is not None and not is_forking:
@@ -310,7 +310,9 @@ def address_of(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _stop_by_signals(stop: Event) -> None:
+def stop_by_signals(stop: Event) -> None:
+    """Set an event at SIGTERM and Ctrl-C."""
+
     def ended(number: int, frame: FrameType | None) -> None:
         stop.set()
 

@@ -38,16 +38,22 @@ class Captured:
 @contextmanager
 def capturing(folder: Path, upstream: str | Mapping[str, str], **given: Any) -> Iterator[Captured]:
     """Capture into FOLDER/log, with the spool FOLDER/spool."""
-    url = f"file:{folder / 'log'}"
-    said: list[str] = []
-    settings = CaptureSettings(
-        url, lambda: open_log(url, owner_timeout_s=0.2), "agent", {}, said.append, spool=folder / "spool", **given
-    )
+    settings, said = captured_by(folder, **given)
     captured = Captured(Capture(settings, {"": upstream} if isinstance(upstream, str) else upstream), said)
     try:
         yield captured
     finally:
         captured.close()
+
+
+def captured_by(folder: Path, **given: Any) -> tuple[CaptureSettings, list[str]]:
+    """Return the settings of such a capture, and the lines that it will print."""
+    url = f"file:{folder / 'log'}"
+    said: list[str] = []
+    settings = CaptureSettings(
+        url, lambda: open_log(url, owner_timeout_s=0.2), "agent", {}, said.append, spool=folder / "spool", **given
+    )
+    return settings, said
 
 
 def log_of(folder: Path) -> AgentLog:
