@@ -68,13 +68,14 @@ class HealSetting:
 
     entry: its name, module:function, in place of the one that the run names. drive: runs an agent's function to its
     end, and returns the exception that it raised, if any. redact: the redactor of the recording. base: the folder that
-    code is found from.
+    code is found from. supervised: the agent in whose place this process heals its runs.
     """
 
     drive: Callable[[Run, Agent], Exception | None]
     entry: str = ""
     redact: Redact | None = None
     base: Path = field(default_factory=Path.cwd)
+    supervised: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Healer:
         agent = self._log.recording(run).agent
         policy = Policy.load(self._plan.guard) if self._plan.guard else None
         golden = [each for _, each in golden_of(self._plan.golden, agent)]
-        return examine(self._log, run, policy=policy, golden=golden)
+        return examine(self._log, run, policy=policy, golden=golden, supervised=self._setting.supervised)
 
     def remedies(self, run: Recording, diagnosis: Diagnosis, tried: Iterable[str] = ()) -> list[Remediable]:
         """Return the remedies that could be applied, in the order of the plan.
@@ -192,10 +193,12 @@ class Healer:
         """Return the remedy of an attempt that was begun before.
 
         Raises:
-            InputError: The plan no longer has it, or it is no longer for a finding.
+            InputError: The plan no longer has it, or a live process has the run.
         """
         run = self._log.recording(healing.run)
         evidence = self._examined(healing.run)
+        if evidence.held:
+            raise InputError(evidence.held)
         named = [each for each in self._plan.remedy if each.name == healing.remedy]
         if not named:
             raise InputError(
@@ -275,6 +278,8 @@ class Healer:
             raise InputError(f"run {run.run} succeeded, so there is nothing to resume; to change it, fork it")
         if run.parent and not run.task:
             raise InputError(f"run {run.run} is a fork: heal run {run.parent}, or fork it again")
+        if diagnosis.held:
+            raise InputError(diagnosis.held)
         for finding in diagnosis.findings:
             if finding.kind in NOT_HEALED:
                 raise InputError(f"run {run.run} cannot be healed yet: {finding.said}")

@@ -1,6 +1,6 @@
 """Why a run went wrong: a pure function of what the log holds of it (agents/heal/examine.py reads that).
 
-    unfinished      its process ended in the middle of it
+    unfinished      it did not end: its process is gone, or still runs; if a lease says that it runs, that is named
     error           it failed, with an exception of this class
     tool            a tool's failure ended it
     loop            its last tool calls repeat, with the same results, or the loop breaker denied one
@@ -76,7 +76,8 @@ class Evidence(NamedTuple):
     """What the log holds of a run.
 
     observations: by entity, the observation that says how the run or the step ended, or that it began. loop: when calls
-    are a loop. questions: the ids of its open questions. unknown: the keys of its writes of unknown status.
+    are a loop. questions: the ids of its open questions. unknown: the keys of its writes of unknown status. held: by
+    which live process the run is run or healed, in words; empty if no lease says so.
     """
 
     recording: Recording
@@ -87,6 +88,7 @@ class Evidence(NamedTuple):
     questions: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     loop: LoopLimit = LoopLimit()
+    held: str = ""
 
 
 class RunFinding(NamedTuple):
@@ -106,12 +108,16 @@ class RunFinding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What went wrong in a run, the most telling finding first. is_ended, outcome: how it stands."""
+    """What went wrong in a run, the most telling finding first.
+
+    outcome: how it ended; `running` if it did not. held: which live process runs or heals it; nobody else may.
+    """
 
     run: str
     agent: str
     outcome: str
     findings: tuple[RunFinding, ...]
+    held: str = ""
 
     @property
     def failure(self) -> str:
@@ -131,7 +137,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         *_stale(evidence), *_divergences(evidence),
     ]  # fmt: skip
     found.sort(key=lambda each: KINDS.index(each.kind))
-    return Diagnosis(run.run, run.agent, run.outcome or "running", tuple(found))
+    return Diagnosis(run.run, run.agent, run.outcome or "running", tuple(found), evidence.held)
 
 
 def last_good(run: Recording, before: int) -> int:
@@ -230,9 +236,8 @@ def _errors(evidence: Evidence) -> Iterable[RunFinding]:
         ids = [evidence.observations.get(f"step/{each}", "") for each in steps] + [
             evidence.observations.get(entity, "")
         ]
-        yield RunFinding(
-            "unfinished", "", f"it did not end: it runs, or its process is gone{step}", at, steps, _ids(ids)
-        )
+        why = "a live process has it" if evidence.held else "it runs, or its process is gone"
+        yield RunFinding("unfinished", "", f"it did not end: {why}{step}", at, steps, _ids(ids))
         return
     if run.failure is None:
         return

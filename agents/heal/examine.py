@@ -10,12 +10,15 @@ from pathlib import Path
 from refold.agents.compare.compare import compare
 from refold.agents.golden.file import Golden, found, read
 from refold.agents.heal.diagnosis import Denial, Evidence, GoldenDivergence, StaleRead
+from refold.agents.heal.lease import healer_elsewhere
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
 from refold.agents.policy.decision_log import denial_entity
 from refold.agents.policy.guard import calls_of, is_denial
 from refold.agents.policy.rules import LoopLimit, Policy
 from refold.agents.recorder.observations import run_entity
+from refold.agents.supervise.lease import ACTIVE
+from refold.agents.supervise.listing import agents
 from refold.avro.errors import NotAnswerable, UnknownEntity
 from refold.streams.view import EntityView
 
@@ -23,7 +26,9 @@ STEPS_MAX = 512
 """The last steps of a run that observations are named of."""
 
 
-def examine(log: AgentLog, run: str, *, policy: Policy | None = None, golden: Iterable[Golden] = ()) -> Evidence:
+def examine(
+    log: AgentLog, run: str, *, policy: Policy | None = None, golden: Iterable[Golden] = (), supervised: str = ""
+) -> Evidence:  # fmt: skip
     """Return what the log holds of a run.
 
     Args:
@@ -31,6 +36,7 @@ def examine(log: AgentLog, run: str, *, policy: Policy | None = None, golden: It
         run: The run's id.
         policy: The policy that says what a loop is [the default limits].
         golden: Golden traces that the run may depart from.
+        supervised: The agent in whose place this process heals the run.
 
     Raises:
         UnknownEntity: There is no such run.
@@ -43,7 +49,20 @@ def examine(log: AgentLog, run: str, *, policy: Policy | None = None, golden: It
     return Evidence(
         recording, _observations(log, recording), tuple(_denials(log, recording)), tuple(_stale(log, recording)),
         tuple(_divergences(recording, golden)), questions, unknown, limit,
+        _runner(log, run, supervised) or healer_elsewhere(log, run),
     )  # fmt: skip
+
+
+def _runner(log: AgentLog, run: str, supervised: str) -> str:
+    """Return which agent of a supervisor runs a run now; empty if none does, or it is the one in whose place this
+    process heals. Whose status is `healing`, its healing has a lease of its own."""
+    for each in agents(log, log.now_micros()):
+        if each.run == run and each.name != supervised and each.status in ACTIVE - {"healing"}:
+            return (
+                f"run {run} is run by the agent {each.name} of {each.owner}, which is {each.status}; stop it first: "
+                f"refold agents stop {each.name}"
+            )
+    return ""
 
 
 def golden_of(folder: str, agent: str) -> list[tuple[Path, Golden]]:

@@ -69,6 +69,12 @@ def healing_lease(log: Log, run: str, lease_ms: int = LEASE_MS) -> Iterator[None
         yield
 
 
+def healer_elsewhere(log: Log, run: str) -> str:
+    """Return which other process heals a run now, and since when; empty if none does, by the recorded times."""
+    lease = _Lease(log, run, LEASE_MS, process_context())
+    return lease.other()
+
+
 class _Lease:
     def __init__(self, log: Log, run: str, lease_ms: int, runtime: RuntimeContext) -> None:
         self._log = log
@@ -141,6 +147,14 @@ class _Lease:
             wait_s = share_s
             timer.set(began_s + ACTING_SHARE * self._lease_ms / 1000)
 
+    def other(self) -> str:
+        """Return which other process has the lease; empty if none has it."""
+        self._read()
+        claim = self._claims.get(self._record.token, {})
+        is_mine = (claim.get("pid"), claim.get("boot")) == (os.getpid(), boot_id())
+        is_over = self._runtime.now_micros() >= self._renewed_at + self._record.lease_ms * 1000
+        return "" if is_mine or is_over or not self._is_anothers() else self._holder(claim)
+
     def _is_anothers(self) -> bool:
         """Tell whether an open claim's process may still be there."""
         claim = self._claims.get(self._record.token, {})
@@ -149,12 +163,14 @@ class _Lease:
         return self._record.is_open and not is_gone
 
     def _elsewhere(self) -> HealedElsewhere:
-        claim = self._claims.get(self._record.token, {})
-        since = time_text(claim.get("claimed_at") or 0)
+        holder = self._holder(self._claims.get(self._record.token, {}))
         return HealedElsewhere(
-            f"run {self._run} is being healed by {self._record.owner} since {since}; its lease ends "
-            f"{self._record.lease_ms / 1000:g} seconds after its last renewal"
+            f"{holder}; its lease ends {self._record.lease_ms / 1000:g} seconds after its last renewal"
         )
+
+    def _holder(self, claim: Mapping[str, Any]) -> str:
+        since = time_text(claim.get("claimed_at") or 0)
+        return f"run {self._run} is being healed by {self._record.owner} since {since}"
 
     def _read(self) -> None:
         with self._log.turn:

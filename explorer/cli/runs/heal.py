@@ -85,7 +85,7 @@ def heal(
     screen = Screen()
     if remedies is not None and agents_file is not None:
         raise InputError("--remedies and --file both name the remedies: give one of them")
-    setting = HealSetting(_drive, entry or "", redactor_for(redact))
+    setting = HealSetting(_drive, entry or "", redactor_for(redact), supervised=supervised)
     if mode == "report" and keep is None:
         return _report(place, screen, run_id, as_json=as_json)
     if not run_id:
@@ -140,7 +140,7 @@ def _choices(log: AgentLog, healer: Healer, diagnosis: Diagnosis) -> list[Remedi
 def _plan_json(diagnosis: Diagnosis, choices: list[Remediable]) -> dict[str, Any]:
     return {
         "run": diagnosis.run, "agent": diagnosis.agent, "outcome": diagnosis.outcome, "failure": diagnosis.failure,
-        "findings": [each._asdict() for each in diagnosis.findings],
+        "held": diagnosis.held, "findings": [each._asdict() for each in diagnosis.findings],
         "remedies": [
             {"remedy": each.remedy.name, "does": each.remedy.do, "finding": each.finding.kind, "at": each.at,
              "asks": each.remedy.approve or each.remedy.do == "ask"}
@@ -159,6 +159,9 @@ def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable]) 
         screen.say(f"  last good step  {each.at}" if each.at else "  last good step  none: it would begin again")
         for observation in each.observations:
             screen.say(f"  rests on        {screen.id(observation)}")
+    if diagnosis.held:
+        screen.say(diagnosis.held, "bold")
+        return
     screen.say("what could be done, in this order:" if choices else "no remedy is declared for this")
     for each_choice in choices:
         remedy = each_choice.remedy

@@ -127,3 +127,10 @@ def test_open_question_and_unknown_write_take_precedence() -> None:
     recording = run(step(1, outcome="failed", failure=LOST), failure=LOST)
     found = kinds(Evidence(recording, questions=("r#1.ab.1",), unknown=("r:1:pay:ab",)))
     assert [kind for kind, _, _ in found] == ["unknown_effect", "question", "tool", "error"]
+
+
+def test_run_that_a_lease_says_runs_is_named_as_held() -> None:
+    recording = run(step(1), outcome="", status="running")
+    found = diagnose(Evidence(recording, held="run r is run by the agent desk"))
+    assert found.held == "run r is run by the agent desk"
+    assert found.findings[0].said == "it did not end: a live process has it"

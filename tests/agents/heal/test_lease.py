@@ -12,7 +12,7 @@ import pytest
 
 import refold
 from refold.agents.heal import lease as leases
-from refold.agents.heal.lease import ELSEWHERE, HealedElsewhere, healing_lease
+from refold.agents.heal.lease import ELSEWHERE, HealedElsewhere, healer_elsewhere, healing_lease
 from refold.agents.log import AgentLog
 from refold.explorer.cli.main import run
 from refold.streams.client import RuntimeContext
@@ -110,6 +110,13 @@ def test_process_that_renews_keeps_the_lease(log: AgentLog, url: str, child: Cal
     one.look()
     with pytest.raises(HealedElsewhere, match=f"/{one.process.pid} since"), healing_lease(log, "r"):
         raise AssertionError("it has the lease, too")
+    assert f"is being healed by {process_context().agent.partition('/')[0]}/{one.process.pid} since" in (
+        healer_elsewhere(log, "r")
+    )
+    one.kill()
+    assert healer_elsewhere(log, "r") == ""
+    with healing_lease(log, "r"):
+        assert healer_elsewhere(log, "r") == "", "this process has it"
 
 
 def test_process_that_lost_the_lease_ends(log: AgentLog, url: str, child: Callable[..., Child]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ from refold.agents.heal.apply import Healer
 from refold.agents.heal.healings import Healing, HealingLog, healings
 from refold.agents.heal.plan import HealPlan
 from refold.agents.heal.supervised import CRASHES_MAX, AgentHealing, HealingKind
+from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.lease import AgentRecord, DesiredState, ObservedState
 from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.machine import Deed, NextMove, ProcessView, next_move
 from refold.agents.supervise.settings import AgentSettings
+from refold.avro.errors import InputError
 from refold_tests.child import Child, children
 from refold_tests.processes import is_gone
 from refold_tests.stuck_agent import PLAN, paid, placed, setting, stuck
@@ -239,3 +243,40 @@ def test_agent_that_always_runs_begins_anew_after_it_was_healed(desk: Desk) -> N
     attempt(desk, "healed")
     found = healing.after(ObservedState("healing", run="r", heals=1), 0, "")
     assert (found.status, found.run, found.heals, found.restart_at) == ("waiting", "", 0, 7_000_000)
+
+
+def test_run_that_a_supervisor_runs_is_healed_by_nobody_else(desk: Desk) -> None:
+    """Not even an attempt that was begun before goes on, until the agent is stopped or its owner's lease is over."""
+    placed(desk.folder)
+    stuck(desk.log, desk.folder, "r")
+    entries = AgentEntries(desk.log, now)
+    owned = OwnedEntries(desk.log, now, "desk", "token", "ann@one/1", 60_000)
+    owned.claim(entries.read("desk"))
+    owned.granted(entries.read("desk"), HEALED)
+
+    def held(supervised: str = "") -> str:
+        plan = HealPlan.load(desk.folder / "heal.toml")
+        healer = Healer(desk.log, plan, replace(setting(desk.folder), supervised=supervised))
+        found = healer.diagnosis("r").held
+        if found:
+            with pytest.raises(InputError, match=re.escape(found)):
+                healer.apply("r")
+        return found
+
+    def records(status: str) -> None:
+        owned.status(entries.read("desk"), ObservedState(status, run="r"))
+
+    for status in ("starting", "running", "pausing", "paused", "stopping"):
+        records(status)
+        assert held() == (
+            f"run r is run by the agent desk of ann@one/1, which is {status}; stop it first: refold agents stop desk"
+        )
+    assert healings(desk.log) == []
+    attempt(desk, "proved")
+    assert held()
+    assert [each.status for each in healings(desk.log)] == ["proved"]
+    assert held(supervised="desk") == "", "it is this process"
+    records("healing")
+    assert held() == "", "its healing has a lease of its own"
+    records("stopped")
+    assert held() == ""
