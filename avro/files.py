@@ -10,6 +10,9 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+from refold.avro.errors import InputError
 
 SETTINGS_BYTES_MAX = 1 << 20
 """Of a file of settings, a position or a secret."""
@@ -36,6 +39,44 @@ def read_bounded(path: str | os.PathLike[str], bytes_max: int = SETTINGS_BYTES_M
     if len(data) > bytes_max:
         raise OSError(errno.EFBIG, f"it is longer than {bytes_max:,} bytes", str(path))
     return data
+
+
+def read_toml(path: str | os.PathLike[str], source: str, hint: str = "") -> dict[str, Any]:
+    """Return the tree of a TOML file.
+
+    Args:
+        path: the file.
+        source: its name in errors.
+        hint: what the error says besides if the file cannot be read.
+
+    Raises:
+        InputError: the file cannot be read, or is no TOML.
+    """
+    try:
+        text = read_bounded(path).decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error.strerror or error}{hint}") from None
+    except ValueError as error:
+        raise InputError(f"{source} cannot be read: {error}") from None
+    return parse_toml(text, source)
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Return the tree of a TOML text.
+
+    Args:
+        text: the text.
+        source: its name in errors.
+
+    Raises:
+        InputError: it is no TOML.
+    """
+    import tomllib  # imported here, so that runs without such a file start faster
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: a number of too many digits, too; else nested too deeply
+        raise InputError(f"{source} is no TOML: {error}") from None
 
 
 def require_bounded(path: str | os.PathLike[str], bytes_max: int = PEM_BYTES_MAX) -> None:

@@ -123,7 +123,7 @@ class Healer:
             tried: The names of remedies that were tried before.
 
         Raises:
-            InputError: A remedy names a function that is not registered.
+            InputError: A remedy names a function that is not registered, or code that is in none of the user's folders.
         """
         found = []
         for remedy in self._plan.remedy:
@@ -135,6 +135,8 @@ class Healer:
                     continue
                 change = made
             if finding is not None:
+                if remedy.entry:
+                    require_known(remedy.entry, self._setting.base)
                 at = finding.at if change.at is None else last_good(run, change.at + 1)
                 found.append(Remediable(remedy, finding, change, at))
         return found
@@ -193,12 +195,13 @@ class Healer:
         """Return the remedy of an attempt that was begun before.
 
         Raises:
-            InputError: The plan no longer has it, or a live process has the run.
+            InputError: The plan no longer has it, a live process has the run, or the attempt is not refold's.
         """
         run = self._log.recording(healing.run)
         evidence = self._examined(healing.run)
         if evidence.held:
             raise InputError(evidence.held)
+        _require_own(healing)
         named = [each for each in self._plan.remedy if each.name == healing.remedy]
         if not named:
             raise InputError(
@@ -340,7 +343,7 @@ class Healer:
     def _ask(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take step 5. Asking again changes nothing: the question has the same id."""
         healing, log = attempt.healing, self._log
-        question = f"{healing.run}#{choice.at}.{HEAL_QUESTION}.{healing.attempt}"
+        question = _question_id(healing)
         reason = f"{choice.finding.said}; may the run go on after step {choice.at} with remedy {choice.remedy.name!r}?"
         if approval_of(log, question) is None:
             ask_person(log, question, HEAL_QUESTION, healing.run, healing.agent, SOURCE, reason, self._now_micros(),
@@ -362,7 +365,7 @@ class Healer:
         # A run keeps the version and the function that it began with: a replay finds its code by them.
         changes = (change.state, change.drop, change.arguments, remedy.version, remedy.entry)
         is_as_it_was = not any(changes) and choice.at == kept
-        attempt.note("resuming", healed_by=healing.run if is_as_it_was else f"{healing.id}.continued")
+        attempt.note("resuming", healed_by=healing.run if is_as_it_was else _continuation_id(healing))
 
     def _go_on(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take steps 8 and 9."""
@@ -397,15 +400,42 @@ class Healer:
         """Return the name of the agent's function.
 
         Raises:
-            InputError: Nobody named it, or it is in none of the user's folders.
+            InputError: Nobody named it, or the log or the plan names one that is in none of the user's folders.
         """
-        name = remedy.entry or self._setting.entry
+        if remedy.entry:
+            require_known(remedy.entry, self._setting.base)
+            return remedy.entry
+        name = self._setting.entry
         if not name:
             name = str(self._log.state(run_entity(run)).fields.get("entry", ""))
             if not name:
                 raise InputError(f"run {run} names no agent: give its function with --agent module:function")
             require_known(name, self._setting.base)
         return name
+
+
+def _require_own(healing: Healing) -> None:
+    """Check that an attempt names no runs and no question but its own.
+
+    Raises:
+        InputError: Another program recorded it.
+    """
+    is_own = (
+        healing.id == f"{healing.run}.{healing.attempt}"
+        and (not healing.proof or healing.proof.startswith(_proof_id(healing, 1)))
+        and healing.question in ("", _question_id(healing))
+        and healing.healed_by in ("", healing.run, _continuation_id(healing))
+    )
+    if not is_own:
+        raise InputError(f"healing {healing.id} names a run or a question that is not its own: refold did not record it")
+
+
+def _question_id(healing: Healing) -> str:
+    return f"{healing.run}#{healing.at_step}.{HEAL_QUESTION}.{healing.attempt}"
+
+
+def _continuation_id(healing: Healing) -> str:
+    return f"{healing.id}.continued"
 
 
 def _proof_id(healing: Healing, number: int) -> str:

@@ -41,7 +41,7 @@ from refold.agents.heal.diagnosis import KINDS, Diagnosis, RunFinding
 from refold.agents.journal.record import Plain
 from refold.agents.policy.rules import Policy
 from refold.avro.errors import InputError
-from refold.avro.files import read_bounded
+from refold.avro.files import read_toml
 
 Do: TypeAlias = Literal["retry", "refresh", "change", "limit", "function", "ask"]
 _NEEDED: Mapping[Do, tuple[str, ...]] = {
@@ -95,13 +95,7 @@ class HealPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         Raises:
             InputError: The file cannot be read, is not TOML, or holds something that is not part of a plan.
         """
-        import tomllib  # imported here, so that runs start faster
-
-        try:
-            table = tomllib.loads(read_bounded(path).decode("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-            raise InputError(f"the plan {path} cannot be read: {error}") from None
-        return HealPlan.of_table(table, str(path), Path(path).parent)
+        return HealPlan.of_table(read_toml(path, f"the plan {path}"), str(path), Path(path).parent)
 
     @staticmethod
     def of_table(table: Mapping[str, Any], source: str, base: Path) -> HealPlan:

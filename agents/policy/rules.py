@@ -38,7 +38,7 @@ import msgspec
 
 from refold.agents.journal.record import Plain
 from refold.avro.errors import InputError
-from refold.avro.files import read_bounded
+from refold.avro.files import parse_toml, read_toml
 
 Action: TypeAlias = Literal["allow", "deny", "ask"]
 REPEATS_MIN, PERIOD_MAX = 2, 32
@@ -199,11 +199,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         Raises:
             InputError: The file cannot be read, is not TOML, or holds something that is not part of a policy.
         """
-        try:
-            text = read_bounded(path).decode("utf-8")
-        except (OSError, ValueError) as error:
-            raise InputError(f"the policy {path} cannot be read: {error}") from None
-        return Policy.parse(text, str(path))
+        return Policy.of_table(read_toml(path, f"the policy {path}"), str(path))
 
     @staticmethod
     def parse(text: str, source: str = "policy") -> Policy:
@@ -216,13 +212,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         Raises:
             InputError: As `load`.
         """
-        import tomllib  # imported here, so that runs without a policy start faster
-
-        try:
-            tree = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: nested too deeply
-            raise InputError(f"{source} is no TOML: {error}") from None
-        return Policy.of_table(tree, source)
+        return Policy.of_table(parse_toml(text, source), source)
 
     @staticmethod
     def of_table(table: Mapping[str, Any], source: str) -> Policy:

@@ -7,6 +7,7 @@ The keys `golden` and `heal` are for healing (agents/heal/agents_file.py): a sup
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 from refold.agents.heal.plan import HealPlan
 from refold.agents.policy.rules import NO_BUDGET, Policy, RunBudget
 from refold.avro.errors import InputError
-from refold.avro.files import read_bounded
+from refold.avro.files import parse_toml, read_toml
 
 FILE = "refold.toml"
 Mode: TypeAlias = Literal["sdk", "capture"]
@@ -121,15 +122,8 @@ def load_agents(path: Path) -> dict[str, AgentSettings]:
     Raises:
         InputError: It cannot be read, or a key is unknown, missing or has an impossible value; the message names it.
     """
-    try:
-        text = read_bounded(path).decode("utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror or error}; docs/guides/supervise.md shows one"
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    return parse_agents(text, path.absolute().parent, str(path))
+    hint = "; docs/guides/supervise.md shows one"
+    return _agents(read_toml(path, f"{path}:", hint), path.absolute().parent, str(path))
 
 
 def parse_agents(text: str, folder: Path, source: str = FILE) -> dict[str, AgentSettings]:
@@ -143,15 +137,13 @@ def parse_agents(text: str, folder: Path, source: str = FILE) -> dict[str, Agent
     Raises:
         InputError: As `load_agents`.
     """
-    import tomllib
+    return _agents(parse_toml(text, f"{source}:"), folder, source)
 
+
+def _agents(tree: Mapping[str, Any], folder: Path, source: str) -> dict[str, AgentSettings]:
     def refuse(what: str) -> NoReturn:
         raise InputError(f"{source}: {what}")
 
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:  # RecursionError: nested too deeply
-        refuse(f"is no TOML: {error}")
     unknown = sorted(tree.keys() - {"agents"})
     if unknown:
         refuse(f"{unknown[0]}: there is no such key; agents are tables [agents.NAME]")
@@ -180,13 +172,17 @@ def _agent(name: str, given: object, folder: Path, refuse: Callable[[str], NoRet
     problem = _problem(found)
     if problem is not None:
         refuse(f"{place}.{problem}")
+    try:
+        hidden = tuple(str(folder / Path(each).expanduser()) for each in found.hide)
+    except RuntimeError:
+        refuse(f"{place}.hide: the home folder of a user in it is not known")
     found = msgspec.structs.replace(
         found, name=name, work=str(folder / found.work), env=_absolute(found.env, folder),
         policy=str(folder / found.policy) if found.policy else "",
-        hide=tuple(str(folder / Path(each).expanduser()) for each in found.hide),
+        hide=hidden,
         golden=str(folder / found.golden) if found.golden else "",
     )  # fmt: skip
-    if not Path(found.work).is_dir():
+    if not os.path.isdir(found.work):  # noqa: PTH112  # a name that is too long is none, and no OSError
         refuse(f"{place}.work: {found.work} is no folder")
     try:
         HealPlan.of_table(found.heal, "heal", folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from refold.agents.usage.tokens import TokenUsage
 from refold.avro.errors import InputError
-from refold.avro.files import read_bounded
+from refold.avro.files import read_toml
 
 PRICES_ENVIRONMENT = "REFOLD_PRICES"
 SHIPPED = Path(__file__).with_name("prices.toml")
@@ -81,19 +80,12 @@ def prices(environment: Mapping[str, str] | None = None) -> Prices:
 
 @cache
 def _prices(own: str) -> Prices:
-    shipped = _read(SHIPPED)
+    shipped = read_toml(SHIPPED, str(SHIPPED))
     models = _models(shipped, SHIPPED)
     if own:
         path = Path(own).expanduser()
-        models = {**models, **_models(_read(path), path)}
+        models = {**models, **_models(read_toml(path, f"{PRICES_ENVIRONMENT}: {path}"), path)}
     return Prices(models, str(shipped["source"]), str(shipped["checked"]))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_bounded(path).decode())
-    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
-        raise InputError(f"{PRICES_ENVIRONMENT}: {path} is no table of prices: {error}") from None
 
 
 def _models(table: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:

@@ -126,6 +126,16 @@ def golden_files(world: World) -> list[Done]:
     return [world.tried("golden", word, path) for word in ("sign", "list")]
 
 
+def agents_files(world: World) -> list[Done]:
+    path = world.closed("refold.toml", b"[agents.a]\ncommand = ['true']\n")
+    return [world.tried("up", "--file", path, log=world.folder / "mine")]
+
+
+def remedies(world: World) -> list[Done]:
+    path = world.closed("heal.toml", b"")
+    return [world.tried("heal", "r", option, path) for option in ("--remedies", "--file")]
+
+
 def sinks_store(world: World) -> list[Done]:
     store = world.folder / "store"
     store.mkdir()
@@ -169,6 +179,8 @@ REFUSED: dict[str, Tries | list[str]] = {
         "explorer/test_worker.py::test_workers_and_commands_query_workers_with_a_token_and_tls",
     ],
     "a policy's file": ["explorer/test_secured.py::test_no_role_writes_outside_its_topics"],  # an answer is a record
+    "`refold.toml`": agents_files,
+    "remedies": remedies,
     "`refold proxy`": ["agents/capture/test_wire.py::test_requests_that_are_not_forwarded"],
     "the explorer's pages": [
         "explorer/web/test_guarded.py::test_only_known_hosts_and_same_origin_pages_are_served",

@@ -34,6 +34,7 @@ SEED = 23
 CASES = {
     "golden": 300, "cut": 300, **{each.__name__: 300 for each in RECORDS}, "owner": 30, "pages": 30,
     **dict.fromkeys(("prices", "kafka_settings", "key_file", "master_key", "spool", "checkpoint"), 60),
+    **dict.fromkeys(("policy_file", "plan", "agents_file"), 60),
     **dict.fromkeys(("policy", "mapped", "search_index", "edits", "explorer"), 5),
 }  # fmt: skip
 CASES_WITH_A_LOG = 12

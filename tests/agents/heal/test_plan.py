@@ -27,7 +27,7 @@ def parsed(text: str, folder: Path) -> HealPlan:
     pytest.param("[[remedy]]\nname = 'a'\ndo = 'retry'\n[[remedy]]\nname = 'a'\ndo = 'ask'", "two remedies", id="name"),
     pytest.param("expect = ['exact']", "expect anything but exact", id="exact"),
     pytest.param("expect = ['outcome']", "no comparison", id="no expectation"),
-    pytest.param("attempts = ", "cannot be read", id="no TOML"),
+    pytest.param("attempts = ", "is no TOML", id="no TOML"),
 ])  # fmt: skip
 def test_invalid_plan_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):

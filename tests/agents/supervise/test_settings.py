@@ -86,6 +86,12 @@ upstream = "http://127.0.0.1:11434"
         ("[agents.a]\ncommand = ['x']\nstop_s = nan", r"agents\.a\.stop_s: nan is not"),
         ("[agents.a]\ncommand = ['x']\nretries = -1", r"agents\.a\.retries: "),
         ("[agents.a]\ncommand = ['x']\nwork = 'none'", r"agents\.a\.work: .*none is no folder"),
+        (f"[agents.a]\ncommand = ['x']\nwork = '{'x' * 9000}'", r"agents\.a\.work: .* is no folder"),
+        (f"[agents.a]\ncommand = ['x']\nretries = {'9' * 5000}", "is no TOML: Exceeds the limit"),
+        (
+            "[agents.a]\ncommand = ['x']\nisolation = 'bubblewrap'\nhide = ['~nobody-of-this-name/x']",
+            r"agents\.a\.hide: the home folder",
+        ),
         ("[agents.a]\ncommand = ['x']\npolicy = 'none'", r"agents\.a\.policy: the policy .* cannot be read"),
         ("[agents.a]\ncommand = ['x']\nupstream = 'http://x'", r"agents\.a\.upstream: only an agent with mode"),
         ("[agents.a]\ncommand = ['x']\nhide = ['/root']", r"agents\.a\.hide: only isolation"),

@@ -26,6 +26,7 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             os.environ["DIES_AT"] = moment
+            os.environ["PAY_LEASE_S"] = "4" if moment.endswith("the write") else "60"
             _live(url, Path(folder), run)
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)

@@ -47,7 +47,8 @@ def find(key, arguments):
     raise refold.NotDone("no such payment")
 
 
-@refold.tool(effect="write", probe=find, lease_s=1)
+# A tool that was killed in the call has its lease; half of it must be enough for a loaded machine.
+@refold.tool(effect="write", probe=find, lease_s=float(os.environ.get("PAY_LEASE_S", "60")))
 def pay(*, idempotency_key=""):
     reach("before the write")
     with WORLD.open("a") as world:

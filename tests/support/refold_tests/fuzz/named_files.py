@@ -33,6 +33,28 @@ PRICES: dict[str, Any] = {
         "claude": {"input": 3, "output": 15, "written": 3.75, "long": {"above": 200_000, "input": 6, "output": 22.5}},
     },
 }  # fmt: skip
+PLAN: dict[str, Any] = {
+    "attempts": 3, "attempts_per_hour": 10, "expect": ["outcome=succeeded", "look>=1"], "golden": ".",
+    "guard": "x.toml", "remedy": [
+        {"name": "again", "do": "retry", "on": ["loop", "error"], "match": "look*", "expect": ["steps<9"]},
+        {"name": "read", "do": "refresh", "answers": {"pay": {"a": [1]}}, "approve": True},
+        {"name": "other", "do": "change", "state": {"seen": [1]}, "drop": ["seen[0].a"], "version": "2",
+         "arguments": {"model": {"system": "stop"}}, "entry": "this:d"},
+        {"name": "more", "do": "limit", "budget": {"tokens": 9, "cost_usd": 0.5}, "loop": {"repeats": 9}},
+        {"name": "own", "do": "function", "function": "this:d"},
+        {"name": "person", "do": "ask", "on": ["divergence"]},
+    ],
+}  # fmt: skip
+AGENTS: dict[str, Any] = {
+    "agents": {
+        "desk": {
+            "command": ["python", "desk.py"], "mode": "sdk", "restart": "on-failure", "backoff_s": 0.1, "retries": 3,
+            "env": {"KEY": "env:HOME", "FILE": "file:x", "TEXT": "text:y"}, "work": ".", "budget": {"calls": 5},
+            "limits": {"memory_mb": 64}, "hide": ["~/.ssh"], "isolation": "bubblewrap", "output_mb": 1, "heal": PLAN,
+        },
+        "captured": {"command": ["x"], "mode": "capture", "upstream": "https://api.openai.com", "restart": "always"},
+    },
+}  # fmt: skip
 SETTINGS = (
     "security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", "sasl.username=x", "sasl.password=secret",
     "ssl.ca.location=/dev/null", "ssl.truststore.location=x.pem", "ssl.truststore.type=PEM", "ssl.keystore.type=JKS",
@@ -75,6 +97,21 @@ def policy(chance: random.Random, world: World) -> Case:
     tree = mutate.mutated(chance, POLICY, [POLICY, {"a": CHATS}])
     as_json = ["--json"] if chance.random() < 0.3 else []
     return Case(["policy", "test", "x.toml", "r-1", *as_json], {"x.toml": toml(chance, tree)})
+
+
+def policy_file(chance: random.Random, world: World) -> Case:
+    """Make a policy, and decide by it."""
+    return read_by("policy_file", toml(chance, mutate.mutated(chance, POLICY, [POLICY, {"a": CHATS}])))
+
+
+def plan(chance: random.Random, world: World) -> Case:
+    """Make a plan of remedies, and choose from it."""
+    return read_by("plan", toml(chance, mutate.mutated(chance, PLAN, [PLAN, POLICY, {"a": CHATS}])))
+
+
+def agents_file(chance: random.Random, world: World) -> Case:
+    """Make a file of agents."""
+    return read_by("agents_file", toml(chance, mutate.mutated(chance, AGENTS, [AGENTS, PLAN, POLICY])))
 
 
 def prices(chance: random.Random, world: World) -> Case:
@@ -203,6 +240,7 @@ def toml(chance: random.Random, tree: Any) -> bytes:
                 "\n" + "a." * 3000 + "a = 1",
                 "\nx = 1979-05-27T07:32:00Z",
                 "\nx = 0x" + "f" * 5000,
+                "\nx = " + "9" * 5000,
                 "\nx = nan",
                 "\n[[rule]]",
             )
@@ -262,4 +300,7 @@ def checkpoint(chance: random.Random, world: World) -> Case:
     return read_by("checkpoint", cbor2.dumps([kind, mutate.damaged(chance, data) if chance.random() < 0.4 else data]))
 
 
-NAMED_FILES = (policy, edits, prices, kafka_settings, key_file, master_key, spool, search_index, mapped, checkpoint)
+NAMED_FILES = (
+    policy, policy_file, plan, agents_file, edits, prices, kafka_settings, key_file, master_key, spool, search_index,
+    mapped, checkpoint,
+)  # fmt: skip

@@ -4,6 +4,7 @@ defect.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import msgspec
 
 from refold.agents.capture.spool import read_exchange
 from refold.agents.keys.files import FileKeyRing
@@ -189,6 +191,46 @@ def pages(data: bytes) -> None:
     served.pages(data)
 
 
+def policy_file(data: bytes) -> None:
+    """Read a policy, and decide on a call by it."""
+    from refold.agents.journal.record import RecordedRequest
+    from refold.agents.policy.decision import decide
+    from refold.agents.policy.facts import RunFacts
+    from refold.agents.policy.rules import Policy
+
+    asked = RecordedRequest(kind="tool", name="look", request={"kwargs": {"order": 7, "to": [1]}}, effect="write")
+    policy = Policy.load("record")
+    decide(policy, RunFacts(policy), asked)
+
+
+def plan(data: bytes) -> None:
+    """Read a plan, choose its remedies for a diagnosis, and raise the limits that they raise. It imports nothing."""
+    from refold.agents.heal.diagnosis import KINDS, Diagnosis, RunFinding
+    from refold.agents.heal.plan import HealPlan
+    from refold.agents.heal.registered import remedy_named
+
+    found = HealPlan.load("record")
+    diagnosis = Diagnosis("r", "a", "failed", tuple(RunFinding(kind, "look", "", 0) for kind in KINDS))
+    Path("policy.toml").write_text("name = 'p'\n[budget]\ntokens = 5\n")
+    for each in found.remedy:
+        each.finding(diagnosis)
+        with contextlib.suppress(InputError):
+            msgspec.structs.replace(found, guard="policy.toml").policy(each)
+        with contextlib.suppress(InputError):
+            remedy_named(each.function)
+    assert "this" not in sys.modules, "a function that the file names"
+
+
+def agents_file(data: bytes) -> None:
+    """Read a file of agents, and the variables that it gives them."""
+    from refold.agents.supervise.settings import load_agents
+
+    for each in load_agents(Path("record")).values():
+        with contextlib.suppress(InputError):
+            each.environment({"HOME": "/"})
+        assert 0 <= each.backoff_after(9) <= 86_400
+
+
 def prices(data: bytes) -> None:
     """Read a table of prices."""
     from refold.agents.usage import prices as reading
@@ -257,7 +299,8 @@ READERS: dict[str, Callable[[bytes], int | None]] = {
     each.__name__: each
     for each in (
         observation, definition, deadletter, manifest, change, key, lookup, look_up_answer, cut, answer, owner, pages,
-        log_files, prices, kafka_settings, key_file, master_key, spool, checkpoint, explorer,
+        log_files, policy_file, plan, agents_file, prices, kafka_settings, key_file, master_key, spool, checkpoint,
+        explorer,
     )
 }  # fmt: skip
 
