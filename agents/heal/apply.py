@@ -54,6 +54,7 @@ from refold.agents.policy.rules import Policy
 from refold.agents.recorder.observations import run_entity
 from refold.agents.recorder.run import Run
 from refold.agents.redaction.redactor import Redact
+from refold.agents.replay.patch import read_patch
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import InputError
 
@@ -320,7 +321,7 @@ class Healer:
         name = self._entry(healing.run, remedy)
         run = log.fork(
             healing.run, at=choice.at, id=_proof_id(healing, number), state=choice.change.state or None,
-            drop=choice.change.drop, arguments=choice.change.arguments or None, version=remedy.version or None,
+            drop=choice.change.drop, arguments=self._arguments(healing.run, choice.change), version=remedy.version or None,
             entry=name, tags=(f"healing:{healing.id}",), redact=self._setting.redact,
             guard=self._plan.policy(remedy), stand_ins=remedy.answers,
         )  # fmt: skip
@@ -338,7 +339,7 @@ class Healer:
             reason += f"; it ended with {type(error).__name__}"
         last = log.state(run_entity(fork.run)).held_by("outcome")
         attempt.note("refuted" if missed else "proved", reason, proof=fork.run, checks=checks, causes=[last[0].hex()],
-                     **_cost([fork]))  # fmt: skip
+                     **_cost(healing, [fork]))  # fmt: skip
 
     def _ask(self, attempt: HealingLog, choice: Remediable) -> None:
         """Take step 5. Asking again changes nothing: the question has the same id."""
@@ -383,7 +384,7 @@ class Healer:
                 change = choice.change
                 run = log.continued(
                     healing.run, at=choice.at, id=healing.healed_by, proof=healing.proof or None,
-                    state=change.state or None, drop=change.drop, arguments=change.arguments or None,
+                    state=change.state or None, drop=change.drop, arguments=self._arguments(healing.run, change),
                     version=remedy.version or None, entry=name, tags=(f"healing:{healing.id}",), **given,
                 )  # fmt: skip
             self._setting.drive(run, agent_of(name, self._setting.base))
@@ -394,7 +395,13 @@ class Healer:
             log.link(run_entity(healing.run), LINK, run_entity(ended.run), source=SOURCE, causes=[healing.last])
         proof = [log.recording(healing.proof)] if healing.proof else []
         last = log.state(run_entity(ended.run)).held_by("status")
-        attempt.note("healed" if is_healed else "failed", reason, causes=[last[0].hex()], **_cost([*proof, ended]))
+        attempt.note("healed" if is_healed else "failed", reason, causes=[last[0].hex()], **_cost(healing, [*proof, ended]))
+
+    def _arguments(self, run: str, change: RemedyChange) -> dict[str, dict[str, Any]] | None:
+        """Return the arguments of calls that a remedy changes, over those that an earlier one changed in a continuation."""
+        before = read_patch(self._log.recording(run).patch).arguments
+        names = {*before, *change.arguments}
+        return {name: {**before.get(name, {}), **change.arguments.get(name, {})} for name in names} or None
 
     def _entry(self, run: str, remedy: DeclaredRemedy) -> str:
         """Return the name of the agent's function.
@@ -442,9 +449,9 @@ def _proof_id(healing: Healing, number: int) -> str:
     return f"{healing.id}.proof" + (f"-{number}" if number > 1 else "")
 
 
-def _cost(runs: Iterable[Recording]) -> dict[str, Any]:
-    """Return what some runs' own calls used, as fields of an attempt."""
-    found = summed(usage for run in runs for usage in usage_of_run(run))
+def _cost(healing: Healing, runs: Iterable[Recording]) -> dict[str, Any]:
+    """Return what some runs' own calls used since an attempt began, as fields of the attempt."""
+    found = summed(usage for run in runs for usage in usage_of_run(run, healing.started_at))
     if found is None:
         return {}
     used: dict[str, Any] = {"input_tokens": found.tokens.read, "output_tokens": found.tokens.output}

@@ -21,8 +21,9 @@ class RemedyCount(NamedTuple):
 class FailureCount(NamedTuple):
     """One kind of failure.
 
-    runs: how many runs had it. healed: how many of them go on. stopped: how many were left to a person. cost_usd: of
-    all attempts; None if no model of them has a price.
+    runs: how many runs had it. healed: how many of them were healed. stopped: how many are left to a person: their last
+    attempt is `stopped`. input_tokens, output_tokens, cost_usd: of all attempts; cost_usd is None if no model of them
+    has a price.
     """
 
     failure: str
@@ -39,7 +40,7 @@ def report(attempts: Iterable[Healing]) -> list[FailureCount]:
     """Return each kind of failure, the most frequent first.
 
     Args:
-        attempts: The attempts of a log.
+        attempts: The attempts of a log, oldest first.
     """
     by_failure: dict[str, list[Healing]] = {}
     for each in attempts:
@@ -60,7 +61,7 @@ def _failure(failure: str, attempts: list[Healing]) -> FailureCount:
     names = dict.fromkeys(each.remedy for each in attempts if each.remedy)
     return FailureCount(
         failure, len({each.run for each in attempts}), len({each.run for each in attempts if each.status == "healed"}),
-        len({each.run for each in attempts if each.status == "stopped"}), sum(each.input_tokens for each in attempts),
+        sum(status == "stopped" for status in {each.run: each.status for each in attempts}.values()), sum(each.input_tokens for each in attempts),
         sum(each.output_tokens for each in attempts), sum(costs) if costs else None,
         tuple(_remedy(name, [each for each in attempts if each.remedy == name]) for name in names),
     )  # fmt: skip

@@ -34,7 +34,7 @@ from refold.agents.journal.record import (
     Step,
     child_of,
 )
-from refold.agents.recorder.answers import NO_ARGUMENTS, CallSite, ChildAnswers, Departure
+from refold.agents.recorder.answers import CallSite, ChildAnswers, Departure
 from refold.agents.replay.call_cache import OF_THE_PROCESS, RecordedCalls
 from refold.agents.replay.patch import Patch, Results
 from refold.agents.replay.player import CommittedSteps
@@ -142,8 +142,11 @@ class ForkAnswers:
         return self._committed.begun(number) if number <= self._at else ()
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """After the fork, return the patch's arguments for calls of that name, over those for every model call."""
-        return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
+        """After the fork, return the patch's arguments for calls of that name, over those for every model call. Before
+        it, those with which the parent's step was recorded."""
+        if number > self._at:
+            return self._patch.arguments_of(kind, name)
+        return self._committed.arguments(number, kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """As the steps above say."""

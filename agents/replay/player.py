@@ -113,7 +113,9 @@ class Replayer:
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Return the code's own arguments; after a fork, those of its patch."""
-        return NO_ARGUMENTS if self._parents.has(number) else self._patch.arguments_of(kind, name)
+        if self._parents.has(number):
+            return self._parents.arguments(number, kind, name)
+        return self._patch.arguments_of(kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
@@ -193,6 +195,12 @@ class CommittedSteps:
     def begun(self, number: int) -> tuple[Attempt, ...]:
         """Return the attempts before the run was last resumed in this step."""
         return _earlier(self._steps[number])
+
+    def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
+        """Return the arguments with which the step was recorded in place of the code's own: if a fork recorded it, those
+        of its patch."""
+        patch = next((each.patch for each in reversed(self._recording.parted) if each.at < number), None)
+        return read_patch(patch).arguments_of(kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """Return the recorded call; None for kinds that the code computes itself.
@@ -318,7 +326,9 @@ class Resumer:
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Return the code's own arguments; in a continuation, those of its patch."""
-        return self._patch.arguments_of(kind, name) if number > self._at else NO_ARGUMENTS
+        if number > self._at:
+            return self._patch.arguments_of(kind, name)
+        return self._committed.arguments(number, kind, name)
 
     def call(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         """Return the recorded call in a committed step, and in the attempt after one that was cut short; else None."""

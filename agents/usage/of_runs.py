@@ -60,17 +60,23 @@ def usage_of_call(call: Call) -> ModelUsage | None:
     return None if tokens is None else ModelUsage(_model(asked, answered), tokens)
 
 
-def usage_of_step(step: Step) -> Iterator[ModelUsage]:
-    """Yield the usage of each call of a step, in every attempt."""
-    found = (usage_of_call(call) for attempt in step.attempts for call in attempt.calls)
-    yield from (each for each in found if each is not None)
+def usage_of_step(step: Step, since: int = 0) -> Iterator[ModelUsage]:
+    """Yield the usage of each call of a step, in every attempt. since: only of calls that began then or later,
+    microseconds."""
+    calls = (call for attempt in step.attempts for call in attempt.calls if call.started_at >= since)
+    yield from (each for each in map(usage_of_call, calls) if each is not None)
 
 
-def usage_of_run(run: Recording) -> Iterator[ModelUsage]:
-    """Yield the usage of each of a run's own calls, without those that a fork shares with its parent."""
+def usage_of_run(run: Recording, since: int = 0) -> Iterator[ModelUsage]:
+    """Yield the usage of each of a run's own calls, without those that a fork shares with its parent.
+
+    Args:
+        run: The run.
+        since: Only of calls that began then or later, microseconds.
+    """
     before = run.forked_at if run.parent else 0
     for step in run.steps[before:]:
-        yield from usage_of_step(step)
+        yield from usage_of_step(step, since)
 
 
 def usage_of_fields(step: Fields) -> list[ModelUsage]:

@@ -13,7 +13,7 @@ from refold.agents.heal.healings import healings
 from refold.explorer.cli.main import run
 from refold_tests.brokers import SharedKafka
 from refold_tests.explored import explored
-from refold_tests.stuck_agent import paid, placed, stuck
+from refold_tests.stuck_agent import failed, paid, placed, stuck
 
 
 @pytest.fixture
@@ -31,6 +31,7 @@ def heal(folder: Path, *arguments: str) -> int:
 
 def test_plan_names_the_problem_and_the_remedies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert heal(folder, "r") == 1
+    options = f"--remedies {folder}/heal.toml --agent {folder}/agent.py:agent"
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "run r of payer: failed",
@@ -42,7 +43,7 @@ def test_plan_names_the_problem_and_the_remedies(folder: Path, capsys: pytest.Ca
         "what could be done, in this order:",
         "  look again (retry): go on after step 2",
         "  tell it to stop (change): go on after step 2",
-        "to do it: refold heal r --apply",
+        f"to do it: refold heal r --apply {options}",
     ]
     assert heal(folder, "r", "--json") == 1
     found = json.loads(capsys.readouterr().out)
@@ -77,6 +78,42 @@ def test_run_is_healed_reported_and_kept(
     assert run(["golden", "run", "--agent", f"{folder / 'agent.py'}:agent"]) == 0
     assert heal(folder, "r", "--keep") == 2
     assert len(paid(folder)) == 1
+
+
+def test_several_healings_are_counted_by_failure_and_each_is_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`r` is healed by another prompt, `down` by another try. The continuation of `broke` fails, and is healed then."""
+    plan = folder / "heal.toml"
+    plan.write_text(plan.read_text().replace('do = "retry"', 'do = "retry"\nanswers.pay = "paid"'))
+    with refold.open() as log:
+        stuck(log, folder, "broke")
+        failed(log, folder, "down")
+    (folder / "down").unlink()
+    assert heal(folder, "down", "--apply") == 0
+    (folder / "broke").touch()
+    assert heal(folder, "broke", "--apply") == 1
+    (folder / "broke").unlink()
+    assert [heal(folder, run, "--apply") for run in ("broke", "broke.2.continued", "r")] == [2, 0, 0]
+    capsys.readouterr()
+    assert run(["heal", "--report"]) == 0
+    rows = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[:4] + row[6:] for row in rows] == [
+        ["loop look", "2", "1", "0", "look again: 0 of 2, tell it to stop: 1 of 2"],
+        ["error builtins.ConnectionError", "1", "1", "0", "look again: 1 of 1"],
+        ["error builtins.OSError", "1", "1", "0", "look again: 1 of 1"],
+    ]
+    assert run(["heal", "--report", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for field in ("input_tokens", "output_tokens", "cost_usd"):
+        counted = sum(each[field] or 0 for each in found["failures"])
+        assert counted == pytest.approx(sum(each[field] or 0 for each in found["healings"])) != 0
+    monkeypatch.chdir(tmp_path)
+    assert [heal(folder, run, "--keep") for run in ("r", "down", "broke")] == [0, 0, 0]
+    kept = sorted(path.name for path in (tmp_path / "golden").iterdir())
+    assert kept == ["healed-broke.golden.json", "healed-down.golden.json", "healed-r.golden.json"]
+    assert run(["golden", "run", "--agent", f"{folder / 'agent.py'}:agent"]) == 0
+    assert sorted(key.split(":")[0] for key in paid(folder)) == ["broke", "down", "r"]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

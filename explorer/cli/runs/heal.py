@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -103,7 +104,9 @@ def heal(
     if as_json:
         screen.json(_plan_json(diagnosis, choices))
     else:
-        _show_plan(screen, diagnosis, choices)
+        given = {"--remedies": remedies, "--file": agents_file, "--agent": entry, "--redact": redact, "--log": place.url}
+        options = [word for option, value in given.items() if value is not None for word in (option, value)]
+        _show_plan(screen, diagnosis, choices, shlex.join(["refold", "heal", run_id, "--apply", *options]))
     return 1 if diagnosis.findings else 0
 
 
@@ -149,7 +152,7 @@ def _plan_json(diagnosis: Diagnosis, choices: list[Remediable]) -> dict[str, Any
     }  # fmt: skip
 
 
-def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable]) -> None:
+def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable], again: str) -> None:
     screen.say(f"run {diagnosis.run} of {diagnosis.agent}: {diagnosis.outcome}", "bold")
     if not diagnosis.findings:
         screen.say("nothing is wrong with it")
@@ -168,7 +171,7 @@ def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable]) 
         asks = ", after a person's approval" if remedy.approve or remedy.do == "ask" else ""
         screen.say(f"  {remedy.name} ({remedy.do}): go on after step {each_choice.at}{asks}")
     if choices:
-        screen.say(f"to do it: refold heal {diagnosis.run} --apply", "dim")
+        screen.say(f"to do it: {again}", "dim")
 
 
 def _apply(
@@ -235,11 +238,11 @@ def _keep(
     """Write the run that a healed run went on as, as a golden trace."""
     with place.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
-        healed = [each for each in healings(log, run_id) if each.status == "healed"]
-        if not healed:
+        last = _last_healed(log, run_id)
+        if last is None:
             raise InputError(f"run {run_id} was not healed: `refold heal {run_id}` shows what is wrong with it")
-        last = healed[-1]
-        run = log.recording(last.healed_by)
+        # A run that was resumed begins with the failure. Its copy does what the run does without it.
+        run = log.recording(last.proof if last.proof and last.healed_by == last.run else last.healed_by)
         checked = [str(each["check"]) for each in last.checks if not str(each["check"]).startswith("golden ")]
         golden = golden_of_run(
             run, lambda entity, answer: read_again(log, entity, answer).shown(), name=f"healed-{run_id}",
@@ -260,3 +263,14 @@ def _keep(
     if not_kept:
         click.echo(f"warning: the file is complete, but the run's content may expire in the log: {not_kept}", err=True)
     return 0
+
+
+def _last_healed(log: AgentLog, run: str) -> Healing | None:
+    """Return the last attempt that healed a run, or its continuation if that one failed and was healed."""
+    while True:
+        made = healings(log, run)
+        healed = [each for each in made if each.status == "healed"]
+        later = [each.healed_by for each in made if each.healed_by not in ("", run)]
+        if healed or not later:
+            return healed[-1] if healed else None
+        run = later[-1]

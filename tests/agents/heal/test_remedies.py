@@ -27,7 +27,8 @@ GUARD = 'guard = "policy.toml"'
 class RemedyCase(NamedTuple):
     """fails: makes the run `r` fail. remedy: keys of the remedy. finding: the kind and the name that it is for. at: the
     step after which the run goes on. mends: what changes before it is healed. is_resumed: whether the run itself goes
-    on, and no continuation of it. paid: EUR. plan: keys of the plan. version: of the run that goes on."""
+    on, and no continuation of it. paid: EUR. plan: keys of the plan. version: of the run that goes on.
+    function: of the agent. asked: how often models were asked for the proof and by the run that goes on."""
 
     fails: Callable[[Payer], None]
     remedy: str
@@ -39,6 +40,7 @@ class RemedyCase(NamedTuple):
     plan: str = ""
     version: str = "1"
     function: str = "agent"
+    asked: int = 0
 
 
 @remedy("halve the price")
@@ -65,7 +67,7 @@ CASES = {
     ),
     "an error: a function of one's own": RemedyCase(
         lambda payer: payer.fails(limit=5), 'do = "function"\nfunction = "halve the price"',
-        "error builtins.ValueError", 2, paid=3,
+        "error builtins.ValueError", 2, paid=3, asked=1,
     ),
     "an error: another function of the agent": RemedyCase(
         lambda payer: payer.fails(limit=5), 'do = "change"\nentry = "ENTRY:generous"', "error builtins.ValueError", 3,
@@ -73,11 +75,11 @@ CASES = {
     ),
     "a tool: retry once it is up again": RemedyCase(
         lambda payer: payer.fails("down"), 'do = "retry"\non = ["tool"]\nmatch = "price"', "tool price", 1,
-        is_resumed=True, mends=lambda payer: payer.lacks("down"),
+        is_resumed=True, asked=2, mends=lambda payer: payer.lacks("down"),
     ),
     "a tool: hand it to a person": RemedyCase(
         lambda payer: payer.fails("down"), 'do = "ask"\non = ["tool"]', "tool price", 1, is_resumed=True,
-        mends=lambda payer: payer.lacks("down"),
+        asked=1, mends=lambda payer: payer.lacks("down"),
     ),
     "a loop: raise its limit": RemedyCase(
         lambda payer: payer.fails(policy="[loop]\nrepeats = 3", function="polls"), 'do = "limit"\nloop.repeats = 9',
@@ -93,12 +95,12 @@ CASES = {
         plan=GUARD,
     ),
     "a stale read: read it again": RemedyCase(
-        lambda payer: payer.fails(limit=5), 'do = "refresh"', "stale_read tool_config/acme", 0,
+        lambda payer: payer.fails(limit=5), 'do = "refresh"', "stale_read tool_config/acme", 0, asked=1,
         mends=lambda payer: payer.limits(10),
     ),
     "a divergence from a golden trace: another model and version": RemedyCase(
         departs, 'do = "change"\non = ["divergence"]\narguments.model.model = "large"\nversion = "2"',
-        "divergence good", 2, paid=4, version="2", plan='golden = "golden"',
+        "divergence good", 2, paid=4, asked=1, version="2", plan='golden = "golden"',
     ),
 }  # fmt: skip
 
@@ -138,6 +140,7 @@ def is_healed(payer: Payer, made: list[Healing], case: RemedyCase) -> None:
         assert all(payer.log.port.find(bytes.fromhex(each)) for each in finding["observations"])
     run = payer.log.recording(healed.healed_by)
     assert (run.outcome, run.version) == ("succeeded", case.version)
+    assert healed.input_tokens == 100 * case.asked
     entry = payer.log.state(f"run/{run.run}").fields["entry"]
     assert entry == payer.entry(case.function)
     assert payer.log.replay(run.run, entry).is_same
@@ -160,7 +163,7 @@ def test_remedy_heals_the_run(name: str, payer: Payer) -> None:
 def test_run_whose_process_was_killed_is_resumed(payer: Payer, child: Callable[..., Child]) -> None:
     payer.is_killed(child)
     kept = sum(step.is_committed for step in payer.log.recording("r").steps)
-    case = RemedyCase(Payer.fails, 'do = "retry"\non = ["unfinished"]', "unfinished", kept, is_resumed=True)
+    case = RemedyCase(Payer.fails, 'do = "retry"\non = ["unfinished"]', "unfinished", kept, is_resumed=True, asked=2)
     is_healed(payer, heal(payer, planned(case, payer)), case)
 
 

@@ -194,6 +194,17 @@ def test_fork_of_a_fork_has_both_patches(log: AgentLog) -> None:
         assert list(broken(log.recording(each.id))) == []
 
 
+def test_fork_after_a_forks_own_steps_has_the_arguments_of_each(log: AgentLog) -> None:
+    """Its code asks in the step `decide` again, and gets the answer that the first fork got with another model."""
+    first = log.fork("r1", at=1, arguments={"model": {"model": "large"}}, allow=["refund", "observe"])
+    first.drive(agent)
+    second = log.fork(first.id, at=2, state={"answer": "no"})
+    done.clear()
+    assert (second.drive(agent), done) == ("no", [])
+    for each in (first, second):
+        assert log.replay(each.id, agent).is_same
+
+
 def test_fork_from_the_start_has_another_input(log: AgentLog) -> None:
     run = log.fork("r1", at=0, input={"order": "o-9"}, allow=["refund", "observe"])
     run.drive(agent)

@@ -63,7 +63,10 @@ def agent(run):
             run.state["call"] = run.model(chat, system=run.input or "look", page=1)["call"]
         with run.step("act"):
             if run.state["call"] == "pay":
-                return pay()
+                receipt = pay()
+                if WORLD.with_name("broke").exists() and receipt != "paid":  # the payment of a copy is
+                    raise OSError("no receipt")
+                return receipt
             look(page=1)
 """
 POLICY = "name = 'night'\n[loop]\nrepeats = 3\n[budget]\ntool_calls = 50\n"
