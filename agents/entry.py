@@ -76,9 +76,9 @@ def require_known(entry: str, base: Path, what: str = "agent") -> None:
     if place and name and place not in _DEMO and _file_of(place, base) is None:
         kind = "file" if place.endswith(".py") else "module"
         raise InputError(
-            f"the {what} {entry!r:.200} is named by a recording or a file, so nothing is imported: no {kind} {place:.200} "
-            f"is found from {base}. Run this in your code's folder, add that folder to PYTHONPATH, or name the {what} "
-            "yourself"
+            f"the {what} {entry!r:.200} is named by a recording or a file, so nothing is imported: no {kind} "
+            f"{place:.200} is found from {base}. Run this in your code's folder, add that folder to PYTHONPATH, or "
+            f"name the {what} yourself"
         )
 
 

@@ -75,7 +75,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: a number of too many digits, too; else nested too deeply
+    except (ValueError, RecursionError) as error:  # a number has too many digits; it is nested too deeply
         raise InputError(f"{source} is no TOML: {error}") from None
 
 

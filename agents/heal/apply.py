@@ -321,8 +321,8 @@ class Healer:
         name = self._entry(healing.run, remedy)
         run = log.fork(
             healing.run, at=choice.at, id=_proof_id(healing, number), state=choice.change.state or None,
-            drop=choice.change.drop, arguments=self._arguments(healing.run, choice.change), version=remedy.version or None,
-            entry=name, tags=(f"healing:{healing.id}",), redact=self._setting.redact,
+            drop=choice.change.drop, arguments=self._arguments(healing.run, choice.change),
+            version=remedy.version or None, entry=name, tags=(f"healing:{healing.id}",), redact=self._setting.redact,
             guard=self._plan.policy(remedy), stand_ins=remedy.answers,
         )  # fmt: skip
         error = self._setting.drive(run, agent_of(name, self._setting.base))
@@ -395,10 +395,11 @@ class Healer:
             log.link(run_entity(healing.run), LINK, run_entity(ended.run), source=SOURCE, causes=[healing.last])
         proof = [log.recording(healing.proof)] if healing.proof else []
         last = log.state(run_entity(ended.run)).held_by("status")
-        attempt.note("healed" if is_healed else "failed", reason, causes=[last[0].hex()], **_cost(healing, [*proof, ended]))
+        cost = _cost(healing, [*proof, ended])
+        attempt.note("healed" if is_healed else "failed", reason, causes=[last[0].hex()], **cost)
 
     def _arguments(self, run: str, change: RemedyChange) -> dict[str, dict[str, Any]] | None:
-        """Return the arguments of calls that a remedy changes, over those that an earlier one changed in a continuation."""
+        """Return the arguments of calls that a remedy changes, over those that an earlier one changed."""
         before = read_patch(self._log.recording(run).patch).arguments
         names = {*before, *change.arguments}
         return {name: {**before.get(name, {}), **change.arguments.get(name, {})} for name in names} or None
@@ -434,7 +435,7 @@ def _require_own(healing: Healing) -> None:
         and healing.healed_by in ("", healing.run, _continuation_id(healing))
     )
     if not is_own:
-        raise InputError(f"healing {healing.id} names a run or a question that is not its own: refold did not record it")
+        raise InputError(f"healing {healing.id} names a run or question that is not its own: refold did not record it")
 
 
 def _question_id(healing: Healing) -> str:

@@ -58,10 +58,11 @@ def report_json(attempts: Iterable[Healing]) -> dict[str, Any]:
 
 def _failure(failure: str, attempts: list[Healing]) -> FailureCount:
     costs = [each.cost_usd for each in attempts if each.cost_usd is not None]
+    last = {each.run: each.status for each in attempts}
     names = dict.fromkeys(each.remedy for each in attempts if each.remedy)
     return FailureCount(
         failure, len({each.run for each in attempts}), len({each.run for each in attempts if each.status == "healed"}),
-        sum(status == "stopped" for status in {each.run: each.status for each in attempts}.values()), sum(each.input_tokens for each in attempts),
+        sum(status == "stopped" for status in last.values()), sum(each.input_tokens for each in attempts),
         sum(each.output_tokens for each in attempts), sum(costs) if costs else None,
         tuple(_remedy(name, [each for each in attempts if each.remedy == name]) for name in names),
     )  # fmt: skip

@@ -197,8 +197,8 @@ class CommittedSteps:
         return _earlier(self._steps[number])
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
-        """Return the arguments with which the step was recorded in place of the code's own: if a fork recorded it, those
-        of its patch."""
+        """Return the arguments with which a step was recorded in place of the code's own: those of the fork that
+        recorded it."""
         patch = next((each.patch for each in reversed(self._recording.parted) if each.at < number), None)
         return read_patch(patch).arguments_of(kind, name)
 

@@ -99,7 +99,6 @@ def _answered(place: LogTarget, question: str, reason: str, by: str, *, is_appro
         run = question.partition("#")[0]
         screen.say(f"{question} is {decision}, says {who}")
         is_heal = question.rpartition("#")[2].split(".")[1:2] == [HEAL_QUESTION]
-        screen.say(
-            f"to go on: refold heal {run} --apply, with its other options" if is_heal else f"to go on: refold run resume {run} --guard FILE"
-        )
+        again = f"heal {run} --apply, with its other options" if is_heal else f"run resume {run} --guard FILE"
+        screen.say(f"to go on: refold {again}")
     return 0

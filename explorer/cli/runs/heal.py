@@ -104,7 +104,8 @@ def heal(
     if as_json:
         screen.json(_plan_json(diagnosis, choices))
     else:
-        given = {"--remedies": remedies, "--file": agents_file, "--agent": entry, "--redact": redact, "--log": place.url}
+        given = {"--remedies": remedies, "--file": agents_file, "--agent": entry, "--redact": redact}
+        given |= {"--log": place.url}
         options = [word for option, value in given.items() if value is not None for word in (option, value)]
         _show_plan(screen, diagnosis, choices, shlex.join(["refold", "heal", run_id, "--apply", *options]))
     return 1 if diagnosis.findings else 0
