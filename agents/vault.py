@@ -35,7 +35,7 @@ from refold.avro.blob import CBOR, JSON_TEXT, SEALED_FIELDS, TEXT, Blob, Sealed
 from refold.avro.canonical import decode, encode
 from refold.avro.definition import INLINE_DEFAULT, FieldDefinition
 from refold.avro.errors import CorruptionError, Expired, NotAnswerable
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.observation import type_of
 from refold.streams.client import Log
 
@@ -125,7 +125,9 @@ class ClearVault:
             return self._unsealed(entity, field, _sealed_in(content, entity, field))
         if blob.media_type == CBOR:
             definition = self._definition(entity, field)
-            shown = decode(content) if definition is None else shower(definition.element, python=True)(decode(content))
+            shown = (
+                decode(content) if definition is None else formatter(definition.element, python=True)(decode(content))
+            )
             return self.open(entity, field, shown)
         if blob.media_type == JSON_TEXT:
             return json.loads(content)

@@ -18,7 +18,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import ObservationValidator, check_micros
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.ids import ENVELOPE, identify
-from refold.avro.jsonform import reader, shower
+from refold.avro.jsonform import formatter, reader
 from refold.avro.observation import Link, Observation, Source
 from refold.avro.times import parse_time, time_text
 
@@ -36,7 +36,7 @@ def source_json(source: Source) -> dict[str, Any]:
 def patch_json(observation: Observation, definition: TypeDefinition) -> dict[str, Any]:
     """Return the patch in its JSON form. `definition` is any version that has its fields."""
     fields = definition.by_first_name
-    return {name: shower(fields[name].node)(value) for name, value in observation.patch.items()}
+    return {name: formatter(fields[name].node)(value) for name, value in observation.patch.items()}
 
 
 def to_line(observation: Observation, observation_id: bytes, definition: TypeDefinition) -> dict[str, Any]:

@@ -18,17 +18,17 @@ from refold.avro.errors import ValidationError
 from refold.avro.nodes import JSON, Node, allows, value_of
 from refold.avro.values import first_name
 
-Show: TypeAlias = Callable[[Any], Any]
+Format: TypeAlias = Callable[[Any], Any]
 Read: TypeAlias = Callable[[Any, str], Any]
 
 BLOB, SEALED, WRAPPED = "$blob", "$sealed", "$json"
 MARKS = frozenset({BLOB, SEALED, WRAPPED})
 
 
-def shower(node: Node, *, python: bool = False) -> Show:
+def formatter(node: Node, *, python: bool = False) -> Format:
     """Return the conversion from canonical to JSON form. python=True keeps bytes, Blob and Sealed as objects."""
     value = value_of(node)
-    plain = _show_plain(value, python)
+    plain = _format_plain(value, python)
     options = allows(node, "refold.Blob") or allows(node, "refold.Sealed")
     wraps = options and value["type"] == "map" and not python
     if plain is None and not options:
@@ -46,7 +46,7 @@ def shower(node: Node, *, python: bool = False) -> Show:
     return show
 
 
-def _show_plain(node: dict[str, Any], python: bool) -> Show | None:
+def _format_plain(node: dict[str, Any], python: bool) -> Format | None:
     kind, logical = node["type"], node.get("logicalType")
     if logical == JSON:
         return json.loads if python else lambda tree: _wrap(json.loads(tree))
@@ -57,19 +57,19 @@ def _show_plain(node: dict[str, Any], python: bool) -> Show | None:
     if kind == "fixed":
         return lambda tree: tree.hex()
     if kind == "array":
-        item = shower(node["items"], python=python)
+        item = formatter(node["items"], python=python)
         return lambda tree: [item(each) for each in tree]
     if kind == "map":
-        value = shower(node["values"], python=python)
+        value = formatter(node["values"], python=python)
         return lambda tree: {key: value(each) for key, each in tree.items()}
     if kind == "record":
-        fields = {first_name(field): shower(field["type"], python=python) for field in node["fields"]}
-        rest: Show = (lambda tree: tree) if python else _show_unknown
+        fields = {first_name(field): formatter(field["type"], python=python) for field in node["fields"]}
+        rest: Format = (lambda tree: tree) if python else _format_unknown
         return lambda tree: {key: fields.get(key, rest)(each) for key, each in tree.items()}
     return None
 
 
-def _show_unknown(tree: Any) -> Any:
+def _format_unknown(tree: Any) -> Any:
     """Show a value of an older version whose field this version does not have, judged by its form alone."""
     option = option_of(tree)
     if option is not None:
@@ -77,8 +77,8 @@ def _show_unknown(tree: Any) -> Any:
     if isinstance(tree, bytes):
         return base64.b64encode(tree).decode()
     if isinstance(tree, list):
-        return [_show_unknown(each) for each in tree]
-    return {key: _show_unknown(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
+        return [_format_unknown(each) for each in tree]
+    return {key: _format_unknown(each) for key, each in tree.items()} if isinstance(tree, dict) else tree
 
 
 def option_json(option: Blob | Sealed) -> dict[str, Any]:
@@ -178,6 +178,6 @@ def _hex(given: Any, path: str) -> bytes:
         raise ValidationError(path, "bytes as hexadecimal text", given) from None
 
 
-def show_mapping(fields: Mapping[str, Show], tree: Mapping[str, Any]) -> dict[str, Any]:
+def format_mapping(fields: Mapping[str, Format], tree: Mapping[str, Any]) -> dict[str, Any]:
     """Convert each field of `tree` by its own function."""
     return {name: fields[name](value) for name, value in tree.items()}

@@ -103,7 +103,7 @@ class Registry:
     def __init__(self, rulings: Rulings | None = None) -> None:
         """rulings: the records of the log that are set aside, if the log can have such."""
         self.rulings = Rulings() if rulings is None else rulings
-        self._places: list[TypeVersion | Hole] = []
+        self._entries: list[TypeVersion | Hole] = []
         self._by_wire_id: dict[int, TypeVersion] = {}
         self._by_name: dict[str, list[TypeVersion]] = {}
         self._given: dict[int, tuple[str, object]] = {}  # wire id -> (type, schema), of every derived schema
@@ -114,14 +114,14 @@ class Registry:
         self._pending_prints: set[bytes] = set()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[TypeVersion]:
-        return (place for place in self._places if isinstance(place, TypeVersion))
+        return (place for place in self._entries if isinstance(place, TypeVersion))
 
-    def places(self) -> Iterator[TypeVersion | Hole]:
+    def entries(self) -> Iterator[TypeVersion | Hole]:
         """The entry at every offset of `.schemas`, in order."""
-        return iter(self._places)
+        return iter(self._entries)
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
         """The version in effect with this fingerprint, if any."""
@@ -201,8 +201,8 @@ class Registry:
 
     def add(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> TypeVersion:
         """Register a definition at the next offset; registered_at in milliseconds, by the log's clock."""
-        version = TypeVersion(definition, len(self._places), registered_at, wire_ids)
-        self._places.append(version)
+        version = TypeVersion(definition, len(self._entries), registered_at, wire_ids)
+        self._entries.append(version)
         self._by_name.setdefault(definition.name, []).append(version)
         self._take_ids(version)
         return version
@@ -227,7 +227,7 @@ class Registry:
         left = [each for each in before if each not in alike]
         if left and before[-1] in alike:
             again = TypeVersion(left[-1].definition, place, registered_at, left[-1].wire_ids)
-            self._places.append(again)
+            self._entries.append(again)
             self._by_name[definition.name].append(again)
         else:
             self.skip(registered_at)
@@ -279,7 +279,7 @@ class Registry:
 
     def skip(self, registered_at: int = 0) -> None:
         """Add a hole at the next offset."""
-        self._places.append(Hole(len(self._places), registered_at))
+        self._entries.append(Hole(len(self._entries), registered_at))
 
     def versions(self, name: str) -> list[TypeVersion]:
         """Every version of a type, oldest first, including those set aside."""
@@ -287,8 +287,8 @@ class Registry:
 
     def registered_by(self, time_ms: int) -> int:
         """The offset below which every entry was registered at or before a time, in milliseconds."""
-        later = (offset for offset, place in enumerate(self._places) if place.registered_at > time_ms)
-        return next(later, len(self._places))
+        later = (offset for offset, place in enumerate(self._entries) if place.registered_at > time_ms)
+        return next(later, len(self._entries))
 
     def newest(self, name: str, below: int | None = None) -> TypeVersion:
         """The newest version of a type, or the newest registered below an offset."""
@@ -318,7 +318,7 @@ class Registry:
 
     def at(self, offset: int) -> TypeVersion | None:
         """The version registered at an offset below the next one; None for a hole."""
-        place = self._places[offset]
+        place = self._entries[offset]
         return place if isinstance(place, TypeVersion) else None
 
     def writer(self, data: bytes) -> TypeVersion | None:

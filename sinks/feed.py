@@ -6,9 +6,9 @@ The changes of one partition come in order. Changes of one fold batch share `thr
 2. Definitions come first. If the log has definitions after the position, each type that had an older one is read again
    whole (`Load.types`), at the position's offsets; new types need no load. From there on all states and history are by
    the new definition, whichever of the log's workers applied it already. So a sink ignores changes `redefined`.
-3. If a change begins at the held state, and was made by the definition in force, its mutations advance that state. The
-   held state is that of the last batch, or the sink's own. For any other change the entity is read from the log at the
-   batch's cut. So the content of a sink need not be trusted: the state hash shows a wrong state.
+3. If a change begins at the stored state, and was made by the definition in force, its mutations advance that state.
+   The stored state is that of the last batch, or the sink's own. For any other change the entity is read from the log
+   at the batch's cut. So the content of a sink need not be trusted: the state hash shows a wrong state.
 4. If an observation was set aside since, its type is read again as in 2. If a change was set aside, its entity is read
    from the log as in 3. If the entity of the change is unknown, as for a damaged batch, every entity with an
    observation in that range of the log is read: the change belongs to one of these.
@@ -67,7 +67,7 @@ class StateCache:
         self._bytes = 0
 
 
-Held = Callable[[Collection[str]], Mapping[str, bytes]]
+Stored = Callable[[Collection[str]], Mapping[str, bytes]]
 CHANGES_MAX = 5_000
 BYTES_MAX = 16 << 20
 
@@ -97,11 +97,19 @@ class _Taken:
 
 
 class Feed:
-    """The batches of one log for one sink. `held` reads the sink's states. history: whether the sink takes history."""
+    """The batches of one log for one sink."""
 
-    def __init__(self, log: LogReader, held: Held, *, history: bool = True, changes_max: int = CHANGES_MAX) -> None:
+    def __init__(self, log: LogReader, stored: Stored, *, history: bool = True, changes_max: int = CHANGES_MAX) -> None:
+        """Make the feed of a sink.
+
+        Args:
+            log: The log.
+            stored: Reads packed states that the sink has stored; `Sink.stored`.
+            history: Whether batches contain the history.
+            changes_max: About how many changes a batch may have.
+        """
         self._log = log
-        self._held = held
+        self._stored = stored
         self._history = history
         self._changes_max = changes_max
         self._reader = ChangeReader(log)
@@ -270,7 +278,7 @@ class Feed:
             states[name], weights[name] = known or (begun(name, definition, partition), 0)
             if known is None and change.from_version:
                 missing.append(name)
-        for name, data in self._held(missing).items() if missing else ():
+        for name, data in self._stored(missing).items() if missing else ():
             found = unpacked(name, definitions[type_of(name)], data)
             if found is not None:
                 states[name], weights[name] = found, len(data)

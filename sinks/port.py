@@ -45,7 +45,8 @@ class EntityState:
     definition: the one in force at the cut. partition, offset, recorded_at (milliseconds): of the entity's latest
     distinct observation. fields: canonical values by first name, in the form that the state hash covers;
     avro/jsonform.py converts them to JSON. links: {relation, target, valid_from?, valid_to?}, times in microseconds, in
-    the state's order. places: for each append field, the position of every element (order key, index).
+    the state's order. element_keys: for each append field, the key of every element: order key and
+    index.
     """
 
     entity: str
@@ -57,7 +58,7 @@ class EntityState:
     state_hash: bytes
     fields: dict[str, Any]
     links: list[dict[str, Any]]
-    places: dict[str, list[tuple[bytes, int]]]
+    element_keys: dict[str, list[tuple[bytes, int]]]
 
     @property
     def type(self) -> str:
@@ -149,10 +150,15 @@ class Sink(ABC):
         With `load.types` only the entities of these types are replaced.
         """
 
-    def held(self, names: Collection[str]) -> Mapping[str, bytes]:
-        """Return the stored results of `states.packed()` for those of the named entities that the store holds.
+    def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
+        """Return the stored results of `states.packed()` of entities.
 
-        A sink may return an empty mapping: changed entities are then computed from the log.
+        Args:
+            names: The entities, as `type/id`.
+
+        Returns:
+            The packed states by entity, of those that the store has. A sink may return an empty mapping: changed
+            entities are then computed from the log.
         """
         return {}
 

@@ -96,7 +96,7 @@ class _Keeper:
         self._watch = watch
         self._report = watch.report
         self._stop = stop
-        self._feed = Feed(log, sink.held, history=sink.wants_history, changes_max=changes_max)
+        self._feed = Feed(log, sink.stored, history=sink.wants_history, changes_max=changes_max)
         self._lag_due_s = 0.0
 
     def run(self, follow: bool, poll_s: float) -> Report:

@@ -132,7 +132,7 @@ def _union(fields: dict[str, Any], mutation: Mutation) -> None:
 
 def _append(state: EntityState, mutation: Mutation) -> None:
     field = mutation.field
-    held, places = state.fields.setdefault(field, []), state.places.setdefault(field, [])
+    held, places = state.fields.setdefault(field, []), state.element_keys.setdefault(field, [])
     place = tuple(mutation.key)
     at = bisect_left(places, place)
     if mutation.op == "remove":
@@ -143,7 +143,7 @@ def _append(state: EntityState, mutation: Mutation) -> None:
     else:
         held[at] = mutation.new
     if not held:
-        del state.fields[field], state.places[field]
+        del state.fields[field], state.element_keys[field]
 
 
 def _link(links: list[dict[str, Any]], key: tuple[str, str], validity: Mapping[str, Any] | None) -> None:
@@ -178,7 +178,7 @@ def packed(state: EntityState) -> bytes:
     """Encode a state for a store, which keeps it next to a row; `unpacked` decodes it."""
     return _encode([
         FORMAT, state.partition, state.offset, state.recorded_at, state.version, state.state_hash, state.fields,
-        state.links, state.places,
+        state.links, state.element_keys,
     ])  # fmt: skip
 
 

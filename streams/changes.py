@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.observation import Source
 from refold.reducers.cells import Mutation
 from refold.reducers.links import FIELD as LINKS
@@ -54,7 +54,7 @@ class MutationFormatter:
         self._values: dict[str, Callable[[Any], Any]] = {}
         for field in definition.fields.values():
             plain = field.reducer in ("sum", "count")
-            self._values[field.first_name] = (lambda v: v) if plain else shower(field.element, python=python)
+            self._values[field.first_name] = (lambda v: v) if plain else formatter(field.element, python=python)
 
     def value(self, field: str, value: Any) -> Any:
         """A mutation's old or new value."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
 from refold.avro.errors import InputError, UnknownEntity
-from refold.avro.jsonform import Show, shower
+from refold.avro.jsonform import Format, formatter
 from refold.avro.observation import Observation, Source
 from refold.avro.registry import TypeVersion
 from refold.reducers.conflicts import Conflicts, conflicts
@@ -113,8 +113,8 @@ class EntityView:
 
     def shown(self, *, python: bool = False) -> dict[str, Any]:
         """The fields as Python values, or in their JSON form."""
-        showers = _showers_of(self._fold.version.definition, python)
-        return {name: showers[name](value) for name, value in self.tree["fields"].items()}
+        formatters = _formatters_of(self._fold.version.definition, python)
+        return {name: formatters[name](value) for name, value in self.tree["fields"].items()}
 
     @property
     def links(self) -> list[dict[str, Any]]:
@@ -277,20 +277,20 @@ class StateView:
 
 
 # By fingerprint: a definition is shown for each of its entities.
-_SHOWERS: dict[tuple[bytes, bool], dict[str, Show]] = {}
+_FORMATTERS: dict[tuple[bytes, bool], dict[str, Format]] = {}
 
 
-def _showers_of(definition: TypeDefinition, python: bool) -> dict[str, Show]:
+def _formatters_of(definition: TypeDefinition, python: bool) -> dict[str, Format]:
     """How each field of a type is shown, by its first name."""
-    found = _SHOWERS.get((definition.fingerprint, python))
+    found = _FORMATTERS.get((definition.fingerprint, python))
     if found is None:
-        found = {name: _shower_of(field, python) for name, field in definition.by_first_name.items()}
-        _SHOWERS[definition.fingerprint, python] = found
+        found = {name: _formatter_of(field, python) for name, field in definition.by_first_name.items()}
+        _FORMATTERS[definition.fingerprint, python] = found
     return found
 
 
-def _shower_of(definition: FieldDefinition, python: bool) -> Show:
+def _formatter_of(definition: FieldDefinition, python: bool) -> Format:
     """How a field's folded value is shown; sums and counts are numbers as they are."""
     if definition.reducer in ("sum", "count"):
         return lambda value: value
-    return shower(definition.node, python=python)
+    return formatter(definition.node, python=python)

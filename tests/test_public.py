@@ -28,10 +28,10 @@ FACADES = {
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
-        "packed", "parse_cut", "shower",
+        "packed", "parse_cut", "formatter",
     },
     "refold.testing.sinks": {
-        "FollowedLog", "Held", "ServedConformance", "SinkConformance", "SinkSamples", "Store",
+        "FollowedLog", "ServedConformance", "SinkConformance", "SinkSamples", "Store", "StoreContent",
     },
     "refold.importer": {
         "Budget", "ToolCall", "Conversation", "Document", "ImportFile", "Importer", "Judgement", "FileLimits", "Line",

@@ -47,7 +47,7 @@ from refold.avro.errors import KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import TopicAdmin, Topics
@@ -206,8 +206,8 @@ class KafkaKeyRing:
         self._reading.close()
 
     @property
-    def _partition(self) -> TopicPlace:
-        return TopicPlace(self._topic, 0)
+    def _partition(self) -> KafkaPartition:
+        return KafkaPartition(self._topic, 0)
 
     def _take(self, record_key: bytes, offset: int, value: bytes | None) -> None:
         try:

@@ -11,7 +11,7 @@ from refold.agents.journal.json_fidelity import read
 from refold.agents.journal.record import Failure, Plain
 from refold.agents.vault import ALL_METADATA, ValueCipher, is_sealed
 from refold.avro.errors import NotAnswerable
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.nodes import allows
 from refold.streams.view import EntityView
 
@@ -104,7 +104,7 @@ class Fields(PlainFields):
             observed = [each.seen for each in self._view.history]
             retracted = {target for seen in observed for target in seen.observation.retracts}
             live = [seen for seen in sorted(observed, key=lambda seen: seen.q) if seen.id not in retracted]
-            show = shower(definition.node, python=True)
+            show = formatter(definition.node, python=True)
             kept = [element for seen in live for element in show(seen.observation.patch.get(field)) or ()]
         return [self._vault.open(self.entity, field, each) for each in kept]
 

@@ -25,10 +25,10 @@ from refold.sink import (
     Sink,
     SinkBusy,
     SinkRefused,
+    formatter,
     keep_up,
     packed,
     parse_cut,
-    shower,
 )
 
 TABLES = """
@@ -62,7 +62,7 @@ class SqliteSink(Sink):
                     self._database.execute(f"DELETE FROM {table} WHERE entity GLOB ?", (f"{name}/*",))
             self._put(load.entities(), load.history())
 
-    def held(self, names: Collection[str]) -> Mapping[str, bytes]:
+    def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
         found: dict[str, bytes] = {}
         with self._patiently():
             for some in (list(names)[at : at + 500] for at in range(0, len(names), 500)):
@@ -114,7 +114,7 @@ class SqliteSink(Sink):
 def _state(state: EntityState) -> tuple[object, ...]:
     fields = state.definition.by_first_name
     shown = {
-        name: value if fields[name].reducer in ("sum", "count") else shower(fields[name].node)(value)
+        name: value if fields[name].reducer in ("sum", "count") else formatter(fields[name].node)(value)
         for name, value in state.fields.items()
     }
     return (state.entity, state.type, state.version, state.state_hash.hex(), json.dumps(shown),

@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
-from refold.avro.jsonform import Show, shower
+from refold.avro.jsonform import Format, formatter
 from refold.avro.nodes import JSON, Node, allows, value_of
 
 OWN = "_"
@@ -132,7 +132,7 @@ def _decimals(node: dict[str, Any]) -> Array:
 
 
 def _shown(field: FieldDefinition) -> Array:
-    show, value = _raw_shower(field.node), value_of(field.node)
+    show, value = _raw_formatter(field.node), value_of(field.node)
     may_be_text = value["type"] in ("string", "enum") and value.get("logicalType") != JSON
 
     def text(value: Any) -> str | None:
@@ -143,19 +143,19 @@ def _shown(field: FieldDefinition) -> Array:
     return lambda values: pa.array([text(each) for each in values], pa.string())
 
 
-def _raw_shower(node: Node) -> Show:
-    """Like jsonform.shower, but values that are JSON texts already are not parsed; the encoder copies them
+def _raw_formatter(node: Node) -> Format:
+    """Like jsonform.formatter, but values that are JSON texts already are not parsed; the encoder copies them
     unchanged.
     """
-    show, value = shower(node), value_of(node)
+    show, value = formatter(node), value_of(node)
     kind, is_plain = value["type"], not allows(node, "refold.Blob") and not allows(node, "refold.Sealed")
     if value.get("logicalType") == JSON:
         return lambda tree: msgspec.Raw(tree.encode()) if _is_bare(tree) else show(tree)
     if kind == "map" and is_plain:
-        item = _raw_shower(value["values"])
+        item = _raw_formatter(value["values"])
         return lambda tree: {key: None if each is None else item(each) for key, each in tree.items()}
     if kind == "array" and is_plain:
-        item = _raw_shower(value["items"])
+        item = _raw_formatter(value["items"])
         return lambda tree: [None if each is None else item(each) for each in tree]
     return show
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from refold.avro.definition import FieldDefinition, TypeDefinition
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.nodes import JSON, allows, value_of
 
 NAME_BYTES_MAX = 63
@@ -155,10 +155,10 @@ def _text_of(field: FieldDefinition, sql: str) -> Text:
     if field.reducer in ("sum", "count"):
         return json_text  # a number is the same text in every column that can hold it
     if sql == "jsonb":
-        show = shower(field.node)
+        show = formatter(field.node)
         return lambda value: json_text(show(value))
     if _has_options(field):
-        show = shower(field.node)
+        show = formatter(field.node)
         return lambda value: _text_or_json(show(value))
     node = value_of(field.node)
     logical = node.get("logicalType")

@@ -41,7 +41,7 @@ def migrate(connection: Connection, tables: SchemaTables, registry: Registry, sc
 def _last_columns(registry: Registry, schemas: int) -> dict[str, dict[str, SqlColumn]]:
     """Each column that a type ever had, by type and by the column's name in format 1."""
     found: dict[str, dict[str, SqlColumn]] = {}
-    for version in registry.places():
+    for version in registry.entries():
         if isinstance(version, TypeVersion) and version.offset < schemas:
             last = found.setdefault(version.definition.name, {})
             # A field that is gone says nothing any more.

@@ -172,7 +172,7 @@ class PostgresSink(Sink):
             self._migrate(connection)
             return self._position(connection)
 
-    def held(self, names: Collection[str]) -> Mapping[str, bytes]:
+    def stored(self, names: Collection[str]) -> Mapping[str, bytes]:
         by_type: dict[str, list[str]] = {}
         for name in names:
             by_type.setdefault(type_of(name), []).append(name)

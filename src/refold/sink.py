@@ -7,7 +7,7 @@ docs/SINKS.md explains the protocol, and docs/examples/sqlite_sink.py is a compl
 
 from __future__ import annotations
 
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load, Sink, SinkBusy, SinkRefused
 from refold.sinks.run import keep_up
 from refold.sinks.states import packed
@@ -24,8 +24,8 @@ __all__ = [
     "Sink",
     "SinkBusy",
     "SinkRefused",
+    "formatter",
     "keep_up",
     "packed",
     "parse_cut",
-    "shower",
 ]

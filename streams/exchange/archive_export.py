@@ -69,7 +69,7 @@ class _Outgoing:
         """Yield all items, each checked by the rules that the archive's reader checks."""
         self._take(header)
         yield header
-        definitions = deque(place for place in self._log.registry.places() if place.offset < self._cut.schemas)
+        definitions = deque(place for place in self._log.registry.entries() if place.offset < self._cut.schemas)
         for record in self._records():
             while definitions and (definitions[0].registered_at <= record.recorded_at or self._lacks(record)):
                 yield self._definition(definitions.popleft())
@@ -119,7 +119,7 @@ class _Outgoing:
 
     def _partition(self, partition: int, end: int, at_once: int) -> Iterator[Record]:
         for start in range(0, end, at_once):
-            for record in self._log.places(partition, start, min(start + at_once, end)):
+            for record in self._log.read_with_holes(partition, start, min(start + at_once, end)):
                 yield record._replace(data=self._log.registry.embedded(record.data)) if not is_hole(record) else record
 
     def _definition(self, place: TypeVersion | Hole) -> Definition:

@@ -131,7 +131,7 @@ class Archive:
         observed = {observation.type for _, observation in _checked(file, check, progress) if observation is not None}
         self.header: Header = check.header
         self.cut: Cut = check.cut
-        self._places = list(check.registry.places())
+        self._places = list(check.registry.entries())
         self._through = _taken_up(file, self._places, observed)
 
     def restore(

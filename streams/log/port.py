@@ -296,8 +296,8 @@ class LogReader(ABC):
     def first_after(self, partition: int, time_ms: int) -> int:
         """The offset of the first record with recorded_at > time_ms, or the next offset. Verdicts do not affect it."""
 
-    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        """Like `read`, with a hole at each offset without an observation."""
+    def read_with_holes(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        """The records of a partition with start <= offset < end, and a hole at each offset without an observation."""
         return self.read(partition, start, end)
 
     def recorded_below(self, partition: int, offset: int) -> int:

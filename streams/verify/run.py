@@ -47,14 +47,23 @@ from refold.streams.verify.table import RecordSpool, check_table
 
 
 def check_records(
-    log: LogReader, partition: int, places: Iterable[Record], end: int, firsts: dict[str, array[int]]
+    log: LogReader, partition: int, records: Iterable[Record], end: int, firsts: dict[str, array[int]]
 ) -> Iterator[Mismatch]:
-    """Check the records of one partition (`LogReader.places` up to its end). The offset of each record that is not a
-    repeat is added to its entity's list in `firsts`.
+    """Check the records of one partition.
+
+    Args:
+        log: The log.
+        partition: The partition's number.
+        records: Its records and holes up to its end, from `LogReader.read_with_holes`.
+        end: The partition's end.
+        firsts: For each entity, the offsets of its records that are not repeats; they are added here.
+
+    Returns:
+        What is wrong, one at a time.
     """
     expected, last = 0, 0
     known: set[bytes] = set()
-    for record in places:
+    for record in records:
         place = f"observations {partition}={record.offset}"
         if record.offset != expected:
             yield Mismatch(f"observations {partition}={expected}", f"missing; the next one there is {record.offset}")
@@ -172,7 +181,7 @@ def _check_partition(
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}
     with closing(RecordSpool()) as spool:
-        places = log.places(partition, 0, cut.offsets[partition])
+        places = log.read_with_holes(partition, 0, cut.offsets[partition])
         passing = places if log.is_indexed else spool.through(places)
         try:
             verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts))

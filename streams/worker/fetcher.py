@@ -36,7 +36,7 @@ from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import RawRecord, raw_of
 
 # A worker folds some megabytes a second. Fetched data is unpacked to about three times its size, whatever the bound of
@@ -86,33 +86,33 @@ class Fetcher:
         self._offsets = Offsets(clients.admin(), _ASKED_S)
         self._consumer = clients.reader(**_SETTINGS)
         self._topic = topic
-        self._schemas = None if schemas is None else TopicPlace(schemas[0], 0)
+        self._schemas = None if schemas is None else KafkaPartition(schemas[0], 0)
         # The next offset of everything that is fetched, and when something was last received.
-        self._next: dict[TopicPlace, int] = {}
-        self._received_s: dict[TopicPlace, float] = {}
+        self._next: dict[KafkaPartition, int] = {}
+        self._received_s: dict[KafkaPartition, float] = {}
         # Partitions whose end was not reported, and those that were stuck at the last check.
-        self._unended: set[TopicPlace] = set()
-        self._stuck: dict[TopicPlace, int] = {}
+        self._unended: set[KafkaPartition] = set()
+        self._stuck: dict[KafkaPartition, int] = {}
         self._checked_s = time.monotonic()
         self._paused: set[int] = set()
         self._unreadable = unreadable
         # Partitions paused at a batch that cannot be read: when to fetch them again.
-        self._damaged: dict[TopicPlace, float] = {}
+        self._damaged: dict[KafkaPartition, float] = {}
         # The offsets at which the previous consumer was stuck, and those at which this one returns nothing either.
-        self._stuck_before: dict[TopicPlace, int] = {}
-        self._silent: dict[TopicPlace, int] = {}
+        self._stuck_before: dict[KafkaPartition, int] = {}
+        self._silent: dict[KafkaPartition, int] = {}
         self.schemas_moved = False
         if schemas is not None:
-            self._assign({TopicPlace(schemas[0], 0): schemas[1]})
+            self._assign({KafkaPartition(schemas[0], 0): schemas[1]})
 
     def begin(self, partition: int, offset: int) -> None:
         """Fetch a partition from an offset on."""
-        self._assign({TopicPlace(self._topic, partition): offset})
+        self._assign({KafkaPartition(self._topic, partition): offset})
 
     def end(self, partition: int) -> None:
         """Stop fetching it; records already fetched are not returned."""
         self._paused.discard(partition)
-        place = TopicPlace(self._topic, partition)
+        place = KafkaPartition(self._topic, partition)
         del self._next[place], self._received_s[place]
         self._unended.discard(place)
         if self._damaged.pop(place, None) is None:
@@ -122,7 +122,7 @@ class Fetcher:
         """Pause or resume a partition."""
         if is_held == (partition in self._paused):
             return
-        place = TopicPlace(self._topic, partition)
+        place = KafkaPartition(self._topic, partition)
         (self._paused.add if is_held else self._paused.discard)(partition)
         if place not in self._damaged:
             (self._consumer.pause if is_held else self._consumer.resume)([TopicPartition(*place)])
@@ -175,15 +175,15 @@ class Fetcher:
             elif self._unreadable.is_aside(place, self._next[place]):
                 yield from self._at_unreadable(place, self._next[place], SILENT)
 
-    def _until_unreadable(self, messages: Sequence[Message]) -> tuple[list[Message], dict[TopicPlace, Message]]:
+    def _until_unreadable(self, messages: Sequence[Message]) -> tuple[list[Message], dict[KafkaPartition, Message]]:
         """Return the usable messages, and by partition the first batch that cannot be read; later messages are
         dropped."""
         used: list[Message] = []
-        unreadable: dict[TopicPlace, Message] = {}
+        unreadable: dict[KafkaPartition, Message] = {}
         if all(message.error() is None for message in messages):
             return list(messages), unreadable
         for message in messages:
-            place, error = TopicPlace(message.topic() or "", message.partition() or 0), message.error()
+            place, error = KafkaPartition(message.topic() or "", message.partition() or 0), message.error()
             if place in unreadable:
                 continue
             if error is None or not is_unreadable(error):
@@ -196,7 +196,7 @@ class Fetcher:
                 self._damaged[place] = time.monotonic() + DAMAGED_AGAIN_S
         return used, unreadable
 
-    def _at_unreadable(self, place: TopicPlace, first: int, why: str) -> Iterator[tuple[int, Fetched]]:
+    def _at_unreadable(self, place: KafkaPartition, first: int, why: str) -> Iterator[tuple[int, Fetched]]:
         """Skip a batch that cannot be read if it is set aside; otherwise yield its error. first: its first offset."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
         try:
@@ -210,14 +210,14 @@ class Fetcher:
             self._pause_held([place])
             yield place.partition, UnreadableOffsets(start, after)
 
-    def _pause_held(self, places: Iterable[TopicPlace]) -> None:
+    def _pause_held(self, places: Iterable[KafkaPartition]) -> None:
         held = [
             TopicPartition(*each) for each in places if each.topic == self._topic and each.partition in self._paused
         ]
         if held:
             self._consumer.pause(held)
 
-    def _assign(self, offsets: Mapping[TopicPlace, int]) -> None:
+    def _assign(self, offsets: Mapping[KafkaPartition, int]) -> None:
         now_s = time.monotonic()
         self._next.update(offsets)
         self._received_s.update(dict.fromkeys(offsets, now_s))
@@ -236,7 +236,7 @@ class Fetcher:
             if offset is None or offset < 0 or not (error is None or error.code() == KafkaError._PARTITION_EOF):
                 continue
             known.add(named)
-            place = TopicPlace(topic or "", partition or 0)
+            place = KafkaPartition(topic or "", partition or 0)
             if place in self._next:
                 self._next[place] = offset + (error is None)
                 self._received_s[place] = now_s
@@ -277,7 +277,7 @@ class Fetcher:
             self._stuck_before = {place: self._next[place] for place in stuck}
             self._reset(anew)
 
-    def _reset(self, stuck: Sequence[TopicPlace]) -> None:
+    def _reset(self, stuck: Sequence[KafkaPartition]) -> None:
         why = "a broker says where these end, and the client that fetches them is told nothing"
         log_event(_log, "fetching_begun_anew", logging.WARNING, why=why,
                   stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip

@@ -23,7 +23,7 @@ from functools import partial
 from refold.avro.errors import CorruptionError, RefoldError, StorageError
 from refold.streams import runtime
 from refold.streams.log.kafka.log import TIMEOUT_S, KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotStore
 from refold.streams.partitioner import partition_of, placed
@@ -280,7 +280,7 @@ class Sealing:
 
     def _named(self, stored: StoredPosition, start: int) -> Iterator[str]:
         """Yield the entities that record keys name. Keys of dead letters are included; they change nothing."""
-        place = TopicPlace(self._log.topics.observations, stored.partition)
+        place = KafkaPartition(self._log.topics.observations, stored.partition)
         for raw in self._reading.records(place, start, stored.at.offset):
             if not self._owns(stored.partition):
                 raise StorageError(f"partition {stored.partition} was given up while its epoch was sealed")

@@ -47,7 +47,7 @@ from refold.streams.log.kafka.fold_position import (
     is_emitted,
 )
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.recorded_at import Times
 from refold.streams.log.kafka.records import ID
 from refold.streams.log.port import LogPort
@@ -190,7 +190,7 @@ class Starter:
     def emitted(self, partition: int, check_cancelled: Callable[[], None]) -> tuple[PartitionPoint, int]:
         """Steps 1 to 4: return the emitted point, and the next offset of `.deadletters`."""
         found = [self.committed(partition, check_cancelled) or BEGIN]
-        places = [TopicPlace(self._topics.changes, partition), TopicPlace(self._topics.deadletters, partition)]
+        places = [KafkaPartition(self._topics.changes, partition), KafkaPartition(self._topics.deadletters, partition)]
         self._await_stable(places, check_cancelled)
         ends = self._offsets.ends(places)
         change = self._reading.last(places[0], ends[places[0]], is_emitted)
@@ -220,7 +220,7 @@ class Starter:
         needs = self._clients.denial_message(Grant(GROUP, self._topics.group, READ))
         return storage_error(f"the offsets of {self._topics.group} cannot be read", failed, needs=needs)
 
-    def _await_stable(self, places: list[TopicPlace], check_cancelled: Callable[[], None]) -> None:
+    def _await_stable(self, places: list[KafkaPartition], check_cancelled: Callable[[], None]) -> None:
         while self._offsets.ends(places) != self._offsets.ends(places, committed=False):
             check_cancelled()
             time.sleep(STABLE_POLL_S)
@@ -282,14 +282,14 @@ class Starter:
             table.followed += follow(table, self._log, at, check_cancelled)
 
     def _times(self, partition: int) -> Times:
-        return Times(TopicPlace(self._topics.observations, partition), self._offsets, self._reading)
+        return Times(KafkaPartition(self._topics.observations, partition), self._offsets, self._reading)
 
     def _require_same(self, path: Path, partition: int, offset: int, observation_id: bytes) -> None:
         """Check that the log has the table's last observation at its offset."""
         if offset in self._log.registry.rulings.of(OBSERVATIONS, partition):
             return
         try:
-            raw = self._reading.first(TopicPlace(self._topics.observations, partition), offset, offset + 1)
+            raw = self._reading.first(KafkaPartition(self._topics.observations, partition), offset, offset + 1)
         except CorruptionError as error:  # deleted on the broker; code that needs it raises
             _log.warning("%s: its last observation cannot be read: %s", path, error)
             return

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import cbor2
 
 from refold.avro.errors import CorruptionError, InputError, StorageError
-from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient, parse_lookup
+from refold.streams.log.kafka.lookups import IdMatches, IndexedHistory, IndexedRecords, TableClient, parse_lookup
 from refold.streams.log.port import Checkpoint
 from refold.streams.rocks.scan import Row
 from refold.streams.table import indexes, keys
@@ -54,7 +54,7 @@ class OwnTables(TableClient):
         """The last checkpoint below an offset by a definition, as it is stored."""
         return self._asked(partition, lambda table: indexes.checkpoint(table.database, entity, end, definition))
 
-    def places_of(self, observation_id: bytes) -> Places:
+    def places_of(self, observation_id: bytes) -> IdMatches:
         places: list[tuple[int, int]] = []
         through: dict[int, int] = {}
 
@@ -66,7 +66,7 @@ class OwnTables(TableClient):
             if found is not None:
                 through[partition] = found[0]
                 places += found[1]
-        return Places(places, through)
+        return IdMatches(places, through)
 
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
         rows = self._table(partition).database.scan("state")
@@ -129,7 +129,7 @@ def _answer(tables: OwnTables, name: str, given: list[Any]) -> Any:
             return None if row is None else list(row)
         case "places":
             found = tables.places_of(*given)
-            return [[list(each) for each in found.places], dict(found.through)]
+            return [[list(each) for each in found.positions], dict(found.through)]
         case "rows":
             return [list(each) for each in tables.rows(*given)]
         case "totals":

@@ -376,8 +376,8 @@ def test_hole_has_only_an_offset() -> None:
         without.add(definition)
     assert len(registry) == 5
     assert [each.offset for each in registry] == [each.offset for each in registry.versions("t")] == [1, 3]
-    assert [isinstance(place, Hole) for place in registry.places()] == [True, False, True, False, True]
-    assert [place.offset for place in registry.places()] == [*range(5)]
+    assert [isinstance(place, Hole) for place in registry.entries()] == [True, False, True, False, True]
+    assert [place.offset for place in registry.entries()] == [*range(5)]
     assert [registry.registered_by(time) for time in (499, 999, 1000, 1001, 1999, 2000, 2001)] == [0, 1, 2, 3, 3, 4, 5]
     assert [registry.digest(below) for below in range(6)] == [without.digest(below) for below in (0, 0, 1, 1, 2, 2)]
     assert registry.fingerprints(3) == {"t": first.fingerprint}

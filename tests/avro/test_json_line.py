@@ -17,7 +17,7 @@ from refold.avro.derive import observation_node
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.ids import ENVELOPE, identify
 from refold.avro.json_line import OUTSIDE_ID, LineReader, check_keys, to_line
-from refold.avro.jsonform import reader, show_mapping, shower
+from refold.avro.jsonform import format_mapping, formatter, reader
 from refold.avro.observation import Link, Observation, Source
 from refold_tests.specimens import built, canonical, codec, door, observations, only, said, specimen, typed
 from refold_tests.vector_inputs import BLOB, JSON, SEALED
@@ -46,11 +46,11 @@ def test_line_round_trips(observation: Observation) -> None:
 def test_values_shown_as_json_are_read_back(observation: Observation) -> None:
     fields = specimen().by_first_name
     for name, value in observation.patch.items():
-        shown = json.loads(json.dumps(shower(fields[name].node)(value)))
+        shown = json.loads(json.dumps(formatter(fields[name].node)(value)))
         read = reader(fields[name].node)(shown, name)
         again = door().build("specimen/1", {name: read}, observed_at=0, now=0, source=Source(), blobs={})
         assert again.patch[name] == value
-    whole = show_mapping({name: shower(field.node) for name, field in fields.items()}, observation.patch)
+    whole = format_mapping({name: formatter(field.node) for name, field in fields.items()}, observation.patch)
     assert json.dumps(whole) == json.dumps(line_of(observation)["patch"])
 
 
@@ -289,14 +289,14 @@ MAP = ["null", {"type": "map", "values": "string"}, *OPTIONS]
 def test_json_form(schema: object, value: Any, shown: Any) -> None:
     kept = canonical(schema, value)
     node = only(schema).fields["a"].node
-    assert shower(node)(kept) == shown
+    assert formatter(node)(kept) == shown
     assert canonical(schema, reader(node)(json.loads(json.dumps(shown)), "a")) == kept
 
 
 def test_python_keeps_bytes_blobs_and_sealed_as_objects() -> None:
     for schema, value in (("bytes", b"x"), (MAP, SEALED), (MAP, BLOB), (MAP, {"$blob": "x"}), (JSON, {"$json": 1})):
         node = only(schema).fields["a"].node
-        assert shower(node, python=True)(canonical(schema, value)) == value
+        assert formatter(node, python=True)(canonical(schema, value)) == value
 
 
 def test_field_removed_by_a_later_version_is_shown_by_its_form() -> None:
@@ -312,12 +312,12 @@ def test_field_removed_by_a_later_version_is_shown_by_its_form() -> None:
     kept = canonical(old, {"raw": b"x", "big": BLOB, "n": 1, "all": [b"y"]})
     later = only({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]}).fields["a"].node
     blob = {"$blob": {"hash": BLOB.hash.hex(), "size": BLOB.size, "media_type": BLOB.media_type}}
-    assert shower(later)(kept) == {"raw": "eA==", "big": blob, "n": 1, "all": ["eQ=="]}
+    assert formatter(later)(kept) == {"raw": "eA==", "big": blob, "n": 1, "all": ["eQ=="]}
 
 
 def test_null_value_stays_null() -> None:
     node = only(["null", JSON, *OPTIONS]).fields["a"].node
-    assert shower(node)(None) is None
+    assert formatter(node)(None) is None
     assert reader(node)(None, "a") is None
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from refold.avro.blob import Blob, Sealed, references
 from refold.avro.canonical import encode
 from refold.avro.errors import ValidationError
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold_tests.specimens import BLOBS, built, canonical, given_observations, only, said, specimen
 from refold_tests.vector_inputs import BLOB, JSON, SEALED
 
@@ -432,7 +432,7 @@ def test_canonical_form_is_idempotent(given_parts: dict[str, Any]) -> None:
     if observation.kind != "assert":
         return
     fields = specimen().by_first_name
-    patch = {name: shower(fields[name].node, python=True)(value) for name, value in observation.patch.items()}
+    patch = {name: formatter(fields[name].node, python=True)(value) for name, value in observation.patch.items()}
     assert built({**given_parts, "patch": patch}) == observation
 
 

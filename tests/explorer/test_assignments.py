@@ -10,7 +10,7 @@ import pytest
 from refold.avro.definition import parse
 from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import InputError
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.observation import Source
 from refold.explorer.cli.output.formatting import ValueFormatter
 from refold.explorer.cli.record.observe import patch_of
@@ -108,7 +108,7 @@ def test_value_is_parsed_and_shown(assignment: str, value: Any, shown: str) -> N
     name = assignment.partition("=")[0].partition(".")[0]
     patch = canonical(assignment)
     assert patch == {name: value}
-    json_form = shower(DEFINITION.fields[name].node)(value)
+    json_form = formatter(DEFINITION.fields[name].node)(value)
     assert ValueFormatter({"sample": DEFINITION}).field("sample/1", name, json_form) == shown
 
 
@@ -130,7 +130,7 @@ def test_blob_reference_is_accepted() -> None:
     [(name, value)] = canonical(f"any={given}").items()
     assert (name, value["size"]) == ("any", 5)
     shown = ValueFormatter({"sample": DEFINITION}).field(
-        "sample/1", "any", shower(DEFINITION.fields["any"].node)(value)
+        "sample/1", "any", formatter(DEFINITION.fields["any"].node)(value)
     )
     assert shown == f"[blob {'0' * 64}, 5 bytes, application/json]"
 

@@ -31,7 +31,7 @@ from refold.avro.errors import Denied
 from refold.explorer.cli.main import run
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.schemas import schema_record
 from refold.streams.log.kafka.url import merged, parse_url
@@ -162,7 +162,7 @@ def test_poisoned_schemas_topic_is_repaired_as_documented(secured: Secured) -> N
             address = parse_url(secured.url)
             clients = Clients(merged(address, None), address.prefix)
             with contextlib.closing(LogProducer(clients)) as outgoing:
-                place = TopicPlace(f"{PREFIX}.schemas", 0)
+                place = KafkaPartition(f"{PREFIX}.schemas", 0)
                 for junk in unreadable_definitions():
                     if len(junk.value or b"") < 900_000:
                         outgoing.send(OutgoingRecord(place, junk.key, junk.value, junk.headers, "junk"))
@@ -204,7 +204,7 @@ def test_agents_over_changes_connect_as_their_worker_does(secured: Secured) -> N
 def _append(secured: Secured, topic: str) -> None:
     """Write a record without refold's checks, as the user of the environment."""
     with contextlib.closing(LogProducer(_clients(secured))) as outgoing:
-        outgoing.write(OutgoingRecord(TopicPlace(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
+        outgoing.write(OutgoingRecord(KafkaPartition(f"{PREFIX}.{topic}", 0), b"x", b"x", [], "a forged record"))
 
 
 def _clients(secured: Secured) -> Clients:

@@ -15,7 +15,7 @@ from refold.avro.errors import InputError
 from refold.sinks.port import Sink
 from refold.sinks.registry import open_sink
 from refold.streams.cut import parse_cut
-from refold.testing.sinks import Held, SinkConformance, Store
+from refold.testing.sinks import SinkConformance, Store, StoreContent
 from refold_tests.tree import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -32,7 +32,7 @@ class SqliteStore(Store):
         assert isinstance(found, Sink)
         return found
 
-    def held(self) -> Held:
+    def content(self) -> StoreContent:
         with contextlib.closing(sqlite3.connect(self.url)) as database:
             (cut,) = database.execute("SELECT cut FROM position").fetchone()
             states = {
@@ -49,7 +49,7 @@ class SqliteStore(Store):
                 )
                 for shown in [(key, old, new)]
             ]
-        return Held(parse_cut(cut), states, [tuple(each) for each in history])
+        return StoreContent(parse_cut(cut), states, [tuple(each) for each in history])
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:

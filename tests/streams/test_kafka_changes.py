@@ -18,7 +18,7 @@ import refold
 from refold.streams.changes import Change
 from refold.streams.client import Log
 from refold.streams.log.kafka.fold_position import PartitionPoint
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.port import ChangeRecord, LogPort
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 from refold_tests.log_handles import PARTITIONS, mixed, put
@@ -42,7 +42,7 @@ def made(file: LogPort) -> dict[int, list[ChangeRecord]]:
 
 
 def emit(broker: Broker, log: Log, partition: int, some: list[ChangeRecord], end: str = "commit") -> Producer:
-    place = TopicPlace(f"{broker.prefix}.changes", partition)
+    place = KafkaPartition(f"{broker.prefix}.changes", partition)
     producer = broker.transaction(place, [each.data for each in some], end=end, headers=PartitionPoint(1, 1).headers)
     log.port.refresh()
     return producer
@@ -90,7 +90,7 @@ def test_changes_end_before_an_open_transaction(broker: Broker, logs: tuple[Log,
     assert by_partition(log, log.changes())[partition] == expected[:half]
     assert [each.data for each in log.port.read_changes(partition, 0)] == [each.data for each in records[:half]]
     hanging.commit_transaction(TIMEOUT_S)
-    broker.settle(TopicPlace(f"{broker.prefix}.changes", partition))
+    broker.settle(KafkaPartition(f"{broker.prefix}.changes", partition))
     assert by_partition(log, log.changes())[partition] == expected
 
 

@@ -22,7 +22,7 @@ from refold.avro.errors import InputError, NotAnswerable, SchemaError, Validatio
 from refold.avro.ids import identify
 from refold.avro.registry import WireIds
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.schemas import ID_SPACE, schema_record
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Marked
@@ -100,7 +100,7 @@ def test_recorded_at_never_falls_when_the_brokers_clock_steps_back(
     with contextlib.closing(opened.log()) as log:
         put(log, [said(A, 0)])
         log.flush()
-        place = TopicPlace(log.topics.observations, log.partition_of(A))
+        place = KafkaPartition(log.topics.observations, log.partition_of(A))
         version = log.registry.newest(THING.name)
         first = log.record_at(place.partition, 0)
         assert first is not None
@@ -154,7 +154,7 @@ def test_concurrent_writers_register_each_type_once(opened: KafkaOpened) -> None
         assert (THING.fingerprint in found) != (forbidden.fingerprint in found)
         assert (
             len(log.registry)
-            == log.offsets.ends([TopicPlace(log.topics.schemas, 0)])[TopicPlace(log.topics.schemas, 0)]
+            == log.offsets.ends([KafkaPartition(log.topics.schemas, 0)])[KafkaPartition(log.topics.schemas, 0)]
         )
         digest = log.registry.digest()
         if THING.fingerprint in found:
@@ -189,7 +189,7 @@ def test_one_of_two_concurrent_markers_of_a_name_is_refused(opened: KafkaOpened)
 def test_invalid_registration_is_a_hole_for_everyone(kafka: SharedKafka, opened: KafkaOpened) -> None:
     broker = Broker(kafka.bootstrap, opened.prefix)
     with contextlib.closing(opened.log()) as log:
-        place = TopicPlace(log.topics.schemas, 0)
+        place = KafkaPartition(log.topics.schemas, 0)
         broker.transaction(place, [b"x"], end="abort")
         broker.produce(place, [b"a stranger's", None])
         log.register(THING)

@@ -13,7 +13,7 @@ import refold
 from refold.avro.definition import document_text
 from refold.avro.errors import InputError, SchemaError, StorageError
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.quarantine import entries, restore_definition, set_aside
 from refold.streams.log.kafka.quarantine_records import HEADER, TOKEN_BYTES
 from refold.streams.log.kafka.range_reader import Headers
@@ -50,8 +50,8 @@ def root(log: KafkaLog, *, full: bool = False) -> str:
     return rebuild(log, Points(log, 0).end(), full=full, parallel=False).root().hex()
 
 
-def place_of(log: KafkaLog) -> TopicPlace:
-    return TopicPlace(log.topics.schemas, 0)
+def place_of(log: KafkaLog) -> KafkaPartition:
+    return KafkaPartition(log.topics.schemas, 0)
 
 
 def test_unwanted_definition_is_set_aside_and_restored(
@@ -169,7 +169,7 @@ def test_type_defined_only_by_a_stranger_becomes_free_again(url: str, tmp_path: 
 def test_log_of_a_later_format_is_refused(url: str, kafka: SharedKafka, prefix: str) -> None:
     with opened(url) as log:
         log.register(KNOWN)
-        Broker(kafka.bootstrap, prefix).produce(TopicPlace(log.topics.manifests, 0), [b"2"], key=b"format/schemas")
+        Broker(kafka.bootstrap, prefix).produce(KafkaPartition(log.topics.manifests, 0), [b"2"], key=b"format/schemas")
         with pytest.raises(StorageError, match=r"format/schemas: a newer release .*; use the newer one"):
             log.refresh()
     with pytest.raises(StorageError, match="a newer release"):

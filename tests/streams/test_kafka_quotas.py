@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from refold.streams.log.kafka import producer
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.testing.kafka import Kafka
 from refold_tests.kafka_topics import Broker, limit_producers
@@ -21,19 +21,19 @@ RECORD_BYTES = 1_000
 
 
 @pytest.fixture
-def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, TopicPlace]:
+def limited(kafka_cluster: Callable[..., Kafka]) -> tuple[Broker, KafkaPartition]:
     """A separate broker with a topic, and a quota with which all records take a quarter of a minute."""
     broker = Broker(kafka_cluster().bootstrap, "limited")
     topic = broker.topic("records")
     # A new broker assigns no producer ids for some seconds; the test should not measure that wait.
     first = LogProducer(broker.clients)
-    first.write(OutgoingRecord(TopicPlace(broker.topic("first"), 0), b"k", b"", [], "the first record"))
+    first.write(OutgoingRecord(KafkaPartition(broker.topic("first"), 0), b"k", b"", [], "the first record"))
     first.close()
     limit_producers(broker.bootstrap, BYTES_S)
-    return broker, TopicPlace(topic, 0)
+    return broker, KafkaPartition(topic, 0)
 
 
-def sent_to(place: TopicPlace, outgoing: LogProducer) -> list[bytes]:
+def sent_to(place: KafkaPartition, outgoing: LogProducer) -> list[bytes]:
     """Records that no compression makes smaller."""
     made = random.Random(7)
     values = [made.randbytes(RECORD_BYTES) for _ in range(RECORDS)]
@@ -42,12 +42,12 @@ def sent_to(place: TopicPlace, outgoing: LogProducer) -> list[bytes]:
     return values
 
 
-def found_at(place: TopicPlace, broker: Broker) -> list[bytes]:
+def found_at(place: KafkaPartition, broker: Broker) -> list[bytes]:
     with broker.reading() as reading:
         return [each.value or b"" for each in reading.records(place, 0, broker.end(place))]
 
 
-def test_throttled_client_is_not_stuck(limited: tuple[Broker, TopicPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_client_is_not_stuck(limited: tuple[Broker, KafkaPartition], monkeypatch: pytest.MonkeyPatch) -> None:
     broker, place = limited
     monkeypatch.setattr(producer, "STUCK_S", 1.0)
     made: list[Producer] = []
@@ -67,7 +67,7 @@ def test_throttled_client_is_not_stuck(limited: tuple[Broker, TopicPlace], monke
     outgoing.close()
 
 
-def test_record_throttled_past_its_timeout_is_resent(limited: tuple[Broker, TopicPlace]) -> None:
+def test_record_throttled_past_its_timeout_is_resent(limited: tuple[Broker, KafkaPartition]) -> None:
     broker, place = limited
     outgoing = LogProducer(broker.clients, **{"batch.num.messages": 10, "message.timeout.ms": 2_000})
     values = sent_to(place, outgoing)

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from refold.avro.errors import CorruptionError, StorageError
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.recorded_at import Times
 from refold_tests.kafka_topics import Broker
@@ -22,12 +22,12 @@ def reading(broker: Broker) -> Iterator[LogReaders]:
         yield reading
 
 
-def offsets_of(reading: LogReaders, place: TopicPlace, start: int, end: int) -> list[int]:
+def offsets_of(reading: LogReaders, place: KafkaPartition, start: int, end: int) -> list[int]:
     return [each.offset for each in reading.records(place, start, end)]
 
 
 def test_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading: LogReaders) -> None:
-    place = TopicPlace(broker.topic("plain", 2), 1)
+    place = KafkaPartition(broker.topic("plain", 2), 1)
     broker.produce(place, [b"%d" % number for number in range(7)], key=b"k", headers=[("h", b"\0")])
     assert broker.end(place) == 7
     for start in range(8):
@@ -41,7 +41,7 @@ def test_range_is_read_from_its_start_to_before_its_end(broker: Broker, reading:
 
 def test_ranges_with_holes_end(broker: Broker, reading: LogReaders) -> None:
     """Committed 0-1, its marker 2, aborted 3-4, its marker 5, plain 6, aborted 7, its marker 8."""
-    place = TopicPlace(broker.topic("holes"), 0)
+    place = KafkaPartition(broker.topic("holes"), 0)
     broker.transaction(place, [b"a", b"b"])
     broker.transaction(place, [b"x", b"x"], end="abort")
     broker.produce(place, [b"c"])
@@ -55,7 +55,7 @@ def test_ranges_with_holes_end(broker: Broker, reading: LogReaders) -> None:
 
 
 def test_open_transaction_hides_later_records(broker: Broker, reading: LogReaders) -> None:
-    place = TopicPlace(broker.topic("open"), 0)
+    place = KafkaPartition(broker.topic("open"), 0)
     broker.produce(place, [b"a"])
     hanging = broker.transaction(place, [b"b"], end="open")
     broker.produce(place, [b"c"])
@@ -68,7 +68,7 @@ def test_open_transaction_hides_later_records(broker: Broker, reading: LogReader
 
 
 def test_read_in_progress_is_unaffected_by_others(broker: Broker, reading: LogReaders) -> None:
-    place = TopicPlace(broker.topic("many"), 0)
+    place = KafkaPartition(broker.topic("many"), 0)
     broker.transaction(place, [b"%d" % number for number in range(5_000)])
     first, second = reading.records(place, 0, 5_000), reading.records(place, 100, 4_000)
     for number in range(100):
@@ -82,7 +82,7 @@ def test_read_in_progress_is_unaffected_by_others(broker: Broker, reading: LogRe
 
 def test_deleted_records_are_reported_missing(broker: Broker, reading: LogReaders) -> None:
 
-    place = TopicPlace(broker.topic("cut"), 0)
+    place = KafkaPartition(broker.topic("cut"), 0)
     broker.produce(place, [b"a", b"b", b"c"])
     for done in broker.admin.delete_records([TopicPartition(place.topic, 0, 2)]).values():
         done.result()
@@ -92,7 +92,7 @@ def test_deleted_records_are_reported_missing(broker: Broker, reading: LogReader
 
 
 def test_closed_reader_reads_no_more(broker: Broker) -> None:
-    place = TopicPlace(broker.topic("closed"), 0)
+    place = KafkaPartition(broker.topic("closed"), 0)
     broker.produce(place, [b"a", b"b"])
     with broker.reading() as reading:
         under_way = reading.records(place, 0, 2)
@@ -105,7 +105,7 @@ def test_closed_reader_reads_no_more(broker: Broker) -> None:
 def test_unreachable_broker_is_an_error_in_time() -> None:
     nobody = Broker("127.0.0.1:1", "none")
     with nobody.reading(timeout_s=1) as reading, pytest.raises(StorageError, match=r"127\.0\.0\.1:1 sent nothing for"):
-        next(reading.records(TopicPlace("none.x", 0), 0, 1))
+        next(reading.records(KafkaPartition("none.x", 0), 0, 1))
 
 
 def test_times_are_running_maxima_when_the_clock_steps_back(broker: Broker, reading: LogReaders, seed: int) -> None:
@@ -114,7 +114,7 @@ def test_times_are_running_maxima_when_the_clock_steps_back(broker: Broker, read
     # Kept for ever, because these times are older than the broker's retention.
     topic = broker.topic("times", 2, message_timestamp_type="CreateTime", retention_ms="-1")
     for partition in range(2):
-        place = TopicPlace(topic, partition)
+        place = KafkaPartition(topic, partition)
         now = 1_000_000
         stamps: dict[int, int] = {}
         for _ in range(rng.randrange(20, 40)):

@@ -15,13 +15,13 @@ from refold.avro.errors import SchemaError
 from refold.avro.nodes import MAX_DEPTH
 from refold.avro.registry import Registry, WireIds
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.schemas import SchemaFollower, readable_definition, schema_record
 from refold_tests.junk import Junk, random_definition_like, unreadable_definitions
 from refold_tests.sample_types import OTHER, THING, defined, document, versions
 
-PLACE = TopicPlace("agents.schemas", 0)
+PLACE = KafkaPartition("agents.schemas", 0)
 Sequence = list[Junk]
 
 
@@ -32,10 +32,10 @@ class Topic:
         self.raws = [RawRecord(offset, 1_000 + offset, *each) for offset, each in enumerate(records)]
         self.end = 0
 
-    def ends(self, places: list[TopicPlace]) -> dict[TopicPlace, int]:
+    def ends(self, places: list[KafkaPartition]) -> dict[KafkaPartition, int]:
         return dict.fromkeys(places, self.end)
 
-    def records(self, place: TopicPlace, start: int, end: int) -> Iterator[RawRecord]:
+    def records(self, place: KafkaPartition, start: int, end: int) -> Iterator[RawRecord]:
         return iter(self.raws[start:end])
 
     def decided(self, token: bytes) -> None:
@@ -56,7 +56,7 @@ def read(records: Sequence, ends: Iterable[int] = ()) -> tuple[list[tuple[str, i
     schemas = SchemaFollower(PLACE, registry, given, given, foreign, given, given)
     for topic.end in (*ends, len(records)):
         schemas.read_new()
-    places = [(type(each).__name__, each.registered_at) for each in registry.places()]
+    places = [(type(each).__name__, each.registered_at) for each in registry.entries()]
     return (
         places,
         registry.digest(),

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from refold.avro.errors import InputError, StorageError
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin, Topics
 from refold.streams.log.kafka.url import Address, merged, parse_url
@@ -143,7 +143,7 @@ def test_full_queue_is_back_pressure(broker: Broker, address: Address) -> None:
     topics = Topics(broker.prefix)
     opened(broker, address, 1)
     outgoing = LogProducer(broker.clients, **{"queue.buffering.max.messages": 10, "linger.ms": 50})
-    place = TopicPlace(topics.observations, 0)
+    place = KafkaPartition(topics.observations, 0)
     for number in range(300):
         outgoing.send(OutgoingRecord(place, b"k", b"%d" % number, [], str(number)))
     outgoing.flush()

@@ -14,7 +14,7 @@ from refold.streams.deadletters import Verdict, read_verdict, verdict_value
 from refold.streams.log.kafka.deadletters import record_of, verdict_key, verdict_on
 from refold.streams.log.kafka.fold_position import THROUGH, PartitionPoint, emitted_point_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.port import Record
@@ -37,10 +37,10 @@ def log(broker: Broker) -> Iterator[KafkaLog]:
         yield log
 
 
-def place(log: KafkaLog) -> TopicPlace:
+def place(log: KafkaLog) -> KafkaPartition:
     """The place of A's records; B's are elsewhere."""
     assert log.partition_of(A) != log.partition_of(B)
-    return TopicPlace(log.topics.observations, log.partition_of(A))
+    return KafkaPartition(log.topics.observations, log.partition_of(A))
 
 
 def bad(log: KafkaLog) -> list[tuple[str, dict[str, Any]]]:
@@ -108,7 +108,7 @@ def test_offsets_with_verdicts_are_skipped_and_ids_below_are_trusted(log: KafkaL
     with pytest.raises(NotAnswerable):
         list(log.read(where.partition, 0, end))  # not yet committed
     hanging.commit_transaction()
-    broker.settle(TopicPlace(log.topics.deadletters, where.partition))
+    broker.settle(KafkaPartition(log.topics.deadletters, where.partition))
     log.refresh()
 
     def check(log: KafkaLog) -> None:
@@ -169,7 +169,7 @@ def test_nothing_counts_as_decided_while_its_transaction_is_open(log: KafkaLog, 
     put(log, [said(A, 0)])
     log.flush()
     where = place(log)
-    letters = TopicPlace(log.topics.deadletters, where.partition)
+    letters = KafkaPartition(log.topics.deadletters, where.partition)
     broker.produce(where, [b"?"], key=A.encode())
     hanging = broker.transaction(letters, [b"any"], end="open")
     (found,) = (raw for raw in log.reading.records(where, 1, 2))

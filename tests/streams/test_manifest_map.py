@@ -9,7 +9,7 @@ import pytest
 
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.port import Marked
 from refold.streams.log.stored_markers import MARKER, marker_key, marker_value
@@ -29,14 +29,14 @@ class Broker:
         self.is_asked = Event()
         self.is_back = Event()
 
-    def ends(self, places: Iterable[TopicPlace]) -> dict[TopicPlace, int]:
+    def ends(self, places: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
         if not self.is_away.is_set():
             return dict.fromkeys(places, 1)
         self.is_asked.set()
         assert self.is_back.wait(WAIT_S)
         return dict.fromkeys(places, 2)
 
-    def read(self, place: TopicPlace, start: int, end: int) -> Iterator[RawRecord]:
+    def read(self, place: KafkaPartition, start: int, end: int) -> Iterator[RawRecord]:
         yield from self.records[start:end]
 
 

@@ -23,7 +23,7 @@ from refold.agents.log import AgentLog
 from refold.avro.canonical import json_tree
 from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError
-from refold.avro.jsonform import shower
+from refold.avro.jsonform import formatter
 from refold.avro.observation import Observation
 from refold.streams.client import Log
 
@@ -151,7 +151,7 @@ class SessionFold:
 
     def _opened(self, observation: Observation, name: str) -> Plain:
         definition = self.log.types[SESSION_TYPE].by_first_name[name]
-        shown = shower(definition.node, python=True)(observation.patch[name])
+        shown = formatter(definition.node, python=True)(observation.patch[name])
         return self.log.vault.open(self.session.entity, name, shown)
 
 

@@ -215,11 +215,11 @@ def _topic(place: LogTarget, given: str | None, position: str) -> str:
 def _is_readable(place: LogTarget, offset: int) -> bool:
     """Return whether a batch at an offset of `.schemas` can be read and is not set aside. Then it is a definition."""
     with _opened(place, is_writing=False, is_lenient=True) as log:
-        from refold.streams.log.kafka.offsets import TopicPlace
+        from refold.streams.log.kafka.offsets import KafkaPartition
 
         if offset in log.registry.rulings.of(SCHEMAS, 0):
             return False
-        schemas = TopicPlace(log.topics.schemas, 0)
+        schemas = KafkaPartition(log.topics.schemas, 0)
         end = log.offsets.ends([schemas])[schemas]
         return offset >= end or log.reading.unreadable_at(schemas, offset, end) is None
 

@@ -1,7 +1,7 @@
 """The conformance suite for sinks: pytest tests that every sink must pass. Needs pytest.
 
 import pytest
-from refold.testing.sinks import Held, SinkConformance, Store
+from refold.testing.sinks import StoreContent, SinkConformance, Store
 
 class MyStore(Store): ...           # where a test's sink writes, and how the test reads it
 
@@ -46,7 +46,7 @@ from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
 from refold.testing.sink_samples import FollowedLog, SinkSamples
 
-__all__ = ["FollowedLog", "Held", "ServedConformance", "SinkConformance", "SinkSamples", "Store"]
+__all__ = ["FollowedLog", "ServedConformance", "SinkConformance", "SinkSamples", "Store", "StoreContent"]
 
 PATIENCE_S = 60.0
 
@@ -75,7 +75,7 @@ for line in sys.stdin:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoreContent:
     """A store's content. For each entity: version, state hash (hex), fields in JSON form, and links. For each mutation:
     (entity, version, field, op, key, old, new, observation), with values in JSON form.
     """
@@ -97,7 +97,7 @@ class Store(ABC):
         """Open the sink again."""
 
     @abstractmethod
-    def held(self) -> Held:
+    def content(self) -> StoreContent:
         """Read the store's content without the sink."""
 
     @abstractmethod
@@ -127,23 +127,23 @@ def bring_up(followed: FollowedLog, store: Store, changes_max: int = 5_000) -> R
 def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
     """Assert that the store's content equals a rebuild at its cut. at_end: the cut must be the log's end."""
     log.refresh()
-    held = store.held()
+    content = store.content()
     if at_end:
-        assert held.cut.offsets == log.ends()
-        assert held.cut.schemas == len(log.registry)
-    assert held.cut.types_digest == log.registry.digest(held.cut.schemas)
-    view = StateView(log, held.cut, rebuild(log, held.cut, parallel=False))
+        assert content.cut.offsets == log.ends()
+        assert content.cut.schemas == len(log.registry)
+    assert content.cut.types_digest == log.registry.digest(content.cut.schemas)
+    view = StateView(log, content.cut, rebuild(log, content.cut, parallel=False))
     whole = log_from_port(log, {}, process_context())
     expected, history = {}, []
     for name in view:
         entity = view[name]
         links = [{key: value for key, value in each.items() if key != "by"} for each in entity.links]
         expected[name] = (entity.version, entity.state_hash, entity.shown(), links)
-        for row in whole.history(name, until=held.cut, python=False):
+        for row in whole.history(name, until=content.cut, python=False):
             history.append((name, row.version, row.field, row.op, row.key, row.old, row.new, row.observation))
-    assert held.states == expected
+    assert content.states == expected
     if store.keeps_history:
-        assert sorted(held.history, key=repr) == sorted(history, key=repr)
+        assert sorted(content.history, key=repr) == sorted(history, key=repr)
 
 
 @contextmanager
@@ -167,7 +167,7 @@ class SinkConformance(SinkSamples):
         bring_up(followed, store)
         with followed.reader() as log:
             assert_equal(log, store)
-        assert store.held().states == {}
+        assert store.content().states == {}
 
     def test_store_equals_the_log_after_every_write(self, followed: FollowedLog, store: Store, seed: int) -> None:
         """With late observations, repeats, retractions, clears and links, and with cached and new processes."""
@@ -242,7 +242,7 @@ class SinkConformance(SinkSamples):
             for sink in (one, other):
                 position = sink.position()
                 assert position is not None
-                found = Feed(log, sink.held).next(position)
+                found = Feed(log, sink.stored).next(position)
                 assert isinstance(found, Batch)
                 made.append(found)
             one.write(made[0])
@@ -255,7 +255,7 @@ class SinkConformance(SinkSamples):
     def test_one_of_two_concurrent_loads_wins(self, followed: FollowedLog, store: Store, seed: int) -> None:
         followed.write(self.history(seed, 50))
         with followed.reader() as log, opened(store) as one, opened(store) as other:
-            loads = [Feed(log, sink.held).first() for sink in (one, other)]
+            loads = [Feed(log, sink.stored).first() for sink in (one, other)]
             one.load(loads[0])
             with pytest.raises(SinkBusy):
                 other.load(loads[1])

@@ -378,8 +378,8 @@ class FileLog(LogPort):
         for key, value in self._view.scan("changes", first, stop):
             yield ChangeRecord(*keys.change_position(key), value)
 
-    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        return records.places(self._view, partition, start, end)
+    def read_with_holes(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        return records.with_holes(self._view, partition, start, end)
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         found = self._place_at(partition, offset)

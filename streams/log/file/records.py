@@ -106,7 +106,7 @@ def read_progress(database: Database, partitions: int) -> Progress:
     return _made(partial(_progress, packed, partitions), "progress")
 
 
-def places(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
+def with_holes(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
     """Like `read`, with the holes that came with an archive."""
     first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
     return (keys.record_of(*row) for row in database.scan("observations", first, stop))
@@ -114,7 +114,7 @@ def places(database: Database, partition: int, start: int, end: int) -> Iterator
 
 def read(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
     """The observation records with start <= offset < end, in order."""
-    return (record for record in places(database, partition, start, end) if not is_hole(record))
+    return (record for record in with_holes(database, partition, start, end) if not is_hole(record))
 
 
 def is_redefining(database: Database) -> bool:

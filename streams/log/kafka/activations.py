@@ -40,7 +40,7 @@ from refold.avro.registry import Registry, TypeVersion
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.held_types import problem_of
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import TOKEN_BYTES
 from refold.streams.log.kafka.topics import Topics
@@ -106,8 +106,8 @@ class Activator:
         self._clients = clients
         self._registry = registry
         self._offsets = offsets
-        self._manifests = TopicPlace(topics.manifests, AUTHORITIES)
-        self._schemas = TopicPlace(topics.schemas, 0)
+        self._manifests = KafkaPartition(topics.manifests, AUTHORITIES)
+        self._schemas = KafkaPartition(topics.schemas, 0)
         self._judged: dict[int, int] = {}
 
     def begin(self) -> None:

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, may_pass
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.topics import Topics
 
 FIRST_S = 0.5
@@ -136,7 +136,7 @@ def group_lag(
     """Return the number of offsets of `.observations` that the workers' group has not committed, by partition, without
     partitions that the coordinator does not answer for. Raises KafkaException or StorageError.
     """
-    ends = Offsets(admin, timeout_s).ends(TopicPlace(topics.observations, each) for each in partitions)
+    ends = Offsets(admin, timeout_s).ends(KafkaPartition(topics.observations, each) for each in partitions)
     found = committed.ask([each.partition for each in ends], timeout_s)
     return {place.partition: max(0, end - (found[place.partition].offset or 0))
             for place, end in ends.items() if place.partition in found}  # fmt: skip

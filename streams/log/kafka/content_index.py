@@ -41,7 +41,7 @@ from refold.avro.observation import ID_BYTES
 from refold.streams.checksum import sealed, unsealed
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 
 PUT, AGAIN, REMOVING, EXPIRED = b"put/", b"again/", b"removing/", b"expired/"
@@ -101,7 +101,7 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
     return (kind, rest) if len(rest) == _LENGTHS.get(kind, -1) else (b"", b"")
 
 
-def is_content_record(raw: RawRecord, place: TopicPlace, partitions: int) -> bool:
+def is_content_record(raw: RawRecord, place: KafkaPartition, partitions: int) -> bool:
     """Whether a record of one of the first P partitions is one of refold's."""
     kind, rest = split_key(raw.key or b"")
     if not kind or partition_of_content(rest, partitions) != place.partition:
@@ -141,11 +141,11 @@ class ContentIndex:
     """
 
     def __init__(
-        self, place: TopicPlace, partitions: int, offsets: Offsets, reading: LogReaders, foreign: ForeignRecords,
+        self, place: KafkaPartition, partitions: int, offsets: Offsets, reading: LogReaders, foreign: ForeignRecords,
         clock_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self.place = place
-        self.chunks = TopicPlace(place.topic, place.partition + partitions)
+        self.chunks = KafkaPartition(place.topic, place.partition + partitions)
         self._partitions = partitions
         self._offsets = offsets
         self._reading = reading

@@ -69,7 +69,7 @@ from refold.streams.log.kafka.content_index import (
 )
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.offsets import SHOWS_POLL_S, Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import SHOWS_POLL_S, KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import LogTopics, TopicAdmin
@@ -107,7 +107,7 @@ class TopicContents(ContentStore):
         self._lock = RLock()
         self._checked: set[bytes] = set()
         self._indexes = [
-            ContentIndex(TopicPlace(topic, each), partitions, offsets, self._reading, foreign, clock_s)
+            ContentIndex(KafkaPartition(topic, each), partitions, offsets, self._reading, foreign, clock_s)
             for each in range(partitions)
         ]
 
@@ -280,7 +280,7 @@ class TopicContents(ContentStore):
             self._checked.clear()
         self._checked.add(version)
 
-    def _write(self, place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> int:
+    def _write(self, place: KafkaPartition, key: bytes, value: bytes | None, digest: bytes) -> int:
         return self._outgoing.write(_sent(place, key, value, digest))
 
     # Removing
@@ -345,7 +345,7 @@ class TopicContents(ContentStore):
                 seen[key] = None
         yield from seen
 
-    def _write_all(self, place: TopicPlace, records: Mapping[bytes, bytes | None]) -> int:
+    def _write_all(self, place: KafkaPartition, records: Mapping[bytes, bytes | None]) -> int:
         """Write records, durable on return. Returns the offset of the last one, -1 without records."""
         sent = [_sent(place, key, value, _digest_in(key)) for key, value in records.items()]
         for each in sent[:-1]:
@@ -393,7 +393,7 @@ def _digest_in(key: bytes) -> bytes:
     return (split_key(key)[1] or key)[:ID_BYTES]
 
 
-def _sent(place: TopicPlace, key: bytes, value: bytes | None, digest: bytes) -> OutgoingRecord:
+def _sent(place: KafkaPartition, key: bytes, value: bytes | None, digest: bytes) -> OutgoingRecord:
     return OutgoingRecord(place, key, value, [], f"the content {digest.hex()}")
 
 
@@ -436,7 +436,7 @@ class LogStores:
         """Whether the URL names a store although the log's topic has or had contents."""
         if self._address.blobs is None or not self._has_topic():
             return False
-        places = [TopicPlace(self._found.topics.contents, each) for each in range(self._found.partitions)]
+        places = [KafkaPartition(self._found.topics.contents, each) for each in range(self._found.partitions)]
         return any(self._offsets.ends(places, committed=False).values())
 
     def missing(self) -> InputError:

@@ -41,7 +41,7 @@ from threading import Lock
 
 from refold.avro.errors import CorruptionError
 from refold.avro.quarantine import CHANGES, DEADLETTERS, KEYS, MANIFESTS, OBSERVATIONS, SCHEMAS, TOPICS, Rulings
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import Position, SetAside
 
@@ -65,15 +65,15 @@ class UnreadableBatches:
         self._is_lenient = is_lenient
         self._unneeded = {topics.snapshots, topics.contents}
         self._lock = Lock()
-        self._passed: dict[TopicPlace, set[int]] = {}
-        self._left: dict[TopicPlace, int] = {}
+        self._passed: dict[KafkaPartition, set[int]] = {}
+        self._left: dict[KafkaPartition, int] = {}
 
-    def is_aside(self, place: TopicPlace, offset: int) -> bool:
+    def is_aside(self, place: KafkaPartition, offset: int) -> bool:
         """Whether an offset is set aside."""
         name = self._names.get(place.topic)
         return name is not None and offset in self._rulings.of(name, place.partition)
 
-    def is_needed(self, place: TopicPlace) -> bool:
+    def is_needed(self, place: KafkaPartition) -> bool:
         """Whether a reader stops at a batch that is not set aside; otherwise it skips the batch (6)."""
         name = self._names.get(place.topic)
         if name in (OBSERVATIONS, CHANGES):
@@ -81,7 +81,7 @@ class UnreadableBatches:
         is_passed = place.topic in self._unneeded or (name == MANIFESTS and place.partition > 0)
         return not is_passed and not self._is_lenient
 
-    def pass_over(self, place: TopicPlace, start: int, end: int) -> None:
+    def pass_over(self, place: KafkaPartition, start: int, end: int) -> None:
         """Count skipped offsets: start <= offset < end."""
         with self._lock:
             self._passed.setdefault(place, set()).update(range(start, end))
@@ -99,7 +99,7 @@ class UnreadableBatches:
             for topic in sorted({each.topic for each in passed})
         ]
 
-    def after(self, place: TopicPlace, first: int, wanted: int, why: str) -> int:
+    def after(self, place: KafkaPartition, first: int, wanted: int, why: str) -> int:
         """Return the first offset at or after `wanted` that is not set aside.
 
         Args:
@@ -131,13 +131,13 @@ class UnreadableBatches:
             self._left[place] = max(after, self._left.get(place, 0))
         return after
 
-    def left_out_to(self, place: TopicPlace) -> int:
+    def left_out_to(self, place: KafkaPartition) -> int:
         """The offset after the last batch that was set aside and skipped; 0 without one."""
         with self._lock:
             return self._left.get(place, 0)
 
 
-def unreadable(place: TopicPlace, first: int, why: str) -> CorruptionError:
+def unreadable(place: KafkaPartition, first: int, why: str) -> CorruptionError:
     """The error at a batch that cannot be read and is not set aside."""
     return CorruptionError(
         f"{place.topic} {place.partition}={first}: the batch is damaged: it cannot be read ({why}). Restore the "

@@ -25,7 +25,7 @@ from refold.avro.registry import Registry
 from refold.streams.deadletters import RETRY_OF, DeadLetterView, Verdict, position_in, retry_header
 from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.kafka.records import NoObservation, observed
@@ -124,7 +124,7 @@ def _again(log: KafkaLog, ready: RetryReady) -> OutgoingRecord:
     verdict = ready.verdict
     headers = [(name, value) for name, value in verdict.headers if name != RETRY_OF]
     headers.append(retry_header(ready.of))
-    place = TopicPlace(log.topics.observations, ready.partition)
+    place = KafkaPartition(log.topics.observations, ready.partition)
     return OutgoingRecord(place, ready.entity.encode(), verdict.value, headers, f"the retry of {ready.of}")
 
 
@@ -133,7 +133,7 @@ def _retries(log: KafkaLog, starts: Mapping[int, int]) -> dict[Position, Positio
     found = {}
     ends = log.ends()
     for partition, start in sorted(starts.items()):
-        for raw in log.reading.records(TopicPlace(log.topics.observations, partition), start, ends[partition]):
+        for raw in log.reading.records(KafkaPartition(log.topics.observations, partition), start, ends[partition]):
             of = position_in(raw.header(RETRY_OF))
             if of is not None:
                 found[of] = Position(partition, raw.offset)

@@ -28,7 +28,7 @@ from refold.streams.log.kafka.committed import CommittedOffset, CommittedOffsets
 from refold.streams.log.kafka.faults import error_of, is_denied, is_passing, storage_error
 from refold.streams.log.kafka.fold_position import emitted_point_of
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.port import DeadLetter
@@ -80,7 +80,7 @@ class DecidedOffsets:
         self._offsets = offsets
         self._reading = reading
         self._timeout_s = timeout_s
-        self._places = [TopicPlace(topics.deadletters, each) for each in range(partitions)]
+        self._places = [KafkaPartition(topics.deadletters, each) for each in range(partitions)]
         self._skipped: list[set[int]] = [set() for _ in self._places]
         self._through = [0] * partitions
         self._committed: list[tuple[int, str]] = [(0, "")] * partitions
@@ -130,7 +130,7 @@ class DecidedOffsets:
                 self._committed[place.partition] = committed
                 self._through[place.partition] = max(self._through[place.partition], committed[0])
 
-    def _read_on(self, place: TopicPlace, end: int) -> None:
+    def _read_on(self, place: KafkaPartition, end: int) -> None:
         partition = place.partition
         for raw in self._reading.records(place, self._next[partition], end):
             offset, point = record_of(raw), emitted_point_of(raw)

@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from refold.avro.errors import StorageError
 from refold.streams.deadline import Deadline
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import Headers, LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 
@@ -122,7 +122,9 @@ def emitted(
 ) -> dict[int, PartitionPoint]:
     """The emitted point of each partition. committed: the result of step 1, just read."""
     found = [committed_point_of(*each) or BEGIN for each in committed]
-    places = [TopicPlace(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))]
+    places = [
+        KafkaPartition(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))
+    ]
     for place, end in _decided(places, offsets, timeout_s).items():
         last = reading.last(place, end, is_emitted)
         point = None if last is None else emitted_point_of(last)
@@ -146,7 +148,7 @@ def settled(ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s:
     return found
 
 
-def _decided(places: list[TopicPlace], offsets: Offsets, timeout_s: float) -> dict[TopicPlace, int]:
+def _decided(places: list[KafkaPartition], offsets: Offsets, timeout_s: float) -> dict[KafkaPartition, int]:
     """Return the ends, after all transactions below the ends at the time of the call are over."""
     written = offsets.ends(places, committed=False)
     deadline = Deadline(timeout_s)

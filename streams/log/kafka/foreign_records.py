@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Lock
 
 from refold.avro.errors import CorruptionError
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.port import Foreign, Position
 
@@ -27,7 +27,7 @@ class ForeignRecords:
         self._met: dict[str, set[Position]] = {}
         self._first: dict[str, Position] = {}
 
-    def count_skipped(self, place: TopicPlace, offset: int) -> None:
+    def count_skipped(self, place: KafkaPartition, offset: int) -> None:
         """Report a skipped record."""
         with self._lock:
             met, at = self._met.setdefault(place.topic, set()), Position(place.partition, offset)
@@ -44,7 +44,7 @@ class ForeignRecords:
         last: the number of offsets; None: all.
         """
         if last != 0:  # 0: make no request
-            places = [TopicPlace(topic, each) for topic in rules for each in range(partitions)]
+            places = [KafkaPartition(topic, each) for topic in rules for each in range(partitions)]
             for place, end in offsets.ends(places).items():
                 # Records after an unreadable batch are not counted; a reader that needs the batch raises an error.
                 with suppress(CorruptionError):

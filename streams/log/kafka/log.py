@@ -32,10 +32,10 @@ from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, settled
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.lookups import Folding, Places, TableClient
+from refold.streams.log.kafka.lookups import Folding, IdMatches, TableClient
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.recorded_at import Times
@@ -110,7 +110,7 @@ class KafkaLog(LogPort):
         self.unreadable = UnreadableBatches(self.topics, self.registry.rulings, ahead, is_lenient=is_lenient)
         self.reading = LogReaders(self.clients, timeout_s, unreadable=self.unreadable)
         self._outgoing = LogProducer(self.clients)
-        observations = [TopicPlace(self.topics.observations, each) for each in range(self.partitions)]
+        observations = [KafkaPartition(self.topics.observations, each) for each in range(self.partitions)]
         self._times = [Times(place, self.offsets, self.reading) for place in observations]
         self._schema_ids = schema_ids
         give_ids = None if schema_ids is None else partial(schema_ids.register, address.prefix)
@@ -121,7 +121,7 @@ class KafkaLog(LogPort):
             self.topics.manifests, self.partitions, self.offsets, self.reading, time.monotonic, self._foreign
         )
         self.schemas = SchemaFollower(
-            TopicPlace(self.topics.schemas, 0),
+            KafkaPartition(self.topics.schemas, 0),
             self.registry,
             self.offsets,
             self.reading,
@@ -176,7 +176,7 @@ class KafkaLog(LogPort):
             self.schemas.register(definition, self._outgoing)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        place = TopicPlace(self.topics.observations, self.partition_of(observation.entity))
+        place = KafkaPartition(self.topics.observations, self.partition_of(observation.entity))
         self.put(outgoing_observation(place, observation.entity, observation_id, data))
 
     def put(self, sent: OutgoingRecord) -> None:
@@ -376,7 +376,7 @@ class KafkaLog(LogPort):
         return self._records.read(partition, start, min(end, self._view.observations[partition]))
 
     def read_changes(self, partition: int, start: int) -> Iterator[ChangeRecord]:
-        place = TopicPlace(self.topics.changes, partition)
+        place = KafkaPartition(self.topics.changes, partition)
         aside = self.registry.rulings.of(CHANGES, partition)
         for raw in self.reading.records(place, start, self._view.changes[partition]):
             point = emitted_point_of(raw)
@@ -413,8 +413,8 @@ class KafkaLog(LogPort):
         """The offsets with verdicts, as of the last `refresh`."""
         return self._decided.skipped(partition)
 
-    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
-        return self._records.places(partition, start, min(end, self._view.observations[partition]))
+    def read_with_holes(self, partition: int, start: int, end: int) -> Iterator[Record]:
+        return self._records.read_with_holes(partition, start, min(end, self._view.observations[partition]))
 
     def record_at(self, partition: int, offset: int) -> Record | None:
         return self._records.at(partition, offset, self._view.observations[partition])
@@ -437,8 +437,8 @@ class KafkaLog(LogPort):
 
     def find(self, observation_id: bytes) -> Record | None:
         ends = self._view.observations
-        known = Places([], {}) if self._tables is None else self._tables.places_of(observation_id)
-        for partition, offset in known.places:
+        known = IdMatches([], {}) if self._tables is None else self._tables.places_of(observation_id)
+        for partition, offset in known.positions:
             record = self.record_at(partition, offset)
             if record is not None and record.id == observation_id:
                 return record

@@ -60,13 +60,13 @@ class IndexedRecords(NamedTuple):
     records: Sequence[Record | None]
 
 
-class Places(NamedTuple):
+class IdMatches(NamedTuple):
     """(partition, offset) of records whose ids have the same prefix as the requested id.
 
-    through: for each partition that was searched, the offset below which `places` is complete.
+    through: for each partition that was searched, the offset below which `positions` is complete.
     """
 
-    places: Sequence[tuple[int, int]]
+    positions: Sequence[tuple[int, int]]
     through: Mapping[int, int]
 
 
@@ -89,7 +89,7 @@ class TableClient(ABC):
         """See LogPort.checkpoint; also None if there is no checkpoint."""
 
     @abstractmethod
-    def places_of(self, observation_id: bytes) -> Places:
+    def places_of(self, observation_id: bytes) -> IdMatches:
         """Return the positions at which an id may be stored."""
 
     @abstractmethod
@@ -334,13 +334,13 @@ def _record(tree: Any) -> Record:
     _refuse("records")
 
 
-def parse_places(tree: Any) -> Places:
+def parse_places(tree: Any) -> IdMatches:
     """Parse the answer to `places`."""
     match tree:
         case [[*places], dict(through)]:
             pairs = [*places, *(list(each) for each in through.items())]
             if all(isinstance(each, list) and len(each) == 2 and all(map(_is_whole, each)) for each in pairs):
-                return Places([(partition, offset) for partition, offset in places], dict(tree[1]))
+                return IdMatches([(partition, offset) for partition, offset in places], dict(tree[1]))
     _refuse("places")
 
 

@@ -30,7 +30,7 @@ from refold.avro.errors import CorruptionError, StorageError
 from refold.avro.quarantine import Ruling
 from refold.streams.log.kafka.activations import ACTIVATION, FORMAT, Activation, activation_key, activation_of
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.quarantine_records import DECISION, Decision, decision_key, decision_of
 from refold.streams.log.kafka.quarantine_records import FORMAT as ASIDE
 from refold.streams.log.kafka.range_reader import LogReaders
@@ -73,7 +73,7 @@ class ManifestMap:
         with self._refreshing:
             now = self._clock_s()
             asked = range(self.partitions) if partitions is None else partitions
-            for place, end in self._offsets.ends(TopicPlace(self._topic, each) for each in asked).items():
+            for place, end in self._offsets.ends(KafkaPartition(self._topic, each) for each in asked).items():
                 self._read_on(place, end, is_anew=now - self._read_at[place.partition] > FORGOTTEN_S)
                 self._read_at[place.partition] = now
             later = next((key for key in self._values[MARKERS] if key.startswith(LATER) and key not in KNOWN), None)
@@ -83,7 +83,7 @@ class ManifestMap:
                     "a form that this release cannot read; use the newer one"
                 )
 
-    def _read_on(self, place: TopicPlace, end: int, *, is_anew: bool) -> None:
+    def _read_on(self, place: KafkaPartition, end: int, *, is_anew: bool) -> None:
         start = 0 if is_anew else self._next[place.partition]
         if start >= end and not is_anew:
             return

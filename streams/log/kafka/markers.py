@@ -13,7 +13,7 @@ Setting one, by any number of processes at once:
 from __future__ import annotations
 
 from refold.streams.log.kafka.manifests import MARKERS, ManifestMap, is_entry
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import Headers, LogReaders, RawRecord
 from refold.streams.log.port import Marked
@@ -28,7 +28,7 @@ class Markers:
     def __init__(
         self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: LogReaders
     ) -> None:  # fmt: skip
-        self._place = TopicPlace(topic, MARKERS)
+        self._place = KafkaPartition(topic, MARKERS)
         self._manifests = manifests
         self._offsets = offsets
         self._reading = reading

@@ -29,7 +29,7 @@ _ASK_S = 3.0
 _ANOTHER_AFTER = frozenset({3, 10, 30, 100})
 
 
-class TopicPlace(NamedTuple):
+class KafkaPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -57,18 +57,18 @@ class Offsets:
         self._timeout_s = timeout_s
         self._asked_s = min(timeout_s, _ASK_S)
 
-    def ends(self, places: Iterable[TopicPlace], *, committed: bool = True) -> dict[TopicPlace, int]:
+    def ends(self, places: Iterable[KafkaPartition], *, committed: bool = True) -> dict[KafkaPartition, int]:
         """Return the next offsets: the last stable ones, or with committed=False those of all written records."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         found = self._ask({place: OffsetSpec.latest() for place in places}, isolation)
         return {place: each.offset for place, each in found.items()}
 
-    def begins(self, places: Iterable[TopicPlace]) -> dict[TopicPlace, int]:
+    def begins(self, places: Iterable[KafkaPartition]) -> dict[KafkaPartition, int]:
         """Return the first existing offsets."""
         found = self._ask({place: OffsetSpec.earliest() for place in places}, IsolationLevel.READ_UNCOMMITTED)
         return {place: each.offset for place, each in found.items()}
 
-    def wait_past(self, place: TopicPlace, offset: int, else_: str) -> None:
+    def wait_past(self, place: KafkaPartition, offset: int, else_: str) -> None:
         """Return when a record that was written at an offset is visible, which another open transaction may delay.
 
         Raises StorageError, whose message ends with `else_`, after a timeout.
@@ -79,7 +79,7 @@ class Offsets:
                 raise StorageError(f"{place.topic}: offset {offset} was written and is not visible: {else_}")
             time.sleep(SHOWS_POLL_S)
 
-    def first_at(self, place: TopicPlace, time_ms: int) -> TimedOffset | None:
+    def first_at(self, place: KafkaPartition, time_ms: int) -> TimedOffset | None:
         """Return the first offset with a time at or after `time_ms`, including control records and aborted ones; None
         if there is none.
 
@@ -97,10 +97,10 @@ class Offsets:
         return TimedOffset(found.offset, found.timestamp) if found.offset >= 0 else None
 
     def _ask(
-        self, asked: dict[TopicPlace, OffsetSpec], isolation: IsolationLevel
-    ) -> dict[TopicPlace, ListOffsetsResultInfo]:
+        self, asked: dict[KafkaPartition, OffsetSpec], isolation: IsolationLevel
+    ) -> dict[KafkaPartition, ListOffsetsResultInfo]:
         deadline = Deadline(self._timeout_s)
-        found: dict[TopicPlace, ListOffsetsResultInfo] = {}
+        found: dict[KafkaPartition, ListOffsetsResultInfo] = {}
         tries = 0
         while rest := {place: spec for place, spec in asked.items() if place not in found}:
             given = {TopicPartition(*place): spec for place, spec in rest.items()}
@@ -117,7 +117,7 @@ class Offsets:
                     unled.add(each.topic)
                     continue
                 if answer.offset != OFFSET_INVALID:
-                    found[TopicPlace(each.topic, each.partition)] = answer
+                    found[KafkaPartition(each.topic, each.partition)] = answer
                 elif deadline.is_past:
                     raise Unanswered(f"{doing}: no leader gave one; check that all brokers are up")
                 else:

@@ -26,7 +26,7 @@ from refold.avro.errors import Denied, InputError, StorageError
 from refold.streams.log.kafka.access import TOPIC, WRITE, Grant
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, is_unlisted, text_of
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import Headers
 
 _POLL_S = 0.2
@@ -39,7 +39,7 @@ _PURGE_TURNS = 25
 class OutgoingRecord(NamedTuple):
     """One record to be written; `what` names it in an error."""
 
-    place: TopicPlace
+    place: KafkaPartition
     key: bytes | None
     value: bytes | None
     headers: Headers

@@ -36,7 +36,7 @@ from refold.streams.log.kafka.activations import write_in_order
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import (
     DECISION,
@@ -182,7 +182,7 @@ def set_record_aside(
 
 
 def _set_batch_aside(
-    log: KafkaLog, topic: str, place: TopicPlace, offset: int, end: int, now_ms: int, *, apply: bool
+    log: KafkaLog, topic: str, place: KafkaPartition, offset: int, end: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
     batch = log.reading.unreadable_at(place, offset, end) if offset < end else None
     if batch is None or offset < batch.first:
@@ -226,20 +226,20 @@ def _ruled_on(log: KafkaLog, topic: str, partition: int, offset: int) -> tuple[i
     return found[-1]
 
 
-def _record_place(log: KafkaLog, topic: str, partition: int) -> TopicPlace:
+def _record_place(log: KafkaLog, topic: str, partition: int) -> KafkaPartition:
     partitions = 1 if topic in (SCHEMAS, MANIFESTS, KEYS) else log.partitions
     if not 0 <= partition < partitions:
         raise InputError(
             f"{topic}/{partition}: only records in these partitions can be set aside: 0 to {partitions - 1}"
         )
-    return TopicPlace(f"{log.topics.prefix}.{topic}", partition)
+    return KafkaPartition(f"{log.topics.prefix}.{topic}", partition)
 
 
-def _shown(place: TopicPlace, offset: int) -> str:
+def _shown(place: KafkaPartition, offset: int) -> str:
     return f"{place.topic} {place.partition}={offset}"
 
 
-def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: RawRecord) -> str:
+def _damage_of_observation(log: KafkaLog, place: KafkaPartition, raw: RawRecord) -> str:
     """Return what is wrong with a record that the workers accepted as an observation."""
     if raw.offset in log.with_verdicts(place.partition):
         raise InputError(f"{_shown(place, raw.offset)}: it has a verdict, so every reader skips it already")
@@ -261,7 +261,7 @@ def _damage_of_observation(log: KafkaLog, place: TopicPlace, raw: RawRecord) -> 
     )
 
 
-def _damage_of_change(log: KafkaLog, place: TopicPlace, raw: RawRecord) -> str:
+def _damage_of_change(log: KafkaLog, place: KafkaPartition, raw: RawRecord) -> str:
     """Return what is wrong with a change that a worker wrote."""
     if not is_emitted(raw):
         raise InputError(f"{_shown(place, raw.offset)}: no worker wrote it, so every reader skips it already")
@@ -317,7 +317,7 @@ def _written_by(log: KafkaLog, schema: int, starts: Mapping[int, int]) -> Iterat
     ends = log.ends()
     for partition, start in starts.items():
         refused = log.with_verdicts(partition)
-        for raw in log.reading.records(TopicPlace(log.topics.observations, partition), start, ends[partition]):
+        for raw in log.reading.records(KafkaPartition(log.topics.observations, partition), start, ends[partition]):
             try:
                 is_by_it = framed_id(raw.value or b"") == schema
             except UndecodableError:
@@ -330,7 +330,7 @@ def _decide(log: KafkaLog, decision: Decision | Ruling) -> None:
     """Do steps 3 and 4 of the module's protocol."""
     token = secrets.token_bytes(TOKEN_BYTES)
     what = f"the decision on the {'record' if isinstance(decision, Ruling) else 'definition'} at {decision.offset}"
-    manifests, schemas = TopicPlace(log.topics.manifests, MARKERS), TopicPlace(log.topics.schemas, 0)
+    manifests, schemas = KafkaPartition(log.topics.manifests, MARKERS), KafkaPartition(log.topics.schemas, 0)
     first = [OutgoingRecord(manifests, FORMAT, b"1", [], what)] if isinstance(decision, Ruling) else []
     write_in_order(
         log.clients,

@@ -31,7 +31,7 @@ from refold.streams.log.kafka.access import READ, TOPIC, Grant
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches, unreadable
 from refold.streams.log.kafka.faults import SILENT, is_unreadable, raise_lasting, storage_error, text_of
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 
 AT_ONCE = 1000
 IDLE_MAX = 4
@@ -85,7 +85,7 @@ class _Reader:
         self._timeout_s = timeout_s
         self._met: set[str] = set()
 
-    def assign(self, place: TopicPlace, start: int) -> None:
+    def assign(self, place: KafkaPartition, start: int) -> None:
         """Start reading at an offset. Fetches a new topic's metadata, which a running client fetches a second later."""
         if self._met and place.topic not in self._met:
             with contextlib.suppress(KafkaException):  # the read that follows waits, and reports the error
@@ -119,10 +119,10 @@ class LogReaders:
         self._timeout_s = timeout_s
         self._lock = Lock()
         self._idle: dict[bool, list[_Reader]] = {False: [], True: []}
-        self._empty: dict[TopicPlace, tuple[int, int]] = {}
+        self._empty: dict[KafkaPartition, tuple[int, int]] = {}
         self._closed = False
 
-    def records(self, place: TopicPlace, start: int, end: int, *, few: bool = False) -> Generator[RawRecord]:
+    def records(self, place: KafkaPartition, start: int, end: int, *, few: bool = False) -> Generator[RawRecord]:
         """Yield the records with start <= offset < end, in order.
 
         Args:
@@ -170,12 +170,12 @@ class LogReaders:
         finally:
             self._give_back(reader, few=few, is_sound=is_sound)
 
-    def first(self, place: TopicPlace, start: int, end: int) -> RawRecord | None:
+    def first(self, place: KafkaPartition, start: int, end: int) -> RawRecord | None:
         """Return the first record of a range, or None."""
         with contextlib.closing(self.records(place, start, end, few=True)) as found:
             return next(found, None)
 
-    def last(self, place: TopicPlace, end: int, is_wanted: Callable[[RawRecord], bool]) -> RawRecord | None:
+    def last(self, place: KafkaPartition, end: int, is_wanted: Callable[[RawRecord], bool]) -> RawRecord | None:
         """Return the last record below an end for which `is_wanted` is true, or None.
 
         Searches backwards from the end, in ranges of doubling length.
@@ -194,7 +194,7 @@ class LogReaders:
         return None
 
     def _last_in(
-        self, place: TopicPlace, start: int, end: int, is_wanted: Callable[[RawRecord], bool]
+        self, place: KafkaPartition, start: int, end: int, is_wanted: Callable[[RawRecord], bool]
     ) -> RawRecord | None:
         """Return the last wanted record of a range; skips batches before it that cannot be decompressed."""
         last, met = None, None
@@ -212,7 +212,7 @@ class LogReaders:
             raise met
         return last
 
-    def unreadable_at(self, place: TopicPlace, offset: int, end: int) -> UnreadableBatch | None:
+    def unreadable_at(self, place: KafkaPartition, offset: int, end: int) -> UnreadableBatch | None:
         """Return the extent of the unreadable batch at an offset, found by reading from later offsets; None if it is
         readable."""
         reader = self._take(True)
@@ -233,14 +233,14 @@ class LogReaders:
         finally:
             reader.consumer.close()
 
-    def _is_met(self, reader: _Reader, place: TopicPlace, offset: int, end: int, met: _Unreadable) -> bool:
+    def _is_met(self, reader: _Reader, place: KafkaPartition, offset: int, end: int, met: _Unreadable) -> bool:
         """Return whether reading from an offset reaches the same unreadable batch."""
         if met.why == SILENT:
             return self._is_silent(reader, place, offset)
         again = self._met_at(reader, place, offset, end)
         return again is not None and again.first == met.first
 
-    def _met_at(self, reader: _Reader, place: TopicPlace, offset: int, end: int) -> _Unreadable | None:
+    def _met_at(self, reader: _Reader, place: KafkaPartition, offset: int, end: int) -> _Unreadable | None:
         reader.assign(place, offset)
         try:
             next(self._messages(reader, place, offset, end), None)
@@ -248,7 +248,7 @@ class LogReaders:
             return met
         return None
 
-    def _is_silent(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
+    def _is_silent(self, reader: _Reader, place: KafkaPartition, offset: int) -> bool:
         """Return whether the client returns nothing from an offset on, although the partition's end can be read."""
         return (
             not self._is_heard(reader, place, offset)
@@ -256,7 +256,7 @@ class LogReaders:
             and not self._is_heard(reader, place, offset)
         )
 
-    def _is_heard(self, reader: _Reader, place: TopicPlace, offset: int) -> bool:
+    def _is_heard(self, reader: _Reader, place: KafkaPartition, offset: int) -> bool:
         """Return whether a record, the partition's end or an error arrives when reading from an offset."""
         reader.assign(place, offset)
         waited_s = 0.0
@@ -267,7 +267,7 @@ class LogReaders:
             waited_s += _POLL_S
         return False
 
-    def _after(self, place: TopicPlace, met: _Unreadable, wanted: int, end: int) -> int:
+    def _after(self, place: KafkaPartition, met: _Unreadable, wanted: int, end: int) -> int:
         """Return where reading resumes after an unreadable batch; raises if the batch is needed and not set aside."""
         if self._unreadable is None:
             raise unreadable(place, met.first, met.why)
@@ -288,7 +288,7 @@ class LogReaders:
         for each in idle:
             each.consumer.close()
 
-    def _messages(self, reader: _Reader, place: TopicPlace, start: int, end: int) -> Iterator[Message]:
+    def _messages(self, reader: _Reader, place: KafkaPartition, start: int, end: int) -> Iterator[Message]:
         """Yield messages until the partition's end is reached; raises errors that are not transient."""
         consumer, waited_s, at, was_tried = reader.consumer, 0.0, start, False
         while True:
@@ -322,7 +322,7 @@ class LogReaders:
                 else:
                     raise_lasting(error, f"{place.topic}/{place.partition}", start, self._needs(place))
 
-    def _needs(self, place: TopicPlace) -> str:
+    def _needs(self, place: KafkaPartition) -> str:
         return self._clients.denial_message(Grant(TOPIC, place.topic, READ))
 
     def _take(self, few: bool) -> _Reader:

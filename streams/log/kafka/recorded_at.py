@@ -14,7 +14,7 @@ broker fails to search for a time, for example in a batch that it cannot unpack,
 
 from __future__ import annotations
 
-from refold.streams.log.kafka.offsets import NotSearchable, Offsets, TimedOffset, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, NotSearchable, Offsets, TimedOffset
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 
 # Maxima kept by where they hold, for who reads on where a read ended.
@@ -24,7 +24,7 @@ KEPT_MAX = 10_000
 class Times:
     """The times of one partition's records. Results are cached, because they never change."""
 
-    def __init__(self, place: TopicPlace, offsets: Offsets, reading: LogReaders) -> None:
+    def __init__(self, place: KafkaPartition, offsets: Offsets, reading: LogReaders) -> None:
         self._place = place
         self._offsets = offsets
         self._reading = reading

@@ -21,7 +21,7 @@ from refold.avro.quarantine import OBSERVATIONS
 from refold.avro.registry import Registry
 from refold.streams.held_types import held
 from refold.streams.log.kafka.deadletters import DecidedOffsets
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.recorded_at import Times
@@ -41,7 +41,7 @@ class NoObservation(Exception):
         self.reason = reason
 
 
-def outgoing_observation(place: TopicPlace, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
+def outgoing_observation(place: KafkaPartition, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
     """Return an observation as it is written to Kafka."""
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
     return OutgoingRecord(place, entity.encode(), data, [(ID, observation_id)], what)
@@ -124,7 +124,7 @@ class Records:
             if start <= looked_at[partition] <= raw.offset:
                 looked_at[partition] = raw.offset + 1
 
-    def places(self, partition: int, start: int, end: int) -> Iterator[Record]:
+    def read_with_holes(self, partition: int, start: int, end: int) -> Iterator[Record]:
         """As `read`, and yield a hole for each offset without an observation."""
         at, recorded_at = start, self._times[partition].below(start)
         for record in self.read(partition, start, end):
@@ -138,7 +138,8 @@ class Records:
         if start >= end:
             return
         times = {
-            raw.offset: raw.timestamp for raw in self._reading.records(TopicPlace(self._topic, partition), start, end)
+            raw.offset: raw.timestamp
+            for raw in self._reading.records(KafkaPartition(self._topic, partition), start, end)
         }
         for offset in range(start, end):
             recorded_at = max(recorded_at, times.get(offset, 0))
@@ -174,7 +175,7 @@ class Records:
         times = self._times[partition]
         greatest = times.below(start)
         skipped, aside = self._decided.skipped(partition), self._registry.rulings.of(OBSERVATIONS, partition)
-        for raw in self._reading.records(TopicPlace(self._topic, partition), start, end):
+        for raw in self._reading.records(KafkaPartition(self._topic, partition), start, end):
             greatest = max(greatest, raw.timestamp)
             if raw.offset not in skipped and raw.offset not in aside:
                 yield raw, greatest

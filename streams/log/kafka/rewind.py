@@ -23,7 +23,7 @@ from refold.streams.log.kafka.committed import CommittedOffsets, describe_group
 from refold.streams.log.kafka.faults import error_of, storage_error
 from refold.streams.log.kafka.fold_position import folded_offset_of
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 
 OBSERVATIONS, CHANGES = "observations", "changes"
 TIMEOUT_S = 30.0
@@ -118,7 +118,7 @@ def _needs(log: KafkaLog, group: str) -> str:
 def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
     if topic == OBSERVATIONS:
         return offset
-    place = TopicPlace(log.topics.changes, partition)
+    place = KafkaPartition(log.topics.changes, partition)
     low, high = 0, log.changes_end(partition)
     end = high
     while low < high:
@@ -131,7 +131,7 @@ def _target(log: KafkaLog, topic: str, partition: int, offset: int) -> int:
     return low
 
 
-def _next_change(log: KafkaLog, place: TopicPlace, start: int, end: int) -> tuple[int, int] | None:
+def _next_change(log: KafkaLog, place: KafkaPartition, start: int, end: int) -> tuple[int, int] | None:
     """Return the offset of the first change in a range, and its `refold-through`; None if there is none."""
     with closing(log.reading.records(place, start, end, few=True)) as found:
         for raw in found:

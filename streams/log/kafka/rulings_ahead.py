@@ -8,7 +8,7 @@ from refold.avro.quarantine import Ruling, Rulings
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.manifests import MARKERS, is_entry
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.quarantine_records import DECISION, HEADER, decision_key, decision_of
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import Topics
@@ -20,7 +20,7 @@ def rulings_ahead(topics: Topics, clients: Clients, offsets: Offsets, timeout_s:
     Reads `.schemas` and partition 0 of `.manifests` to their ends. Used only if one of them is damaged.
     """
     found = Rulings()
-    manifests, schemas = TopicPlace(topics.manifests, MARKERS), TopicPlace(topics.schemas, 0)
+    manifests, schemas = KafkaPartition(topics.manifests, MARKERS), KafkaPartition(topics.schemas, 0)
     passing = UnreadableBatches(topics, found, is_lenient=True)
     with closing(LogReaders(clients, timeout_s, unreadable=passing)) as reading:
         ends = offsets.ends([schemas])

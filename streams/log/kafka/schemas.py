@@ -48,7 +48,7 @@ from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.activations import HEADER as ACTIVATED
 from refold.streams.log.kafka.activations import Activation, Activator
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import HEADER as QUARANTINE
 from refold.streams.log.kafka.quarantine_records import Decision
@@ -87,7 +87,7 @@ class SchemaFollower:
     """Reads a log's `.schemas` into a registry. give_ids: set if this process has a Schema Registry."""
 
     def __init__(
-        self, place: TopicPlace, registry: Registry, offsets: Offsets, reading: LogReaders,
+        self, place: KafkaPartition, registry: Registry, offsets: Offsets, reading: LogReaders,
         foreign: ForeignRecords, decisions: Decisions, activator: Activator, give_ids: GiveIds | None = None,
     ) -> None:  # fmt: skip
         self._place = place
@@ -380,7 +380,7 @@ def _refused(constant: str) -> float:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-def schema_record(place: TopicPlace, definition: TypeDefinition, ids: WireIds | None) -> OutgoingRecord:
+def schema_record(place: KafkaPartition, definition: TypeDefinition, ids: WireIds | None) -> OutgoingRecord:
     """Return a definition as it is written to `.schemas`."""
     headers: list[tuple[str, str | bytes | None]] = [(ID_SPACE, EMBEDDED if ids is None else BOUND)]
     if ids is not None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders, RawRecord
 from refold.streams.log.kafka.topics import Topics
 from refold.streams.log.kafka.transactions import KEY, TRANSACTION_TIMEOUT_MS, PartitionWriter
@@ -71,7 +71,9 @@ class KafkaSnapshotReader(SnapshotReader):
 
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, data). Includes removed records until compaction has run."""
-        return _own(self._reading, TopicPlace(self._topic, partition), start, min(end, self._stable(partition, end)))
+        return _own(
+            self._reading, KafkaPartition(self._topic, partition), start, min(end, self._stable(partition, end))
+        )
 
     def pins(self) -> Sequence[Pin]:
         return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
@@ -88,7 +90,7 @@ class KafkaSnapshotReader(SnapshotReader):
         """Return the last stable offset, or a lower known one that is at least `wanted`."""
         known = self._ends.get(partition, 0)
         if known < wanted:
-            place = TopicPlace(self._topic, partition)
+            place = KafkaPartition(self._topic, partition)
             known = self._ends[partition] = self._offsets.ends([place])[place]
         return known
 
@@ -170,7 +172,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer.send()
         begin, stop = writer.begin, min(end, writer.next)
         yield from super().records(partition, start, begin)
-        yield from _own(self._undecided, TopicPlace(self._topic, partition), max(start, begin), stop)
+        yield from _own(self._undecided, KafkaPartition(self._topic, partition), max(start, begin), stop)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -220,7 +222,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer = self._writer(partition)
         writer.commit()
         end = writer.next
-        place = TopicPlace(self._topic, partition)
+        place = KafkaPartition(self._topic, partition)
         sizes: dict[int, int] = {}
         removed: set[int] = set()
         at = 0
@@ -306,7 +308,7 @@ def is_snapshot(raw: RawRecord) -> bool:
     return offset < raw.offset if raw.value is None else offset == raw.offset
 
 
-def _own(reading: LogReaders, place: TopicPlace, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _own(reading: LogReaders, place: KafkaPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a range whose key is their own offset."""
     if start >= end:
         return

@@ -48,7 +48,7 @@ from refold.streams.log.kafka.access import (
 )
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, may_pass, storage_error
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.topic_problems import (
     IN_SYNC_MIN,
     MAX_BYTES,
@@ -282,7 +282,7 @@ class TopicAdmin:
     # Creating
 
     def _require_clear(self, topics: Topics, found: Mapping[str, TopicDescription], address: Address) -> None:
-        places = [TopicPlace(name, each.id) for name, topic in found.items() for each in topic.partitions]
+        places = [KafkaPartition(name, each.id) for name, topic in found.items() for each in topic.partitions]
         ends = Offsets(self._admin, self._timeout_s).ends(places, committed=False)
         remains = sorted({place.topic for place, end in ends.items() if end})
         if remains and not self.exists(address):  # else another process has just made it

@@ -24,7 +24,7 @@ from refold.streams.deadline import Deadline
 from refold.streams.log.kafka.access import TOPIC, TRANSACTIONAL_ID, WRITE, Grant
 from refold.streams.log.kafka.clients import MESSAGE_BYTES_MAX, Clients
 from refold.streams.log.kafka.faults import error_of, is_denied, storage_error
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.topics import Topics
 
 # The longest time that brokers allow by default: an epoch of a large partition takes minutes.
@@ -57,7 +57,7 @@ class PartitionWriter:
     ) -> None:  # fmt: skip
         self._clients = clients
         self._ids = f"refold.{topics.prefix}.snapshots."
-        self._places = TopicPlace(topics.snapshots, partition), TopicPlace(topics.manifests, partition)
+        self._places = KafkaPartition(topics.snapshots, partition), KafkaPartition(topics.manifests, partition)
         self._offsets = offsets
         self._may_write = may_write
         self._name = f"the snapshots of {topics.prefix}, partition {partition},"

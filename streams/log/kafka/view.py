@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.topics import Topics
 
 
@@ -17,8 +17,8 @@ class View(NamedTuple):
 
 def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
     """Read the present ends of the topics."""
-    observations = [TopicPlace(topics.observations, each) for each in range(partitions)]
-    changes = [TopicPlace(topics.changes, each) for each in range(partitions)]
+    observations = [KafkaPartition(topics.observations, each) for each in range(partitions)]
+    changes = [KafkaPartition(topics.changes, each) for each in range(partitions)]
     ends = offsets.ends([*observations, *changes])
     return View(
         {place.partition: ends[place] for place in observations},

@@ -23,9 +23,9 @@ from refold.streams.log.kafka.lookups import (
     LOOKUP,
     OTHER_LOG,
     Folding,
+    IdMatches,
     IndexedHistory,
     IndexedRecords,
-    Places,
     TableClient,
     ask,
     parse_arrivals,
@@ -136,16 +136,16 @@ class WorkerTables(TableClient):
         row = self._of(partition, "checkpoint", entity, end, definition)
         return None if row is None else checkpoint_of(*parse_pairs([row])[0])
 
-    def places_of(self, observation_id: bytes) -> Places:
+    def places_of(self, observation_id: bytes) -> IdMatches:
         places: list[tuple[int, int]] = []
         through: dict[int, int] = {}
         for url in self._workers.all():
             tree = self._looked_up(url, "places", observation_id)
             if tree is not None:
                 found = parse_places(tree)
-                places += found.places
+                places += found.positions
                 through.update(found.through)
-        return Places(places, through)
+        return IdMatches(places, through)
 
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
         after = b""

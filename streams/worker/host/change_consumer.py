@@ -48,7 +48,7 @@ from refold.streams.log.kafka.damaged import UnreadableBatches
 from refold.streams.log.kafka.faults import storage_error
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import ChangeRecord
 from refold.streams.worker.close_all import close_all
@@ -261,7 +261,7 @@ class ChangeConsumer:
             return
         self._begin_again_s = time.monotonic() + RETRY_S
         try:
-            begins = self._offsets.begins(TopicPlace(self._topic, each) for each in self._to_begin)
+            begins = self._offsets.begins(KafkaPartition(self._topic, each) for each in self._to_begin)
             committed = self._asked.ask(self._to_begin, _ASKED_S)
         except Unanswered:
             return
@@ -272,7 +272,7 @@ class ChangeConsumer:
                 return
             raise error from failed
         for partition, at in committed.items():
-            first = begins[TopicPlace(self._topic, partition)]
+            first = begins[KafkaPartition(self._topic, partition)]
             start = first if at.offset is None else at.offset
             if start < first:
                 log_event(_log, "changes_deleted", logging.WARNING, partition=partition, start=start, end=first)

@@ -19,7 +19,7 @@ from refold.agents.keys.ring import KeyRing
 from refold.agents.vault import ClearVault, Vault
 from refold.avro.errors import CorruptionError, InputError, KeyUnreadable, NotAnswerable, StorageError
 from refold.streams.log.kafka.manifests import FORGOTTEN_S
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
@@ -51,7 +51,7 @@ class TestKafka(RingContract):
 
 def test_topic_holds_wrapped_keys_and_another_master_key_is_refused_by_name(opened: Opened, broker: Broker) -> None:
     key = opened().create("run:a")
-    place = TopicPlace(f"{broker.prefix}.keys", 0)
+    place = KafkaPartition(f"{broker.prefix}.keys", 0)
     with broker.reading() as reading:
         (raw,) = reading.records(place, 0, broker.end(place))
     assert raw.value is not None
@@ -74,8 +74,8 @@ def test_first_key_of_an_id_counts_and_destruction_removes_all(opened: Opened, b
     ring = opened()
     first = ring.create("run:a")
     wrapped = read_masters(MASTER).wrap("run:a", bytes(64))
-    broker.produce(TopicPlace(f"{broker.prefix}.keys", 0), [wrapped], key=cbor2.dumps(["run:a", b"late"]))
-    broker.produce(TopicPlace(f"{broker.prefix}.keys", 0), [b"odd"], key=b"odd")
+    broker.produce(KafkaPartition(f"{broker.prefix}.keys", 0), [wrapped], key=cbor2.dumps(["run:a", b"late"]))
+    broker.produce(KafkaPartition(f"{broker.prefix}.keys", 0), [b"odd"], key=b"odd")
     assert opened().get("run:a") == opened().create("run:a") == first
     ring.destroy("run:a")
     assert opened().get("run:a") is None
@@ -98,7 +98,7 @@ def test_destroyed_key_leaves_caches_within_a_minute_without_a_request(opened: O
 def test_topic_that_would_lose_keys_and_changed_key_are_refused(opened: Opened, broker: Broker) -> None:
     ring = opened()
     ring.create("run:a")
-    place = TopicPlace(f"{broker.prefix}.keys", 0)
+    place = KafkaPartition(f"{broker.prefix}.keys", 0)
     with broker.reading() as reading:
         (raw,) = reading.records(place, 0, broker.end(place))
     broker.produce(place, [None], key=raw.key)
@@ -196,7 +196,7 @@ def test_killed_process_leaves_its_acknowledged_keys(
 def test_damaged_record_affects_only_its_own_key(opened: Opened, broker: Broker) -> None:
     ring = opened()
     keys = {name: ring.create(name) for name in ("run:a", "run:b")}
-    place = TopicPlace(f"{broker.prefix}.keys", 0)
+    place = KafkaPartition(f"{broker.prefix}.keys", 0)
     with broker.reading() as reading:
         first, _ = reading.records(place, 0, broker.end(place))
     broker.produce(place, [b"junk"], key=cbor2.dumps(["run:c", b"12345678"]))

@@ -15,7 +15,7 @@ import pytest
 
 import refold
 from refold.agents.redaction.redactor import Redactor
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold_tests.kafka_topics import TIMEOUT_S, Broker
 from refold_tests.leaky_agent import Planted, run_leaky
 
@@ -65,7 +65,7 @@ def in_topics(broker: Broker) -> Iterator[bytes]:
     names = [each for each in topics if each.startswith(f"{broker.prefix}.")]
     assert len(names) >= 5
     with broker.reading() as reading:
-        for place in [TopicPlace(name, partition) for name in names for partition in topics[name].partitions]:
+        for place in [KafkaPartition(name, partition) for name in names for partition in topics[name].partitions]:
             for record in reading.records(place, 0, broker.end(place)):
                 yield b"\0".join([record.key or b"", record.value or b"", repr(record.headers).encode()])
 

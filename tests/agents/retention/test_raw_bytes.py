@@ -15,7 +15,7 @@ from refold.agents.retention.marks import pin
 from refold.agents.retention.sweep import sweep
 from refold.avro.errors import Expired
 from refold.explorer.cli.main import run
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.testing.kafka import Kafka
 from refold_tests.child import Child
 from refold_tests.kafka_topics import Broker
@@ -155,7 +155,7 @@ def test_destroyed_key_and_removed_blob_leave_the_brokers_segments_after_compact
     kafka = kafka_cluster(data=tmp_path / "kafka")
     url = f"kafka://{kafka.bootstrap}/p?partitions=1"
     broker = Broker(kafka.bootstrap, "p")
-    topic, chunks = TopicPlace("p.keys", 0), TopicPlace("p.contents", 1)
+    topic, chunks = KafkaPartition("p.keys", 0), KafkaPartition("p.contents", 1)
 
     def refold(*arguments: str) -> tuple[int, str]:
         status = run([*arguments, "--log", url])

@@ -181,7 +181,7 @@ def test_busy_receiver_is_awaited_as_long_as_it_asks(
         sink.attach(runs.port)
         position = sink.position()
         assert position is not None
-        batch = Feed(runs.port, sink.held, history=False).next(position)
+        batch = Feed(runs.port, sink.stored, history=False).next(position)
         assert isinstance(batch, Batch)
         with pytest.raises(SinkBusy, match=r"takes nothing now.*busy, come later") as busy:
             sink.write(batch)

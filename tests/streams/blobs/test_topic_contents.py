@@ -19,7 +19,7 @@ from refold.streams.checksum import sealed
 from refold.streams.log.kafka.content_index import PUT, REMOVING, TOKEN_BYTES, chunk_key, partition_of_content
 from refold.streams.log.kafka.contents import CHUNK_BYTES, TopicContents
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.child import Child
@@ -63,8 +63,8 @@ def test_foreign_and_forged_records_are_ignored(opened: Opened, broker: Broker, 
     topic = f"{broker.prefix}.contents"
     digest = named(b"good")
     at = partition_of_content(digest, PARTITIONS)
-    wrong = TopicPlace(topic, 1 - at)
-    for place in (TopicPlace(topic, each) for each in range(2 * PARTITIONS)):
+    wrong = KafkaPartition(topic, 1 - at)
+    for place in (KafkaPartition(topic, each) for each in range(2 * PARTITIONS)):
         broker.produce(place, [b"junk", None, sealed(b"\x82\x01\x80")], key=b"junk")
         broker.produce(place, [b"junk", sealed(b"\x82\x01\x80")], key=PUT + digest + bytes(TOKEN_BYTES))
     broker.produce(wrong, [b"\x01"], key=b"expired/" + digest)
@@ -102,7 +102,7 @@ def test_foreign_and_forged_records_are_ignored(opened: Opened, broker: Broker, 
 def test_open_transaction_delays_nobody(opened: Opened, broker: Broker) -> None:
     store = opened()
     topic = f"{broker.prefix}.contents"
-    left = [broker.transaction(TopicPlace(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
+    left = [broker.transaction(KafkaPartition(topic, each), [b"junk"], end="open") for each in range(2 * PARTITIONS)]
     store.put(named(b"a"), b"a")
     store.put(named(b"a"), b"a")
     assert opened().get(named(b"a")) == b"a"
@@ -138,7 +138,7 @@ def _chunks_kept(broker: Broker) -> set[bytes]:
     """Return the keys of the chunks that were not removed."""
     kept = set[bytes]()
     with broker.reading() as reading:
-        for place in (TopicPlace(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
+        for place in (KafkaPartition(f"{broker.prefix}.contents", PARTITIONS + each) for each in range(PARTITIONS)):
             for raw in reading.records(place, 0, broker.end(place)):
                 (kept.discard if raw.value is None else kept.add)(raw.key or b"")
     return kept
@@ -245,7 +245,7 @@ def test_killed_process_leaves_its_acknowledged_contents_and_nothing_unlisted(
 def test_partial_put_is_swept_and_a_whole_one_is_not(opened: Opened, broker: Broker) -> None:
     store = opened()
     store.put(named(BIG), BIG)
-    chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
+    chunks = KafkaPartition(f"{broker.prefix}.contents", PARTITIONS)
     version = bytes(len(named(b"")) + TOKEN_BYTES)
     for number in range(3):
         broker.produce(chunks, [sealed(b"part")], key=chunk_key(version, number))
@@ -335,7 +335,7 @@ def test_command_counts_removes_and_names_what_is_not_erased(url: str, broker: B
         log.observe("document/a", {"fields": {"text": text}})
         log.flush()
         log.port.blobs.put(named(b"unnamed"), b"unnamed")
-    chunks = TopicPlace(f"{broker.prefix}.contents", PARTITIONS)
+    chunks = KafkaPartition(f"{broker.prefix}.contents", PARTITIONS)
     broker.produce(chunks, [sealed(b"part")], key=chunk_key(bytes(len(named(b"")) + TOKEN_BYTES), 0))
     found = refold_command("blobs", "--grace", 0, "--json", log=url).json
     assert [found[each] for each in ("contents", "unnamed", "parts", "remaining")] == [2, 1, 1, 0]

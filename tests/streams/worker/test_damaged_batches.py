@@ -22,7 +22,7 @@ from refold.sinks.states import packed
 from refold.streams.cut import Cut
 from refold.streams.log.kafka import range_reader
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.point import Points
@@ -73,7 +73,7 @@ def test_damaged_batch_is_named_set_aside_whole_and_restored(
         wound = rot_batch(rotting, log.topics.observations, partition, raw.offset, keeps_crc=keeps_crc)
         assert wound.last > wound.first
         expected = root_of(url, log, without(log, found, partition, wound))
-        place = TopicPlace(log.topics.observations, partition)
+        place = KafkaPartition(log.topics.observations, partition)
         end = log.offsets.ends([place])[place]
         with pytest.raises(DamagedRecord, match="its batch cannot be read") as refused:
             root(log, full=True)
@@ -139,7 +139,7 @@ def test_worker_waits_at_damaged_batches_and_continues_after_quarantine(
             checked = client.verify()
             assert (checked.mismatches, checked.root, checked.unchecked) == ([], expected, [])
         # No worker runs: the next one reaches a batch that it never read.
-        behind = log.offsets.ends([place := TopicPlace(log.topics.observations, partition)])[place]
+        behind = log.offsets.ends([place := KafkaPartition(log.topics.observations, partition)])[place]
         append_batches(log, rng, 3)
         second = rot_batch(rotting, log.topics.observations, partition, behind)
         with asked_worker(url, tables) as (worker, page):
@@ -256,12 +256,12 @@ class _Store:
         self.states: dict[str, EntityState] = {}
         self.position: Cut | None = None
 
-    def held(self, names: Collection[str]) -> dict[str, bytes]:
+    def stored(self, names: Collection[str]) -> dict[str, bytes]:
         return {name: packed(self.states[name]) for name in names if name in self.states}
 
     def follow(self, log: KafkaLog) -> None:
         """Take everything there is, a few changes at a time."""
-        feed = Feed(log, self.held, history=False, changes_max=5)
+        feed = Feed(log, self.stored, history=False, changes_max=5)
         found: Batch | Load | None = feed.first() if self.position is None else feed.next(self.position)
         while found is not None:
             if isinstance(found, Load):

@@ -12,7 +12,7 @@ from refold.agents.keys.kafka import KafkaKeyRing
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import DamagedRecord, Expired, KeyUnreadable
 from refold.streams.log.kafka.clients import Clients
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.testing.kafka import Kafka
 from refold_tests.bitrot import rot_batch
@@ -48,7 +48,7 @@ def destroy_in_one_batch(rotting: Kafka, url: str) -> int:
     """Destroy the key of run:a repeatedly in one batch, and return its first offset."""
     address = parse_url(url)
     with opened(url) as log:
-        place = TopicPlace(log.topics.keys, 0)
+        place = KafkaPartition(log.topics.keys, 0)
         end = log.offsets.ends([place])[place]
         made = [raw.key for raw in log.reading.records(place, 0, end) if raw.key and b"run:a" in raw.key]
     producer = Clients({"bootstrap.servers": rotting.bootstrap}, address.prefix).producer(**{"linger.ms": 500})

@@ -19,7 +19,7 @@ import refold
 from refold.avro.errors import CorruptionError, DamagedRecord, InputError
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
@@ -50,7 +50,7 @@ def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
     """(partition, record) of a topic."""
     found = []
     for partition in range(log.partitions):
-        place = TopicPlace(topic, partition)
+        place = KafkaPartition(topic, partition)
         found += [(partition, raw) for raw in log.reading.records(place, 0, log.offsets.ends([place])[place])]
     return found
 
@@ -320,7 +320,7 @@ def test_agents_skip_changes_that_are_set_aside_and_foreign_records(
         log.refresh()
         partition, raw = next(each for each in records_of(log, log.topics.changes) if each[1].key == names[2].encode())
         rot(rotting, log.topics.changes, partition, raw.value, raw.value[:5] + b"\xff" * (len(raw.value) - 5))
-        Broker(rotting.bootstrap, log.topics.prefix).produce(TopicPlace(log.topics.changes, partition), [b"junk"])
+        Broker(rotting.bootstrap, log.topics.prefix).produce(KafkaPartition(log.topics.changes, partition), [b"junk"])
         with starting(url, tmp_path) as start:
             status, last = start("w", "--agents", "seeing").ended(300)
             assert (status, f"{log.topics.changes}/{partition} offset {raw.offset} cannot be read" in last) == (2, True)

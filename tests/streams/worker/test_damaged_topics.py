@@ -14,7 +14,7 @@ import refold
 from refold.avro.errors import CorruptionError, DamagedRecord
 from refold.streams.log.kafka.content_index import partition_of_content
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.testing.kafka import Kafka
 from refold_tests.asked import asked_worker
@@ -209,7 +209,7 @@ def test_damaged_batch_hides_only_its_own_contents(rotting: Kafka, url: str) -> 
         # Another put of the content replaces it.
         log.blobs.put(digest(lost), lost)
         assert log.blobs.get(digest(lost)) == lost
-        place = TopicPlace(topic, partition_of_content(digest(unknown), log.partitions))
+        place = KafkaPartition(topic, partition_of_content(digest(unknown), log.partitions))
         said = [raw.offset for raw in log.reading.records(place, 0, log.offsets.ends([place])[place])
                 if raw.key and digest(unknown) in raw.key]  # fmt: skip
     wound = rot_batch(rotting, topic, place.partition, said[0])

@@ -13,8 +13,8 @@ import refold
 from refold.avro.errors import InputError, NotAnswerable
 from refold.streams.log.kafka.fold_position import is_emitted
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.lookups import IndexedHistory, IndexedRecords, Places, TableClient
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.lookups import IdMatches, IndexedHistory, IndexedRecords, TableClient
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.worker_client import Workers, WorkerTables
 from refold.streams.log.port import Checkpoint, IndexedObservation, Record
@@ -137,7 +137,7 @@ def test_duplicate_change_breaks_its_chain(url: str, tmp_path: Path, kafka: Shar
         with asked_worker(url, tmp_path), refold.open(url) as client:
             client.snapshot()
             assert client.verify().ok
-            place = TopicPlace(log.topics.changes, log.partition_of(A))
+            place = KafkaPartition(log.topics.changes, log.partition_of(A))
             last = log.reading.last(place, log.offsets.ends([place])[place], is_emitted)
             assert last is not None
             Broker(kafka.bootstrap, prefix).produce(place, [last.value], key=last.key, headers=last.headers)
@@ -171,7 +171,7 @@ def test_lookups_match_the_log(url: str, tmp_path: Path, seed: int) -> None:
                     assert list(held.records) == list(log.records_of(name, qs))
                     places = asked.places_of(qs[0][-32:] if qs else bytes(32))
                     assert places.through == log.ends()
-                    assert list(places.places) == [(partition, each.offset) for each in arrived.arrivals[:1]]
+                    assert list(places.positions) == [(partition, each.offset) for each in arrived.arrivals[:1]]
                 found = asked.checkpoint(log.partition_of(A), A, 1_000, 0)
                 assert found is not None
                 assert found.entity.version >= 16
@@ -197,10 +197,10 @@ class Behind(TableClient):
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
         return None
 
-    def places_of(self, observation_id: bytes) -> Places:
+    def places_of(self, observation_id: bytes) -> IdMatches:
         found = self._log.find(observation_id)
         places = [] if found is None or found.offset >= self._through else [(found.partition, found.offset)]
-        return Places(places, dict.fromkeys(range(self._log.partitions), self._through))
+        return IdMatches(places, dict.fromkeys(range(self._log.partitions), self._through))
 
     def entities(self, partition: int) -> Iterator[tuple[str, bytes]]:
         raise NotImplementedError

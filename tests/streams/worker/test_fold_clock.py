@@ -13,7 +13,7 @@ import pytest
 from refold.avro.ids import identify
 from refold.streams.feed import ChangeReader
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.records import ID
 from refold.streams.worker.pending_commit import read_stored
 from refold_tests.brokers import SharedKafka
@@ -46,7 +46,7 @@ def test_clock_that_steps_back_under_a_worker(
         broker.alter(log.topics.observations, "message.timestamp.type", "CreateTime")
         for each in islice(observations, 30):
             now_ms += rng.choice(STEPS_MS)
-            place = TopicPlace(log.topics.observations, log.partition_of(each.entity))
+            place = KafkaPartition(log.topics.observations, log.partition_of(each.entity))
             headers = [(ID, identify(each))]
             value = codec.encode_observation(each)
             broker.produce(place, [value], key=each.entity.encode(), headers=headers, timestamp=now_ms)

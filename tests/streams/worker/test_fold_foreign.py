@@ -104,8 +104,8 @@ def test_junk_in_schemas_gives_every_reader_the_same_registry(kafka: SharedKafka
         (found,) = log.foreign()
         assert found == (log.topics.schemas, len(records), place)
         with opened(url_of(kafka.bootstrap, prefix)) as other:
-            assert (other.registry.digest(), [*map(type, other.registry.places())]) == (
-                log.registry.digest(), [*map(type, log.registry.places())]
+            assert (other.registry.digest(), [*map(type, other.registry.entries())]) == (
+                log.registry.digest(), [*map(type, log.registry.entries())]
             )  # fmt: skip
             assert not other.schemas.is_bound
         append(log, [said(A, 1)])

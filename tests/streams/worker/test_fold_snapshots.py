@@ -16,7 +16,7 @@ import pytest
 
 from refold.streams.cut import Cut
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.snapshots import chunk, snapshotter
 from refold.streams.worker import snapshots
 from refold_tests.child import Child
@@ -66,7 +66,7 @@ def check_epochs(log: KafkaLog) -> int:
     log.refresh()
     count = 0
     for partition in range(log.partitions):
-        place = TopicPlace(log.topics.snapshots, partition)
+        place = KafkaPartition(log.topics.snapshots, partition)
         end = log.offsets.ends([place])[place]
         named: set[int] = set()
         for epoch in log.snapshots.epochs(partition):
@@ -90,7 +90,7 @@ def check_rebuilt(log: KafkaLog) -> None:
 
 def check_at_rest(log: KafkaLog) -> None:
     """No transaction is open in the topics of snapshots."""
-    places = [TopicPlace(topic, each) for topic in (log.topics.snapshots, log.topics.manifests)
+    places = [KafkaPartition(topic, each) for topic in (log.topics.snapshots, log.topics.manifests)
               for each in range(log.partitions)]  # fmt: skip
     assert log.offsets.ends(places) == log.offsets.ends(places, committed=False)
 

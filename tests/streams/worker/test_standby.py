@@ -16,7 +16,7 @@ from confluent_kafka import ConsumerGroupState
 
 from refold.avro.errors import InputError, LockedError
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.rocks.families import Family, Memory
 from refold.streams.worker.data_folder import held
@@ -96,13 +96,13 @@ def contents(
     return found
 
 
-def all_ends(log: KafkaLog) -> dict[TopicPlace, int]:
+def all_ends(log: KafkaLog) -> dict[KafkaPartition, int]:
     """The ends of every partition of every topic, including undecided records."""
     admin = log.clients.admin()
     topics = admin.list_topics(timeout=30).topics
     mine = [name for name in topics if name.startswith(f"{log.topics.prefix}.")]
     assert len(mine) == 7
-    places = [TopicPlace(name, number) for name in mine for number in topics[name].partitions]
+    places = [KafkaPartition(name, number) for name in mine for number in topics[name].partitions]
     return log.offsets.ends(places, committed=False)
 
 

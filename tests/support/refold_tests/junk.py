@@ -11,7 +11,7 @@ import cbor2
 from refold.streams.log.kafka.fold_position import TAKEN, THROUGH, PartitionPoint
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.manifests import MARKERS
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.range_reader import Headers
 from refold.streams.log.kafka.schemas import BOUND, EMBEDDED, ID_SPACE, IDS, VALUE_BYTES_MAX
 from refold.streams.log.stored_markers import MARKER, marker_key
@@ -140,6 +140,6 @@ def write_junk(log: KafkaLog) -> dict[str, int]:
     return counts
 
 
-def place_of_markers(log: KafkaLog) -> TopicPlace:
+def place_of_markers(log: KafkaLog) -> KafkaPartition:
     """Return the topic and partition of markers."""
-    return TopicPlace(log.topics.manifests, MARKERS)
+    return KafkaPartition(log.topics.manifests, MARKERS)

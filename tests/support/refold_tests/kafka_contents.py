@@ -12,7 +12,7 @@ from refold.streams.log.kafka.content_index import (
     chunks_value,
     partition_of_content,
 )
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.url import parse_url
 from refold_tests.kafka_topics import Broker
 
@@ -36,8 +36,8 @@ def forge(
     """
     broker, topic, partitions = contents_of(url)
     version = digest + b"forged" + bytes(TOKEN_BYTES - 6)
-    place = TopicPlace(topic, partition_of_content(digest, partitions))
-    chunks = TopicPlace(topic, place.partition + partitions)
+    place = KafkaPartition(topic, partition_of_content(digest, partitions))
+    chunks = KafkaPartition(topic, place.partition + partitions)
     broker.produce(
         chunks, [sealed(content) if is_sealed else content], key=chunk_key(version, 0) if key is None else key
     )

@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.snapshots import KafkaSnapshotReader, KafkaSnapshotStore
 from refold.streams.log.kafka.topics import Topics
@@ -74,7 +74,7 @@ class Connection:
     def ends(self, *, committed: bool) -> list[int]:
         """Return the ends of `.snapshots` and then of `.manifests`, partition by partition."""
         both = self.topics.snapshots, self.topics.manifests
-        places = [TopicPlace(topic, number) for topic in both for number in range(self._partitions)]
+        places = [KafkaPartition(topic, number) for topic in both for number in range(self._partitions)]
         found = self._offsets.ends(places, committed=committed)
         return [found[place] for place in places]
 
@@ -84,7 +84,7 @@ class Connection:
         """Return key and value of every existing record, by offset. committed=False includes records never
         committed.
         """
-        place = TopicPlace(topic, partition)
+        place = KafkaPartition(topic, partition)
         end = self._offsets.ends([place], committed=committed)[place]
         reading = self._reading if committed else self._undecided
         return {each.offset: (each.key, each.value) for each in reading.records(place, 0, end)}

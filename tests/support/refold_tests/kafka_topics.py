@@ -15,7 +15,7 @@ from refold.streams.deadletters import Verdict, verdict_value
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.deadletters import verdict_key
 from refold.streams.log.kafka.fold_position import PartitionPoint
-from refold.streams.log.kafka.offsets import Offsets, TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import LogReaders
 from refold.streams.log.kafka.topics import Topics
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
@@ -82,17 +82,19 @@ class Broker:
                 return 0
             raise
 
-    def end(self, place: TopicPlace) -> int:
+    def end(self, place: KafkaPartition) -> int:
         return self.offsets.ends([place])[place]
 
-    def produce(self, place: TopicPlace, values: Iterable[bytes | None], **given: Any) -> None:
+    def produce(self, place: KafkaPartition, values: Iterable[bytes | None], **given: Any) -> None:
         """Write values, each in its own batch. `given` is passed to Producer.produce."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
         for value in values:
             self._put(producer, place, value, given)
             assert producer.flush(TIMEOUT_S) == 0
 
-    def transaction(self, place: TopicPlace, values: Sequence[bytes], *, end: str = "commit", **given: Any) -> Producer:
+    def transaction(
+        self, place: KafkaPartition, values: Sequence[bytes], *, end: str = "commit", **given: Any
+    ) -> Producer:
         """Write values in one transaction, which is committed, aborted or left open. Its end is complete on return."""
         name = f"{self.prefix}.{next(_numbers)}"
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name})
@@ -109,16 +111,18 @@ class Broker:
             self.settle(place)
         return producer
 
-    def settle(self, place: TopicPlace) -> None:
+    def settle(self, place: KafkaPartition) -> None:
         """Wait until no transaction is open in a partition: its marker arrives after the producer's answer."""
         await_true(lambda: self.end(place) >= self.offsets.ends([place], committed=False)[place], within_s=TIMEOUT_S)
 
     @staticmethod
-    def _put(producer: Producer, place: TopicPlace, value: bytes | None, given: dict[str, Any]) -> None:
+    def _put(producer: Producer, place: KafkaPartition, value: bytes | None, given: dict[str, Any]) -> None:
         producer.produce(place.topic, value=value, partition=place.partition, **given)
 
 
-def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> Producer:
+def deciding(
+    broker: Broker, topics: Topics, place: KafkaPartition, through: int, verdicts: Sequence[Verdict]
+) -> Producer:
     """Write verdicts and the committed offset in one transaction, as a worker does. Return the open transaction's
     producer.
     """
@@ -138,10 +142,10 @@ def deciding(broker: Broker, topics: Topics, place: TopicPlace, through: int, ve
     return producer
 
 
-def decide(broker: Broker, topics: Topics, place: TopicPlace, through: int, verdicts: Sequence[Verdict]) -> None:
+def decide(broker: Broker, topics: Topics, place: KafkaPartition, through: int, verdicts: Sequence[Verdict]) -> None:
     """Write verdicts as `deciding` does, and commit them. They are visible on return."""
     deciding(broker, topics, place, through, verdicts).commit_transaction(TIMEOUT_S)
-    broker.settle(TopicPlace(topics.deadletters, place.partition))
+    broker.settle(KafkaPartition(topics.deadletters, place.partition))
 
 
 def limit_producers(bootstrap: str, bytes_s: int) -> None:

@@ -18,7 +18,7 @@ from refold.streams.log.port import LogPort
 from refold.streams.objects.port import Objects
 from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.view import StateView
-from refold.testing.sinks import Held
+from refold.testing.sinks import StoreContent
 
 
 def newest(objects: Objects) -> CommitManifest:
@@ -33,7 +33,7 @@ def newest(objects: Objects) -> CommitManifest:
     return found
 
 
-def held(objects: Objects, definitions: dict[str, TypeDefinition]) -> Held:
+def held(objects: Objects, definitions: dict[str, TypeDefinition]) -> StoreContent:
     """Return the contents of the commit that CURRENT names, in JSON form. Every file must match the manifest."""
     manifest = newest(objects)
     states: dict[str, tuple[int, str, dict[str, Any], list[dict[str, Any]]]] = {}
@@ -46,7 +46,7 @@ def held(objects: Objects, definitions: dict[str, TypeDefinition]) -> Held:
         assert table.schema.metadata[b"refold.definition"].decode() == each.definition
         states.update(_states(table, definitions[each.type]))
     assert len(states) == manifest.entities
-    return Held(manifest.at(), states, [])
+    return StoreContent(manifest.at(), states, [])
 
 
 def _states(table: pa.Table, definition: TypeDefinition) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from refold.sinks.postgres.sink import PostgresSink
 from refold.sinks.postgres.tables import HISTORY, POSITION
 from refold.sinks.states import unpacked
 from refold.streams.cut import parse_cut
-from refold.testing.sinks import Held, Store
+from refold.testing.sinks import Store, StoreContent
 from refold_tests.sink_logs import SinkLog
 
 SCHEMA = "refold"
@@ -34,7 +34,7 @@ class PostgresStore(Store):
     def open(self) -> Sink:
         return PostgresSink(self.url)
 
-    def held(self) -> Held:
+    def content(self) -> StoreContent:
         """Return what users see: each type's own columns. `_held` is compared instead of columns that lose
         information.
         """
@@ -50,13 +50,13 @@ class PostgresStore(Store):
             rows = connection.execute(
                 f"SELECT entity, version, field, op, key, old, new, encode(observation, 'hex') FROM {SCHEMA}.{HISTORY}"
             ).fetchall()
-        return Held(cut, states, [(*head, _shown(old), _shown(new), by) for *head, old, new, by in rows])
+        return StoreContent(cut, states, [(*head, _shown(old), _shown(new), by) for *head, old, new, by in rows])
 
     def _states(self, connection: Any, table: str, schemas: int) -> Iterator[tuple[str, Any]]:
-        from refold.streams.view import _showers_of  # the function with which views show fields
+        from refold.streams.view import _formatters_of  # the function with which views show fields
 
         definition = self._followed.log.registry.newest(table, schemas).definition
-        showers = _showers_of(definition, False)
+        formatters = _formatters_of(definition, False)
         own = "_entity, _version, encode(_state_hash, 'hex'), _links, _held"
         fields = sql.SQL("").join(
             sql.SQL(", ") + sql.Identifier(column_name(name)) for name in definition.by_first_name
@@ -66,7 +66,7 @@ class PostgresStore(Store):
             state = unpacked(entity, definition, held)
             assert state is not None
             assert (state.version, state.state_hash.hex(), state.links) == (version, state_hash, links)
-            shown = {name: showers[name](value) for name, value in state.fields.items()}
+            shown = {name: formatters[name](value) for name, value in state.fields.items()}
             plain = {
                 name: value for name, value in zip(definition.by_first_name, columns, strict=True) if value is not None
             }

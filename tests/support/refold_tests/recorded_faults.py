@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 
 import refold
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.quarantine import restore_record, set_record_aside
 from refold.testing.kafka import Kafka, start_kafka
 from refold_tests.bitrot import rot, rot_batch, without_compression
@@ -186,7 +186,7 @@ class Foreign(Fault):
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
     def begin(self, run: Run) -> None:
-        run.broker.produce(TopicPlace(f"{run.name}.schemas", 0), [b"{}"])
+        run.broker.produce(KafkaPartition(f"{run.name}.schemas", 0), [b"{}"])
 
 
 class DeadLetter(Fault):
@@ -195,7 +195,7 @@ class DeadLetter(Fault):
     fault_s, after_s = WINDOW_S + 120.0, 0.0
 
     def begin(self, run: Run) -> None:
-        run.broker.produce(TopicPlace(f"{run.name}.observations", 0), [b"junk"], key=b"document/d1")
+        run.broker.produce(KafkaPartition(f"{run.name}.observations", 0), [b"junk"], key=b"document/d1")
 
 
 class Held(Fault):
@@ -249,7 +249,7 @@ class Damaged(Fault):
             without_compression(patch)
             log.register(THING)
             append(log, [lost])
-            place = TopicPlace(log.topics.observations, log.partition_of(lost.entity))
+            place = KafkaPartition(log.topics.observations, log.partition_of(lost.entity))
             records = log.reading.records(place, 0, log.offsets.ends([place])[place])
             raw = next(each for each in records if each.key == lost.entity.encode())
             self._at = place.partition, raw.offset
@@ -279,7 +279,7 @@ class DamagedBatches(Fault):
 
     def begin(self, run: Run) -> None:
         with opened(run.url) as log:
-            places = [TopicPlace(log.topics.snapshots, number) for number in range(log.partitions)]
+            places = [KafkaPartition(log.topics.snapshots, number) for number in range(log.partitions)]
             ends = log.offsets.ends(places)
             damaged = [(place, log.reading.records(place, 0, ends[place])) for place in places]
             for place, offset in [(place, raw.offset) for place, records in damaged for raw in records]:

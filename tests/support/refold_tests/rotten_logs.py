@@ -12,7 +12,7 @@ import pytest
 from refold.avro.observation import Observation
 from refold.streams.log.kafka.clients import Clients
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.point import Points
 from refold.streams.rebuild.rebuild import rebuild
 from refold_tests.bitrot import BatchRot
@@ -36,7 +36,7 @@ def records_of(log: KafkaLog, topic: str) -> list[tuple[int, Any]]:
 
     A broker ends a transaction in one topic after another: a worker's offsets may be visible before its changes.
     """
-    places = [TopicPlace(topic, partition) for partition in range(log.partitions)]
+    places = [KafkaPartition(topic, partition) for partition in range(log.partitions)]
     await_true(
         lambda: log.offsets.ends(places) == log.offsets.ends(places, committed=False), "a transaction stays open"
     )

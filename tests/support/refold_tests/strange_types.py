@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from refold.avro.definition import TypeDefinition, parse
 from refold.streams.log.kafka.log import KafkaLog
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.log.kafka.schemas import schema_record
 from refold_tests.sample_types import THING
 
@@ -29,7 +29,7 @@ def other_code(source: str = "00" * 32, version: int = 2, **fields: Mapping[str,
 
 def put_definition(log: KafkaLog, definition: TypeDefinition) -> None:
     """Write a definition into `.schemas` without refold's checks, as a producer may."""
-    sent = schema_record(TopicPlace(log.topics.schemas, 0), definition, None)
+    sent = schema_record(KafkaPartition(log.topics.schemas, 0), definition, None)
     producer = log.clients.producer()
     producer.produce(log.topics.schemas, value=sent.value, headers=sent.headers, partition=0)
     assert producer.flush(60) == 0

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, MemberDescription
 
 from refold.streams.deadline import Deadline
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child
 from refold_tests.hosted import change, change_codec
@@ -32,7 +32,7 @@ class Followed:
         self.broker = Broker(kafka.bootstrap, prefix)
         # Compressed like the fold's own writes.
         topic = self.broker.topic("changes", partitions, compression_type="lz4")
-        self.place = TopicPlace(topic, 0)
+        self.place = KafkaPartition(topic, 0)
         self.group = f"{prefix}.agents"
         self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         self._child = child

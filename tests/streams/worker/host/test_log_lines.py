@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import refold
-from refold.streams.log.kafka.offsets import TopicPlace
+from refold.streams.log.kafka.offsets import KafkaPartition
 from refold.streams.worker.host.logs import FIXED, logged_to_stderr
 from refold_tests.brokers import SharedKafka
 from refold_tests.events import events_in_code
@@ -109,7 +109,7 @@ def test_every_line_of_a_worker_is_json(
     url = f"kafka://{kafka.bootstrap}/{prefix}"
     with refold.open(f"{url}?partitions=1") as log:
         log.observe("document/d", {"fields": {"a": 1}}, source="one")
-    Broker(kafka.bootstrap, prefix).produce(TopicPlace(f"{prefix}.observations", 0), [b"junk"])
+    Broker(kafka.bootstrap, prefix).produce(KafkaPartition(f"{prefix}.observations", 0), [b"junk"])
     agents = ["--agents", "refold.agents.examples.loops"]  # Faust's and aiokafka's lines, too
     worker = run("--log", url, "--data", tmp_path, "--log-format", "json", *agents, *more)
     await_true(lambda: all(map(worker.has, ("broker_connected", "group_joined", "dead_letter"))))
