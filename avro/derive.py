@@ -1,7 +1,7 @@
 """The three schemas of a type, derived from its one file: observation, state and change.
 
 refold.observation.<type>   the envelope and a patch: each field nullable, null meaning absent
-refold.state.<type>         the folded fields, the observation behind each, and the links
+refold.state.<type>         the folded fields, the observation that set each, and the links
 refold.change.<type>        what each observation changed, field by field, old and new, between two versions
 """
 

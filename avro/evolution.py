@@ -73,7 +73,7 @@ def _node_reasons(old: Node, new: Node, path: str) -> Iterator[str]:
         yield f"{path}: null was allowed before, and old observations may hold it"
     for option in ("refold.Blob", "refold.Sealed"):
         if allows(old, option) != allows(new, option):
-            yield f"{path}: {option} stands in a type from its first version or never; ids cover the stored form"
+            yield f"{path}: {option} belongs to a type from its first version or never; ids cover the stored form"
     yield from _value_reasons(value_of(old), value_of(new), path)
 
 

@@ -55,7 +55,7 @@ BUILT_IN = {"refold.Id": ID, "refold.Blob": BLOB, "refold.Sealed": SEALED}
 
 
 def expand(schema: object, namespace: str, place: str) -> Node:
-    """The node behind an Avro schema; `place` names it in errors."""
+    """The node of an Avro schema; `place` names it in errors."""
     return _Expansion().node(schema, namespace, place)
 
 

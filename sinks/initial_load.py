@@ -99,8 +99,18 @@ def load_of(
     log: LogReader, before: Cut | None, cut: Cut, types: frozenset[str] | None, *, history: bool,
     progress: Progress = lambda more, total: None,
 ) -> Load:  # fmt: skip
-    """Return all entities at a cut, or those of some types; the rebuild is done on return. history: whether rows are
-    made.
+    """Rebuild the entities for a sink's load; the rebuild is complete on return.
+
+    Args:
+        log: The log.
+        before: The position that the load follows; None if the store is empty.
+        cut: The cut.
+        types: Only entities of these types; None for all.
+        history: Whether the load has history.
+        progress: Called with the number of further records read, and the present estimate of the total.
+
+    Returns:
+        The load.
     """
     rebuilt = rebuild(log, cut, progress, limits=limits_of(log.registry, cut.schemas, types))
     loading = _Loading(log, cut, rebuilt, types)
@@ -203,7 +213,14 @@ class _Loading:
 def change_history(
     shown: MutationFormatter, change: Change, partition: int, end: int | None = None
 ) -> Iterator[HistoryStep]:
-    """A change's history, below an offset if one is given."""
+    """Yield the history in one change.
+
+    Args:
+        shown: The conversion of the definition's values to JSON.
+        change: The change.
+        partition: The partition of its entity.
+        end: Leave out observations from this offset on; None for no limit.
+    """
     entity = change.entity
     for step in change.steps:
         if step.mutations and (end is None or step.offset < end):

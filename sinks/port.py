@@ -176,7 +176,10 @@ class Sink(ABC):
 
 
 class SnapshotSink(ABC):
-    """A store that holds whole cuts."""
+    """A sink that commits whole cuts: it holds the state of one cut, without history and without single changes.
+
+    The rules above hold for it, too: `commit` is its only write. For one thread.
+    """
 
     name: str
 

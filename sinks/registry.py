@@ -50,8 +50,17 @@ SINKS: dict[str, Callable[[], Opener]] = {
 
 
 def open_sink(name: str, url: str) -> Sink | SnapshotSink:
-    """Open the sink of that name at a URL. Raises InputError, which lists the known sinks or names the missing
-    extra.
+    """Open a sink.
+
+    Args:
+        name: A shipped sink's name, or `MODULE:FUNCTION` of your own.
+        url: The store's URL.
+
+    Returns:
+        The sink.
+
+    Raises:
+        InputError: There is no such sink, or its extra is not installed. The message says what to do.
     """
     if ":" in name:
         return _own(name)(url)

@@ -79,9 +79,22 @@ def keep_up(
     log: LogPort, sink: Sink, *, follow: bool, stop: Event, watch: SinkWatch | None = None, poll_s: float = POLL_S,
     changes_max: int = CHANGES_MAX,
 ) -> Report:  # fmt: skip
-    """Bring a sink up to the log's end, and with `follow` keep it there until `stop` is set.
+    """Bring a sink up to the log's end, and optionally keep it there.
 
-    SinkRefused and other errors that waiting does not fix are raised; everything written before stays stored.
+    Args:
+        log: The log, open to read.
+        sink: The sink.
+        follow: Whether to wait for further changes at the log's end, until `stop` is set.
+        stop: Ends the run between two batches.
+        watch: Receives the lag, loads and commits; for metrics and output.
+        poll_s: How often to look for further changes, in seconds.
+        changes_max: About how many changes a batch may have.
+
+    Returns:
+        What was written.
+
+    Raises:
+        SinkRefused: The store refuses, and waiting does not help. Everything written before stays stored.
     """
     sink.attach(log)
     return _Keeper(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
@@ -151,10 +164,23 @@ class _Keeper:
 def keep_snapshots(
     log: LogPort, sink: SnapshotSink, *, follow: bool, every_s: float, stop: Event, watch: SinkWatch | None = None
 ) -> Report:
-    """Commit the log's present cut to a sink of whole cuts. With `follow`, commit again every `every_s` seconds if the
-    cut moved.
+    """Commit the log's present cut to a sink of whole cuts, and optionally go on.
 
     The lag is reported before and after each commit, and about every second while waiting.
+
+    Args:
+        log: The log, open to read.
+        sink: The sink.
+        follow: Whether to commit again every `every_s` seconds if the cut moved.
+        every_s: Seconds between two commits.
+        stop: Ends the run between two commits.
+        watch: As for `keep_up`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        SinkRefused: The store refuses, and waiting does not help.
     """
     watch = watch or SinkWatch()
     report = watch.report
@@ -211,7 +237,19 @@ def _position(log: LogPort, sink: Sink) -> Cut | None:
 
 
 def checked(log: LogPort, name: str, position: Cut) -> Cut:
-    """Return a store's position if this log can continue from it. Raises SinkRefused, which names both."""
+    """Check that a log can continue a store's position.
+
+    Args:
+        log: The log.
+        name: The sink's name, for the error.
+        position: The cut that the store holds.
+
+    Returns:
+        The position.
+
+    Raises:
+        SinkRefused: The cut is of another log, or past its end. The message names both.
+    """
     try:
         return Points(log, 0).resolve(position).cut
     except InputError as error:

@@ -67,7 +67,7 @@ def is_exact(change: Change, definition: TypeDefinition) -> bool:
 
 
 def begun(entity: str, definition: TypeDefinition, partition: int) -> EntityState:
-    """Return an empty entity: version 0."""
+    """Return an entity before its first observation: version 0."""
     return EntityState(entity, definition, partition, -1, 0, 0, b"", {}, [], {})
 
 
@@ -87,7 +87,13 @@ def advance(state: EntityState, change: Change) -> None:
 
 
 def apply(state: EntityState, mutations: Iterable[Mutation], reducers: Mapping[str, str]) -> None:
-    """Apply mutations to the fields and links, in place. reducers: by first name."""
+    """Apply mutations to a state's fields and links, in place.
+
+    Args:
+        state: The state.
+        mutations: The mutations, in order.
+        reducers: The reducer of each field, by first name.
+    """
     fields = state.fields
     for mutation in mutations:
         field, key, new = mutation.field, mutation.key, cast(Any, mutation.new)
@@ -160,7 +166,15 @@ def _link_key(link: Mapping[str, Any]) -> bytes:
 
 
 def state_of(entity: Entity, fold: Fold, definition: TypeDefinition, partition: int, recorded_at: int) -> EntityState:
-    """Return a folded entity in the form of sinks."""
+    """Return a folded entity in the form of sinks.
+
+    Args:
+        entity: The entity, with its hash.
+        fold: The fold of its type.
+        definition: The definition in force.
+        partition: Its partition.
+        recorded_at: The log's time of its latest distinct observation, in milliseconds.
+    """
     tree: dict[str, Any] = dict(state_tree(fold, entity))
     reducers = _folding(definition).reducers
     places = {
@@ -183,7 +197,16 @@ def packed(state: EntityState) -> bytes:
 
 
 def unpacked(entity: str, definition: TypeDefinition, data: bytes) -> EntityState | None:
-    """Decode a state that `packed` encoded; None if this release cannot read it: then it is read from the log."""
+    """Decode a state that `packed` encoded.
+
+    Args:
+        entity: `type/id`.
+        definition: The definition in force.
+        data: What the store has.
+
+    Returns:
+        The state; None if this release cannot read it. The entity is then read from the log.
+    """
     try:
         form, partition, offset, recorded_at, version, state_hash, fields, links, places = _decode(data)
         if form != FORMAT:

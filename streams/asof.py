@@ -33,10 +33,20 @@ from refold.streams.table.folds import Folds, TypeFold
 
 
 def entity_at(log: LogReader, folds: Folds, entity: str, cut: Cut) -> Entity:
-    """Return the entity as of a cut, with its hash; its dedup state is not valid.
+    """Return one entity as of a cut.
 
-    Its version is 0 if none of its observations was made by then. Raises UnknownEntity if it has no record below the
-    cut.
+    Args:
+        log: The log.
+        folds: The definitions at the cut.
+        entity: `type/id`.
+        cut: The cut.
+
+    Returns:
+        The entity with its hash. Its dedup state is not valid. Its version is 0 if none of its observations was made by
+        then.
+
+    Raises:
+        UnknownEntity: It has no record below the cut.
     """
     try:
         type_fold = folds.of_entity(entity)
@@ -53,7 +63,17 @@ def entity_at(log: LogReader, folds: Folds, entity: str, cut: Cut) -> Entity:
 
 
 def entities_at(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> dict[str, Entity]:
-    """Return the entities with a record below a cut, by name, in the given order; without hashes."""
+    """Return entities as of a cut, read together.
+
+    Args:
+        log: The log.
+        folds: The definitions at the cut.
+        names: The entities, as `type/id`.
+        cut: The cut.
+
+    Returns:
+        Those that have an observation at the cut, by name, in the given order; without hashes.
+    """
     asked = list(dict.fromkeys(names))
     by_partition: dict[int, list[str]] = {}
     for name in asked:

@@ -72,7 +72,20 @@ def rows(
     shown: MutationFormatter, entity: str, mutations: Sequence[Mutation], *, by: bytes, version: int, partition: int,
     offset: int, observed_at: int, recorded_at: int, source: Source,
 ) -> Iterator[Row]:  # fmt: skip
-    """Yield a step's mutations as rows."""
+    """Yield the mutations of one observation as rows.
+
+    Args:
+        shown: The conversion of the definition's values.
+        entity: `type/id`.
+        mutations: The mutations.
+        by: The observation's id.
+        version: The entity's version after it.
+        partition: Its partition.
+        offset: Its offset.
+        observed_at: When it happened, in microseconds since 1970.
+        recorded_at: When the log took it, in milliseconds since 1970.
+        source: Who made it.
+    """
     for each in mutations:
         yield Row(
             entity=entity,

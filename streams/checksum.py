@@ -18,8 +18,17 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(data: bytes, what: str) -> bytes:
-    """Return the data before its checksum. Raises CorruptionError, which names `what`, if the checksum does not
-    match.
+    """Check data that ends with a checksum.
+
+    Args:
+        data: The data.
+        what: What it is, for the error.
+
+    Returns:
+        The data before the checksum.
+
+    Raises:
+        CorruptionError: The checksum does not match.
     """
     body = data[:-CRC_BYTES]
     if len(data) < CRC_BYTES or data[-CRC_BYTES:] != _checksum(body):

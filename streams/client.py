@@ -6,7 +6,6 @@ Every observation has a source, whose seq is counted from 0 for each (agent, run
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,16 +18,16 @@ from refold.avro.blob import Blob
 from refold.avro.codec import reframed
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import check_entity, check_name
-from refold.avro.errors import Expired, InputError, NotAnswerable, SchemaError, ValidationError
+from refold.avro.errors import InputError, NotAnswerable, SchemaError
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.avro.registry import TypeVersion
-from refold.avro.times import datetime_micros, parse_time
 from refold.streams.asof import entities_at, entity_at
-from refold.streams.changes import Change, MutationFormatter, Row, rows
+from refold.streams.blobs.store import content_of
+from refold.streams.changes import Change, Row
 from refold.streams.cut import Cut
 from refold.streams.entity_index import EntityIndexes
 from refold.streams.feed import changes_from
-from refold.streams.history import difference, moments, observed_below
+from refold.streams.history import difference, rows_between
 from refold.streams.log.port import LogPort, Marked
 from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.partition import Progress
@@ -37,40 +36,12 @@ from refold.streams.rebuild.rebuild import rebuild
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.snapshots.store import Snapshot, every_epoch, listed
+from refold.streams.sources import Sources, Time, micros_of
 from refold.streams.table.folds import Folds
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.run import verify
 from refold.streams.view import EntityView, StateView
 
-
-class Sources:
-    """Counts seq for agents that are given by name alone, each in a new run of this process."""
-
-    def __init__(self, agent: str, new_id: Callable[[], str]) -> None:
-        self._agent = agent
-        self._new_id = new_id
-        self._current: dict[str, Source] = {}
-
-    def next(self, given: Source | str | None) -> tuple[Source, Callable[[], None]]:
-        """Return the source of the next observation, and a function to call when it was accepted, so that a refused
-        observation uses no seq.
-        """
-        if isinstance(given, Source):
-            return given, lambda: None
-        agent: object = self._agent if given is None else given
-        if not isinstance(agent, str):
-            raise ValidationError("source", "a Source, an agent's name, or nothing", given)
-        source = self._current.get(agent)
-        if source is None:
-            source = self._current[agent] = Source(agent, self._new_id())
-
-        def count() -> None:
-            self._current[agent] = source._replace(seq=source.seq + 1)
-
-        return source, count
-
-
-Time = int | dt.datetime | str
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNREGISTERED = -1
@@ -97,10 +68,14 @@ def _in_turn(method: F) -> F:
 
 
 class Log:
-    """An open log; a context manager. For one thread. Other threads may record and flush at the same time, or use
-    `port` while they hold `turn`.
+    """An open log; a context manager.
 
-    Times given are RFC 3339 text, aware datetimes or integer microseconds; WHEN is described in streams/point.py.
+    For one thread. Other threads may record and flush at the same time, or use `port` while they hold `turn`.
+
+    A `Time` is RFC 3339 text, an aware datetime or integer microseconds since 1970. A WHEN is described in
+    streams/point.py. `clock` says which time of an observation a WHEN that is a time refers to: `recorded` is when the
+    log took it, `observed` when it happened. Every method with a WHEN raises InputError if it cannot be parsed, and
+    NotAnswerable, which names the nearest point that can be answered.
     """
 
     def __init__(
@@ -135,17 +110,37 @@ class Log:
         subject: str = "",
         allow_future: bool = False,
     ) -> str:
-        """Record one observation and return its id; durable when `flush` returns.
+        """Record one observation; durable when `flush` returns.
 
-        source: a Source with its own seq, an agent's name (run and seq are then assigned here), or None for this
-        process. Raises ValidationError, which names the field, the rule and the given value; nothing is recorded then.
+        Args:
+            entity: `type/id`.
+            patch: The fields that it asserts.
+            source: A Source with its own seq; an agent's name, for which run and seq are assigned here; None for this
+                process.
+            observed_at: When it happened; None for now.
+            kind: `assert`, `link` or `unlink`.
+            priority: For reducers that compare priorities.
+            causes: Ids of observations that it was derived from.
+            cleared: Fields that it empties.
+            retracts: Ids of earlier observations of the entity that were wrong.
+            link: The relation, for the kinds `link` and `unlink`.
+            subject: The person that it is about; their key seals its sealed values.
+            allow_future: Whether `observed_at` may be far ahead of the clock.
+
+        Returns:
+            Its id, as 64 hex digits.
+
+        Raises:
+            ValidationError: A value is refused. The message names the field, the rule and the value. Nothing is
+                recorded.
+            SchemaError: The type is unknown.
         """
         version = self._writer(type_of(check_entity(entity)))
         now = self._runtime.now_micros()
         blobs: dict[bytes, bytes] | None = {} if self._port.has_store else None
         origin, count = self._sources.next(source)
         observation = version.validator.build(
-            entity, patch, observed_at=now if observed_at is None else _micros(observed_at), now=now, kind=kind,
+            entity, patch, observed_at=now if observed_at is None else micros_of(observed_at), now=now, kind=kind,
             priority=priority, source=origin, causes=causes, cleared=cleared, retracts=retracts, link=link,
             subject=subject, allow_future=allow_future, blobs=blobs,
         )  # fmt: skip
@@ -155,17 +150,29 @@ class Log:
 
     def link(self, entity: str, relation: str, target: str, *, valid_from: Time | None = None,
              valid_to: Time | None = None, **given: Any) -> str:  # fmt: skip
-        """Record a typed relation to `target`; further keywords as for `observe`."""
+        """Record a typed relation.
+
+        Args:
+            entity: Where it begins.
+            relation: Its name.
+            target: The entity that it leads to.
+            valid_from: From when it holds; None for always.
+            valid_to: Until when it holds; None for ever.
+            given: Further keywords of `observe`.
+
+        Returns:
+            As `observe`.
+        """
         times = (("link.valid_from", valid_from), ("link.valid_to", valid_to))
-        validity = [None if each is None else _micros(each, path) for path, each in times]
+        validity = [None if each is None else micros_of(each, path) for path, each in times]
         return self.observe(entity, kind="link", link=Link(relation, target, *validity), **given)
 
     def unlink(self, entity: str, relation: str, target: str, **given: Any) -> str:
-        """Record that a relation ended; further keywords as for `observe`."""
+        """Record that a relation ended. Arguments and result as for `link`."""
         return self.observe(entity, kind="unlink", link=Link(relation, target), **given)
 
     def retract(self, entity: str, observation: str | bytes, **given: Any) -> str:
-        """Record that an earlier observation of the entity was wrong; further keywords as for `observe`."""
+        """Record that an earlier observation of the entity was wrong. Further keywords and result as for `observe`."""
         return self.observe(entity, retracts=[observation], **given)
 
     @_in_turn
@@ -229,16 +236,16 @@ class Log:
 
     @_in_turn
     def put_blob(self, content: bytes, media_type: str) -> Blob:
-        """Store a content, durable on return. The returned reference can be used in a patch. Equal contents are stored
-        once.
-        """
+        """Store a content, durable on return, and return a reference for patches. Equal contents are stored once."""
         blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
         self._port.blobs.put(blob.hash, content)
         return blob
 
     def flush(self) -> None:
-        """Return when everything observed is durable. In a `file:` log it is folded, too; on Kafka workers fold it
-        later. If several threads flush at once, one syncs for all.
+        """Return when everything observed is durable.
+
+        In a `file:` log it is folded, too; on Kafka workers fold it later. If several threads flush at once, one syncs
+        for all.
         """
         with self.turn:
             end = self._port.begin_flush()
@@ -246,7 +253,16 @@ class Log:
 
     @_in_turn
     def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:
-        """Set a marker at a point, now or `at`. Raises InputError if the name is taken and replace is False."""
+        """Store a marker, a name for a cut, and return the cut.
+
+        Args:
+            name: The marker's name, without `@`.
+            at: The point; None for now.
+            replace: Whether to replace a marker of the same name.
+
+        Raises:
+            InputError: The name is taken, or not valid.
+        """
         check_name(name, "marker")
         if name.startswith("@"):
             raise InputError(f"{name}: give the name without @; it is used as @{name.lstrip('@')}")
@@ -259,13 +275,27 @@ class Log:
 
     @_in_turn
     def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
-        """Resolve a WHEN to a cut. Raises NotAnswerable, which names the nearest point that can be answered."""
+        """Resolve a WHEN to a cut.
+
+        Args:
+            when: The WHEN; None for now.
+            entity: The entity that the forms `vN` and `run:` refer to, if any.
+            clock: `recorded` or `observed`.
+
+        Returns:
+            The cut, and which record it was found by.
+        """
         self._port.flush()
         self._port.refresh()
         return Points(self._port, self._runtime.now_micros() // 1000).resolve(when, entity, clock)
 
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
-        """Return one entity at a point. Raises UnknownEntity if it has no observation there."""
+        """Return one entity at a point.
+
+        Raises:
+            UnknownEntity: It has no record below the point.
+            NotAnswerable: None of its observations was made by then.
+        """
         check_entity(entity)
         cut = self.point(at, entity, clock).cut
         folds = Folds(self._port.registry, cut.schemas)
@@ -275,8 +305,10 @@ class Log:
         return EntityView(self._port, folds, cut, found)
 
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
-        """Return several entities at a point, by name, read together. Entities without an observation there are left
-        out.
+        """Return several entities at one point, read together.
+
+        Returns:
+            The entities by name, without those that have no observation there.
         """
         names = [check_entity(each) for each in entities]
         cut = self.point(at, None, clock).cut
@@ -290,53 +322,74 @@ class Log:
                 progress: Progress = lambda more, total: None) -> StateView:  # fmt: skip
         """Return every entity at a point. It reads with a separate reader, so no live consumer's offsets move.
 
-        types, entities: only the entities of these types, and these entities (TYPE/ID). since: without entities that
-        were closed (by their type's `refold.closed_by`) by an observation observed before this time. A limited view has
-        no root. full: begin at the first record and use no snapshots. parallel: in several processes, or in this one;
-        None for the faster. full and parallel do not change the entities.
+        Args:
+            at: The point; None for now.
+            clock: `recorded` or `observed`.
+            types: Only entities of these types.
+            entities: Only these entities, as `type/id`.
+            since: Without entities that an observation observed before this time closed (`refold.closed_by`).
+            full: Whether to begin at the first record and use no snapshots. The entities are the same.
+            parallel: Whether to use child processes; None for whatever is faster. The entities are the same.
+            progress: Called with the number of further records read, and the present estimate of the total.
+
+        Returns:
+            A read-only view. With `types`, `entities` or `since` it has no root.
         """
         cut = self.point(at, None, clock).cut
-        since_micros = None if since is None else _micros(since, "since")
+        since_micros = None if since is None else micros_of(since, "since")
         limits = limits_of(self._port.registry, cut.schemas, types, entities, since_micros)
         rebuilt = rebuild(self._port, cut, progress, full=full, limits=limits, parallel=parallel)
         return StateView(self._port, cut, rebuilt)
 
     def history(self, entity: str, *, since: When = None, until: When = None, clock: str = "recorded",
                 python: bool = True) -> list[Row]:  # fmt: skip
-        """The mutations of one entity, in log order, after `since` and up to `until`.
+        """Return the mutations of one entity, in log order.
 
-        With clock "observed" both are times, and the result has what was observed after `since` and up to `until`.
+        Args:
+            entity: `type/id`.
+            since: Leave out what is up to this point.
+            until: Leave out what is after this point; None for now.
+            clock: With `observed` both are times, compared with when observations happened.
+            python: Whether values are Python objects; otherwise they are in JSON form.
+
+        Returns:
+            One row for each mutation.
+
+        Raises:
+            UnknownEntity: It has no record below `until`.
         """
         check_entity(entity)
         last = self.point(until, entity, clock).cut
         after = None if since is None else self.point(since, entity, clock).cut
-        partition = self._port.partition_of(entity)
-        observed = observed_below(self._port, entity, last)
-        type_fold = Folds(self._port.registry, last.schemas).of_entity(entity)
-        shown = MutationFormatter(type_fold.version.definition, python=python)
-        found: list[Row] = []
-        for moment in moments(type_fold.fold, entity, observed):
-            seen = moment.observed.seen
-            if after is not None and after.observed_until is None and seen.offset < after.offsets[partition]:
-                continue
-            if not _within(seen.observation.observed_at, after, last):
-                continue
-            found += rows(
-                shown, entity, moment.mutations, by=seen.id, version=moment.version, partition=partition,
-                offset=seen.offset, observed_at=seen.observation.observed_at,
-                recorded_at=moment.observed.recorded_at, source=seen.observation.source,
-            )  # fmt: skip
-        return found
+        return rows_between(self._port, entity, after, last, python=python)
 
     def diff(self, a: When, b: When = None, entity: str | None = None, *, clock: str = "recorded",
              python: bool = True) -> list[Row]:  # fmt: skip
-        """Return the differences between points `a` and `b`, of one entity or of the whole log."""
+        """Return the differences between two points.
+
+        Args:
+            a: The first point.
+            b: The second point; None for now.
+            entity: The entity to compare; None for the whole log.
+            clock: `recorded` or `observed`.
+            python: As for `history`.
+
+        Returns:
+            The mutations that lead from `a` to `b`, by entity.
+
+        Raises:
+            UnknownEntity: The given entity exists at neither point.
+        """
         before, after = self.point(a, entity, clock).cut, self.point(b, entity, clock).cut
         return difference(self._port, before, after, entity, python=python)
 
     def changes(self, from_: When = None, *, live: bool = False, poll_s: float = 0.2) -> Iterator[Change]:
-        """Yield entity changes after a point (without one: from the beginning), up to now, or with `live` also new
-        ones.
+        """Yield entity changes, in order within each partition.
+
+        Args:
+            from_: Begin after this point; None for the first change.
+            live: Whether to wait for further changes; otherwise it ends at the present end.
+            poll_s: How often to look for further ones, in seconds.
         """
         cut = None if from_ is None else self.point(from_).cut
         self._port.flush()
@@ -349,17 +402,25 @@ class Log:
             return verify(port, Points(port, self._runtime.now_micros() // 1000).end(), progress)
 
     def snapshot(self, *, pin: bool = False) -> list[Epoch]:
-        """Seal an epoch of every partition that has records, from which rebuilds begin; durable on return.
+        """Seal an epoch, from which rebuilds begin, of every partition that has records; return them, durable.
 
-        pin: also pin these epochs. Epochs are also sealed automatically, in the background, as the log grows.
+        The log's owner also seals epochs as the log grows.
+
+        Args:
+            pin: Whether to pin these epochs.
+
         """
         return list(self._port.snapshot(self._runtime.now_micros() // 1000 if pin else None))
 
     def recover(self, *, wait: bool = True) -> Mapping[str, Any]:
-        """Delete the entity tables and make them again from snapshots and records; returns how.
+        """Make damaged entity tables again, from snapshots and records.
 
-        For tables that `verify` found damaged. wait: False returns when the states exist again; the indexes are filled
-        in the background, and questions are answered from the log meanwhile.
+        Args:
+            wait: Whether to wait for the indexes too. Otherwise they are filled in the background, and questions are
+                answered from the log meanwhile.
+
+        Returns:
+            From what they were made; see `StateView.source`.
         """
         return self._port.recover(wait=wait)
 
@@ -371,7 +432,11 @@ class Log:
         return list(listed(reader, every_epoch(reader, self._port.partitions) if only is None else only))
 
     def pin(self, epochs: Iterable[Epoch]) -> None:
-        """Pin sealed epochs. Raises InputError, and pins none, if one of them does not exist."""
+        """Pin sealed epochs.
+
+        Raises:
+            InputError: One of them does not exist. None is pinned then.
+        """
         self._port.pin(list(epochs), self._runtime.now_micros() // 1000)
 
     def unpin(self, epochs: Iterable[Epoch]) -> None:
@@ -379,27 +444,30 @@ class Log:
         self._port.pin(list(epochs), None)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
-        """Remove the snapshots that the retention policy does not keep (streams/snapshots/retention_policy.py). Returns
-        the result by partition.
+        """Remove the snapshots that the retention policy does not keep (streams/snapshots/retention_policy.py).
 
-        The log's owner does this automatically as the log grows. Answers do not change; some rebuilds take longer.
-        dry_run: remove nothing, only report; works in a log opened to read. damaged: also remove snapshots whose
-        manifest cannot be read.
+        The log's owner does this as the log grows. Answers do not change; some rebuilds take longer.
+
+        Args:
+            dry_run: Whether to remove nothing and only report. This works in a log opened to read.
+            damaged: Whether to also remove snapshots whose manifest cannot be read.
+
+        Returns:
+            What was removed, by partition.
         """
         return list(self._port.collect(dry_run=dry_run, damaged=damaged))
 
     def blob(self, reference: Blob | str) -> bytes:
-        """Return the content of a Blob, given as Blob or as its SHA-256 in hex."""
-        try:
-            digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
-        except (TypeError, ValueError):
-            raise InputError(f"{reference!r:.80}: give a content's Blob, or its SHA-256 in hex") from None
-        content = self._port.blobs.get(digest)
-        if content is None and self._port.blobs.has_expired(digest):
-            raise Expired(f"{digest.hex()}: the content has expired; it was removed from the log's store")
-        if content is None:
-            raise InputError(f"{digest.hex()}: no such content in this log's store")
-        return content
+        """Return the content of a blob.
+
+        Args:
+            reference: The Blob, or its SHA-256 in hex.
+
+        Raises:
+            Expired: The content was removed by retention.
+            InputError: The store has no such content.
+        """
+        return content_of(self._port.blobs, reference)
 
     @property
     def port(self) -> LogPort:
@@ -427,19 +495,3 @@ class Log:
             return
         with contextlib.suppress(Exception):  # the first error is the one to report
             self.close()
-
-
-def _micros(given: Time, path: str = "observed_at") -> int:
-    if isinstance(given, str):
-        return parse_time(given, path)
-    if isinstance(given, dt.datetime):
-        if given.tzinfo is None:
-            raise ValidationError(path, "a datetime with its time zone", given)
-        return datetime_micros(given)
-    return given
-
-
-def _within(observed_at: int, after: Cut | None, last: Cut) -> bool:
-    if last.observed_until is not None and observed_at > last.observed_until:
-        return False
-    return after is None or after.observed_until is None or observed_at > after.observed_until

@@ -79,7 +79,11 @@ def parse_cut(text: str) -> Cut:
 
 
 def require_fold_version(cut: Cut) -> Cut:
-    """Return the cut. Raises InputError if it was made by another fold version than this release's."""
+    """Return the cut.
+
+    Raises:
+        InputError: Another fold version than this release's made it.
+    """
     if cut.fold_version != FOLD_VERSION:
         raise InputError(
             f"{_brief(str(cut))}: a cut of fold version {cut.fold_version}, this release folds by version "
@@ -89,7 +93,11 @@ def require_fold_version(cut: Cut) -> Cut:
 
 
 def read_cut(text: str) -> Cut:
-    """Like `parse_cut`, for any fold version."""
+    """Decode a cut's text, of any fold version.
+
+    Raises:
+        InputError: It is not a whole cut, or of a format that this release does not read.
+    """
     body = text.removeprefix(PREFIX)
     if not body.startswith(FORMAT):
         raise InputError(f"{_brief(text)}: not a cut that this release reads; a cut starts with {PREFIX}{FORMAT}")

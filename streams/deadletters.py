@@ -71,7 +71,15 @@ def verdict_value(verdict: Verdict) -> bytes:
 
 
 def read_verdict(partition: int, value: bytes) -> Verdict:
-    """Decode a verdict in a partition of `.deadletters`. Raises CorruptionError if it is not one."""
+    """Decode a verdict.
+
+    Args:
+        partition: Its partition of `.deadletters`.
+        value: The record's value.
+
+    Raises:
+        CorruptionError: It is not a verdict, or of a format that this release does not read.
+    """
     where = f"a dead letter of partition {partition}"
     try:
         tree = cbor2.loads(value)
@@ -95,7 +103,7 @@ REMEDIES = {
     "misplaced": "mend the producer: the key is TYPE/ID of what it observes, and the partitioner murmur2 "
     "(partitioner=murmur2 for librdkafka's clients). A retry puts this one where it belongs",
     "misidentified": "its content or its id was changed on the way, and which of them is not known: have the producer "
-    "send it again. Where the content is right, observe it anew: save `observation` of refold deadletters show --json "
+    "send it again. Where the content is right, observe it again: save `observation` of refold deadletters show --json "
     "as a line of a file, and import that with refold import",
     "undecodable": "these bytes are no observation and a retry changes nothing: mend the producer, and have it send "
     "again what it meant",
@@ -162,7 +170,11 @@ def dead_letters(log: LogReader) -> Iterator[DeadLetterView]:
 
 
 def dead_letters_at(log: LogReader, positions: Sequence[Position]) -> list[DeadLetterView]:
-    """Return the dead letters on these records, in this order. InputError if a record has none."""
+    """Return the dead letters on records, each once, in the given order.
+
+    Raises:
+        InputError: A record has none.
+    """
     there = {each.position: each for each in dead_letters(log) if each.position in positions}
     missing = [each for each in dict.fromkeys(positions) if each not in there]
     if missing:

@@ -18,7 +18,14 @@ PASSED_EVERY_S = 60.0
 
 
 def log_event(log: logging.Logger, event: str, level: int = logging.INFO, **fields: object) -> None:
-    """Log an event. Fields that are None are left out."""
+    """Log an event.
+
+    Args:
+        log: The logger.
+        event: The event's name, as in docs/OPERATIONS.md.
+        level: The level, as of logging.
+        fields: Its fields. Those that are None are left out.
+    """
     if not log.isEnabledFor(level):
         return
     given = {name: value for name, value in fields.items() if value is not None}

@@ -31,8 +31,10 @@ class ChangeReader:
         self._known = 0
 
     def read(self, record: ChangeRecord) -> Change:
-        """Decode the change in a record. Raises DamagedRecord, which names its position, if a worker's record has no
-        valid change.
+        """Decode the change in a record.
+
+        Raises:
+            DamagedRecord: A worker's record has no valid change. The error names its position.
         """
         try:
             return self.decode(record.data)
@@ -43,7 +45,11 @@ class ChangeReader:
             ) from error  # fmt: skip
 
     def decode(self, data: bytes) -> Change:
-        """Decode a change from framed bytes."""
+        """Decode a change from framed bytes.
+
+        Raises:
+            CorruptionError: The log has no schema with the change's id.
+        """
         schema = framed_id(data)
         if schema not in self._codecs:
             versions = list(self._log.registry)
@@ -56,7 +62,14 @@ class ChangeReader:
 
 
 def changes_from(log: LogReader, cut: Cut | None, *, live: bool, poll_s: float) -> Iterator[Change]:
-    """Yield the changes after a cut, in order within each partition."""
+    """Yield the changes after a cut, in order within each partition.
+
+    Args:
+        log: The log.
+        cut: The cut; None for the first change.
+        live: Whether to wait for further changes; otherwise it ends at the present end.
+        poll_s: How often to look for further ones, in seconds.
+    """
     reader = ChangeReader(log)
     log.refresh()
     ends = {p: log.changes_end(p) for p in range(log.partitions)}
@@ -81,8 +94,17 @@ def changes_from(log: LogReader, cut: Cut | None, *, live: bool, poll_s: float) 
 
 
 def first_past(log: LogReader, reader: ChangeReader, partition: int, offset: int) -> int:
-    """The first change whose `through` is at or above the offset: one with an equal `through` may be a later
-    redefinition.
+    """Find the first change that reaches an offset of `.observations`.
+
+    Args:
+        log: The log.
+        reader: Decodes its changes.
+        partition: The partition.
+        offset: The offset of `.observations`.
+
+    Returns:
+        The offset in `.changes` of the first change whose `through` is at or above the given offset. One with an equal
+        `through` may be a later redefinition.
     """
     low, high = 0, log.changes_end(partition)
     while low < high:

@@ -25,7 +25,16 @@ _runnable: WeakSet[TypeVersion] = WeakSet()
 
 
 def held(registry: Registry, type_name: str, below: int | None = None) -> NotRegistered | None:
-    """Why no version of a type, or none below an offset of `.schemas`, can be folded here; None if one can."""
+    """Return why a type cannot be folded in this process.
+
+    Args:
+        registry: The log's definitions.
+        type_name: The type.
+        below: Consider only versions below this offset of `.schemas`; None for all.
+
+    Returns:
+        The reason; None if one of its versions can be folded.
+    """
     problem = None
     for version in reversed(registry.versions(type_name)):
         if below is None or version.offset < below:

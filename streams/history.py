@@ -50,7 +50,11 @@ def seen_in(record: Record, registry: Registry) -> Seen:
 
 
 def observed_below(log: LogReader, entity: str, cut: Cut) -> list[RecordedObservation]:
-    """Return an entity's distinct observations below a cut, in log order. Raises UnknownEntity if there is none."""
+    """Return an entity's distinct observations below a cut, in log order.
+
+    Raises:
+        UnknownEntity: There is none.
+    """
     records = firsts(log.entity_records(entity, cut.offsets[log.partition_of(entity)]))
     found = [RecordedObservation(seen_in(record, log.registry), record.recorded_at) for record in records]
     if not found:
@@ -83,9 +87,56 @@ def moments(fold: Fold, entity: str, observed: Sequence[RecordedObservation]) ->
 AT_ONCE = 2_000
 
 
+def rows_between(log: LogReader, entity: str, after: Cut | None, last: Cut, *, python: bool) -> list[Row]:
+    """Return the mutations of one entity, in log order.
+
+    Args:
+        log: The log.
+        entity: `type/id`.
+        after: Leave out what is below this cut; None for nothing.
+        last: Leave out what is not below this cut. Of two observed-clock cuts the times of observation are compared.
+        python: Whether values are Python objects; otherwise they are in JSON form.
+
+    Raises:
+        UnknownEntity: The entity has no record below `last`.
+    """
+    partition = log.partition_of(entity)
+    observed = observed_below(log, entity, last)
+    type_fold = Folds(log.registry, last.schemas).of_entity(entity)
+    shown = MutationFormatter(type_fold.version.definition, python=python)
+    found: list[Row] = []
+    for moment in moments(type_fold.fold, entity, observed):
+        seen = moment.observed.seen
+        if after is not None and after.observed_until is None and seen.offset < after.offsets[partition]:
+            continue
+        if not _within(seen.observation.observed_at, after, last):
+            continue
+        found += rows(
+            shown, entity, moment.mutations, by=seen.id, version=moment.version, partition=partition,
+            offset=seen.offset, observed_at=seen.observation.observed_at,
+            recorded_at=moment.observed.recorded_at, source=seen.observation.source,
+        )  # fmt: skip
+    return found
+
+
+def _within(observed_at: int, after: Cut | None, last: Cut) -> bool:
+    if last.observed_until is not None and observed_at > last.observed_until:
+        return False
+    return after is None or after.observed_until is None or observed_at > after.observed_until
+
+
 def difference(log: LogReader, a: Cut, b: Cut, entity: str | None, *, python: bool) -> list[Row]:
-    """Return the rows that lead from `a` to `b`, by entity. Raises UnknownEntity if the given entity exists at neither
-    point.
+    """Return the rows that lead from one cut to another, by entity.
+
+    Args:
+        log: The log.
+        a: The first cut.
+        b: The second cut.
+        entity: The entity to compare; None for all.
+        python: Whether values are Python objects; otherwise they are in JSON form.
+
+    Raises:
+        UnknownEntity: The given entity exists at neither cut.
     """
     folds = Folds(log.registry, max(a.schemas, b.schemas))
     if entity is not None:

@@ -50,14 +50,22 @@ def open_as(
     worker: str | None = None,
     runtime: RuntimeContext | None = None,
 ) -> L:
-    """Open a log, as a Log or a subclass. A log that does not exist is created, unless read_only.
+    """Open a log, as a Log or a subclass. A log that does not exist is created, unless `read_only`.
 
-    url: see the module; the default is REFOLD_LOG, else file:.refold. types: .avsc files, or folders of them, in
-    addition to or instead of the shipped ones. reducers: custom reducers to register in this process, as functions or
-    by name (reducers/registered.py). owner_timeout_s: how long to wait for the process that owns a `file:` log, or for
-    Kafka's brokers. config: settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG
-    names. worker: the URL of a worker's pages (default: REFOLD_WORKER); without one the workers of a Kafka log are
-    found by their group. runtime: the clock, ids and process name to use, for tests.
+    Args:
+        kind: The class.
+        url: The log's URL, as in this module's docstring; None for REFOLD_LOG, else file:.refold.
+        types: .avsc files, or folders of them, in addition to or instead of the shipped ones.
+        reducers: Custom reducers to register in this process, as functions or by name (reducers/registered.py).
+        read_only: Whether the log is only read.
+        owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers, in seconds.
+        config: Settings of Kafka's clients. They override those in the file that REFOLD_KAFKA_CONFIG names.
+        worker: The URL of a worker's pages; None for REFOLD_WORKER. Without one the workers are found by their group.
+        runtime: The clock, ids and process name to use; for tests.
+
+    Raises:
+        InputError: The URL is invalid, or `read_only` and there is no log.
+        StorageError: The log cannot be opened.
     """
     allow(reducers)
     mine = load_types([Path(each) for each in types], code_of)
@@ -67,7 +75,13 @@ def open_as(
 
 
 def log_from_port(port: LogPort, mine: Mapping[str, TypeDefinition], runtime: RuntimeContext) -> Log:
-    """Return a Log on an open port. mine: the user's types by name, in addition to or instead of the shipped ones."""
+    """Return a Log on an open port.
+
+    Args:
+        port: The port. The Log closes it.
+        mine: The user's types by name, in addition to or instead of the shipped ones.
+        runtime: The clock, ids and process name.
+    """
     return Log(port, {**shipped_types(), **mine}, set(mine), runtime)
 
 
@@ -80,7 +94,7 @@ def open_port(
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
 ) -> LogPort:
-    """Open the port below a Log, which has records, not observations. For tools. Arguments as for `open_as`."""
+    """Open the port below a Log, which has records, not observations. Arguments and errors as for `open_as`."""
     if is_kafka(url):
         return open_kafka(url, read_only=read_only, timeout_s=owner_timeout_s, config=config, worker=worker)
     from refold.streams.log.file.log import FileLog
@@ -106,7 +120,7 @@ def open_kafka(
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
 ) -> KafkaLog:
-    """Open a Kafka log as a client. worker: as for `open_as`."""
+    """Open a Kafka log as a client. Arguments and errors as for `open_as`."""
     try:
         from refold.streams.log.kafka.log import KafkaLog
         from refold.streams.log.kafka.url import parse_url
@@ -143,7 +157,15 @@ def is_kafka(url: str | None = None) -> bool:
 
 
 def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bool:
-    """Whether a log exists at the URL. Raises InputError if the URL is invalid, or something else is there."""
+    """Return whether a log exists at a URL.
+
+    Args:
+        url: The URL; None for REFOLD_LOG, else file:.refold.
+        timeout_s: How long to wait for Kafka's brokers, in seconds.
+
+    Raises:
+        InputError: The URL is invalid, or something else is there.
+    """
     if not is_kafka(url):
         return is_log(file_path(url))
     try:

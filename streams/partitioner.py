@@ -67,7 +67,11 @@ def slots_of(partition: int, partitions: int) -> range:
 
 
 def check_partitions(count: int) -> int:
-    """Return the count if it is a power of two up to 1,024. Raises InputError otherwise."""
+    """Return a number of partitions.
+
+    Raises:
+        InputError: It is not a power of two from 1 to 1,024.
+    """
     if not 1 <= count <= SLOTS or count & (count - 1):
         raise InputError(f"partitions={count}: the number of partitions is a power of two from 1 to {SLOTS}")
     return count

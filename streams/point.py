@@ -50,7 +50,20 @@ class Points:
         self._now_ms = now_ms if log.archived_at is None else min(now_ms, log.archived_at)
 
     def resolve(self, when: When, entity: str | None = None, clock: str = "recorded") -> Point:
-        """Return the point. With clock "observed" a time is a filter on observed_at over everything recorded."""
+        """Resolve a WHEN.
+
+        Args:
+            when: A Cut, a datetime with its zone, or text; None for now.
+            entity: The entity that the forms `vN` and `run:` refer to, if any.
+            clock: With `observed` a time is a filter on observed_at over everything recorded.
+
+        Returns:
+            The point.
+
+        Raises:
+            InputError: It is not a WHEN.
+            NotAnswerable: It is a point that the log cannot answer. The message names the nearest one that it can.
+        """
         if clock not in CLOCKS:
             raise InputError(f"clock {clock!r}: one of {', '.join(CLOCKS)}")
         if isinstance(when, Cut):
@@ -131,7 +144,7 @@ class Points:
             return self._checked(parse_cut(text))
         found = {cut for cut in (read_cut(marked.cut) for marked in self._log.markers()) if cut.short == short}
         if len(found) != 1:
-            reason = "several markers stand at cuts with" if found else "no marker stands at a cut with"
+            reason = "several markers are at cuts with" if found else "no marker is at a cut with"
             raise InputError(f"{text}: {reason} this short hash; give the cut's whole text")
         return self._checked(require_fold_version(found.pop()))
 

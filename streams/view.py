@@ -1,4 +1,4 @@
-"""The views that a rebuild returns: every entity at a cut, read-only, each field with the observation behind it.
+"""The views that a rebuild returns: every entity at a cut, read-only, each field with the observation that set it.
 
 `trace` follows ids to observations, their positions in the log, and their causes.
 """
@@ -43,7 +43,16 @@ class TraceLink(NamedTuple):
 
 
 def trace(log: LogReader, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
-    """Return the chain of causes of some observations, each once, nearest first."""
+    """Follow the causes of observations.
+
+    Args:
+        log: The log.
+        cut: Observations at or after this cut are listed without content.
+        ids: The observations to begin at.
+
+    Returns:
+        The chain, each observation once, nearest first.
+    """
     waiting = deque((observation_id, 0) for observation_id in ids)
     reached: set[bytes] = set()
     chain: list[TraceLink] = []
@@ -66,7 +75,7 @@ def trace(log: LogReader, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The observation behind a value. observed_at in microseconds, recorded_at in milliseconds, id in hex."""
+    """The observation that set a value. observed_at in microseconds, recorded_at in milliseconds, id in hex."""
 
     observation: str
     observed_at: int
@@ -123,12 +132,21 @@ class EntityView:
         return links
 
     def why(self, field: str, key: str | None = None) -> list[TraceLink]:
-        """Return the chain from a field (or one key of a map) to the observations behind it, nearest first."""
+        """Return the chain from a field (or one key of a map) to the observations that set it, nearest first."""
         return trace(self._log, self._cut, self.held_by(field, key))
 
     def held_by(self, field: str, key: str | None = None) -> list[bytes]:
-        """Return the ids of the observations that set a field's value; for sum, count and custom reducers all
-        contributing ones.
+        """Return which observations set a field's value.
+
+        Args:
+            field: The field's first name.
+            key: One key of a map or one element of a union; None for the whole field.
+
+        Returns:
+            Their ids, 32 bytes each. For sum, count and custom reducers, all contributing observations.
+
+        Raises:
+            InputError: There is no such field or key, or it has no value at this point.
         """
         definition = self._fold.version.definition.by_first_name.get(field)
         if definition is None:

@@ -3,7 +3,7 @@
     http://HOST:4318   https://   OTLP over HTTP; /v1/traces where the URL has no path
     grpc://HOST:4317   grpcs://   OTLP over gRPC
 
-Its query has what is refold's own: position=PATH, content=no, system=NAME, rejected=skip. Everything else is told by
+Its query has what is refold's own: position=PATH, content=no, system=NAME, rejected=skip. Everything else is set by
 OTEL_EXPORTER_OTLP_HEADERS, _TIMEOUT (seconds, as the Python SDK takes it), _COMPRESSION, _CERTIFICATE, _CLIENT_KEY and
 _CLIENT_CERTIFICATE, or the same with _TRACES_, which come first. Headers hold secrets: no message shows their values.
 """

@@ -13,7 +13,7 @@ Differences, with format 1 on the left and format 2 after the arrow:
 2. It reads the format again, because another process may have migrated meanwhile.
 3. Names and types of columns follow from the definitions that the log held at the cut: of a field that is gone, from
    the last one that had it. Values are converted by the server; the position stays.
-4. The rows of one version in refold_history are numbered in the order in which they stand.
+4. The rows of one version in refold_history are numbered in their present order.
 5. Write format 2. Commit. So a kill at any moment leaves the tables in one of the two formats. A sink of an earlier
 release that still runs is refused from then on, because of the format.
 """

@@ -46,7 +46,7 @@ HISTORY_COLUMNS = (
     OwnColumn("offset_", "bigint", "The offset of that observation."),
     OwnColumn("observed_at", "timestamp with time zone", "When it happened, according to its source."),
     OwnColumn("recorded_at", "timestamp with time zone", "When the log took it."),
-    OwnColumn("agent", "text", "Who said it."),
+    OwnColumn("agent", "text", "Who made the observation."),
     OwnColumn("run", "text", "In which run."),
     OwnColumn("step", "text", "In which step of the run."),
     OwnColumn("tool", "text", "By which tool."),

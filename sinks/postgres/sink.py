@@ -120,8 +120,8 @@ _REMEDIES = {
     "42501": "grant the role what docs/SINKS.md names",
     "28": "check user and password (PGPASSWORD, ~/.pgpass)",
     "3D000": "create the database, or name another one",
-    "0A000": "views or rules of your own may stand on the table: drop them, or name another schema with ?schema=",
-    "2BP01": "views or rules of your own may stand on the table: drop them, or name another schema with ?schema=",
+    "0A000": "views or rules of your own may depend on the table: drop them, or name another schema with ?schema=",
+    "2BP01": "views or rules of your own may depend on the table: drop them, or name another schema with ?schema=",
 }
 
 

@@ -158,7 +158,7 @@ class SearchDatabase:
         self.put_meta("prices", self._digest)
 
     def put_run(self, run: SearchedRun) -> None:
-        """What stands in clear of a run."""
+        """What is in clear of a run."""
         self.connection.execute(
             "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)", (run.run, run.agent, run.session, run.started_at)
         )
@@ -254,7 +254,7 @@ class SearchDatabase:
 
 
 def fact(kind: str, name: str) -> str:
-    """The word that stands for a fact in the index; no text contains it."""
+    """The word that represents a fact in the index; no text contains it."""
     return f"_{kind}_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 

@@ -95,7 +95,7 @@ def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
 
 
 def run_of_entity(fields: Fields) -> SearchedRun:
-    """What stands in clear of a run's entity."""
+    """What is in clear of a run's entity."""
     plain = fields.plain
     return SearchedRun(
         fields.entity.removeprefix("run/"), plain("agent", ""), plain("session", ""), plain("started_at", 0)

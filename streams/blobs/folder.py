@@ -1,4 +1,4 @@
-"""Contents in a folder, by default PATH/blobs beside a `file:` log: <first two digits>/<SHA-256 in hex>.
+"""Contents in a folder, by default PATH/blobs next to a `file:` log: <first two digits>/<SHA-256 in hex>.
 
 A content is written to a temporary name, synced and renamed, so a name that exists holds the whole content. Any
 process of the same user may write: equal names are equal contents. A folder belongs to one log.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from refold.avro.errors import CorruptionError, RefoldError
+from refold.avro.blob import Blob
+from refold.avro.errors import CorruptionError, Expired, InputError, RefoldError
 
 
 class RemovalResult(NamedTuple):
@@ -190,3 +191,26 @@ def in_batches(digests: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
     rest = iter(digests)
     while lot := [*islice(rest, count)]:
         yield lot
+
+
+def content_of(store: ContentStore, reference: Blob | str) -> bytes:
+    """Return the content that a reference names.
+
+    Args:
+        store: The log's content store.
+        reference: The Blob, or its SHA-256 in hex.
+
+    Raises:
+        Expired: The content was removed by retention.
+        InputError: The store has no such content, or the reference is neither.
+    """
+    try:
+        digest = reference.hash if isinstance(reference, Blob) else bytes.fromhex(reference)
+    except (TypeError, ValueError):
+        raise InputError(f"{reference!r:.80}: give a content's Blob, or its SHA-256 in hex") from None
+    content = store.get(digest)
+    if content is None and store.has_expired(digest):
+        raise Expired(f"{digest.hex()}: the content has expired; it was removed from the log's store")
+    if content is None:
+        raise InputError(f"{digest.hex()}: no such content in this log's store")
+    return content

@@ -45,7 +45,12 @@ def _nothing() -> None:
 def hole(partition: int, offset: int, recorded_at: int) -> Record:
     """Return the record without data that represents an offset without an observation.
 
-    The offset has a verdict, or no record that readers get (streams/log/kafka/). recorded_at: as of any record.
+    The offset has a verdict, or no record that readers get (streams/log/kafka/).
+
+    Args:
+        partition: The partition.
+        offset: The offset.
+        recorded_at: As of any record, in milliseconds.
     """
     return Record(partition, offset, recorded_at, "", HOLE_ID, b"")
 
@@ -65,7 +70,11 @@ class IndexedObservation(NamedTuple):
 
 
 def observation_in(registry: Registry, record: Record) -> Observation:
-    """Decode a record's observation. Raises DamagedRecord if its bytes are not one."""
+    """Decode a record's observation.
+
+    Raises:
+        DamagedRecord: Its bytes are not one.
+    """
     try:
         return registry.decode(record.data)
     except UndecodableError as error:
@@ -220,7 +229,8 @@ class LogReader(ABC):
     def frozen(self, *, is_verified: bool = False) -> AbstractContextManager[LogReader]:
         """A consistent view of the log as it is now, until the end of the block: later writes are not visible.
 
-        is_verified: changes and epochs are also of one point (`folded`).
+        Args:
+            is_verified: Whether changes and epochs are of one point, too (`folded`).
         """
 
     @abstractmethod
@@ -246,8 +256,9 @@ class LogReader(ABC):
     def foreign(self, *, last: int | None = 0) -> Sequence[Foreign]:
         """The records that were skipped because refold did not write them, by topic, as far as this process read.
 
-        last: for topics that are read on demand only, first read this number of each partition's last offsets; None:
-        all.
+        Args:
+            last: Of topics that are read on demand, first read this number of each partition's last offsets; None for
+                all.
         """
         return ()
 
@@ -317,8 +328,10 @@ class LogReader(ABC):
                 yield arrival_of(self.registry, record)
 
     def records_of(self, entity: str, qs: Iterable[bytes]) -> Iterator[Record]:
-        """The first record of each of an entity's observations, by order key. Raises CorruptionError if one is
-        missing.
+        """The first record of each of an entity's observations, by order key.
+
+        Raises:
+            CorruptionError: One is missing.
         """
         records = self.entity_records(entity, self.ends()[self.partition_of(entity)])
         first = {record.id: record for record in firsts(records)}
@@ -328,19 +341,34 @@ class LogReader(ABC):
             yield first[q[-ID_BYTES:]]
 
     def checkpoint(self, entity: str, end: int, definition: int) -> Checkpoint | None:
-        """The last checkpoint of an entity below an offset that was folded by a definition, if there is one.
+        """The last checkpoint of an entity.
 
-        definition: its offset in `.schemas`. Raises CorruptionError if the checkpoint is damaged.
+        Args:
+            entity: `type/id`.
+            end: Only checkpoints below this offset.
+            definition: Only checkpoints by the definition at this offset of `.schemas`.
+
+        Returns:
+            The checkpoint; None if there is none.
+
+        Raises:
+            CorruptionError: It is damaged.
         """
         return None
 
     def records_among(
         self, partition: int, names: Collection[str], end: int, looked_at: Callable[[int], None]
     ) -> Iterator[Record]:
-        """The records of some entities of one partition below an offset, those of one entity in order.
+        """The records of some entities of one partition, those of one entity in order.
 
         This makes one pass over the partition that compares keys and decodes nothing. Backends with an index override
-        it. looked_at: called with the number of further records read.
+        it.
+
+        Args:
+            partition: The partition.
+            names: The entities.
+            end: Only records below this offset.
+            looked_at: Called with the number of further records read.
         """
         for record in self.read(partition, 0, end):
             if record.entity in names:
@@ -370,7 +398,11 @@ class LogWriter(ABC):
 
     @abstractmethod
     def register(self, definition: TypeDefinition) -> None:
-        """Register a definition, durable on return. Raises SchemaError if it is incompatible with earlier ones."""
+        """Register a definition, durable on return.
+
+        Raises:
+            SchemaError: It is incompatible with earlier ones.
+        """
 
     @abstractmethod
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
@@ -395,7 +427,11 @@ class LogWriter(ABC):
 
     @abstractmethod
     def mark(self, marked: Marked, *, replace: bool) -> None:
-        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
+        """Store a marker, durable on return.
+
+        Raises:
+            InputError: The name is taken and `replace` is False.
+        """
 
 
 class LogAdmin(ABC):
@@ -405,28 +441,37 @@ class LogAdmin(ABC):
     def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
         """Seal an epoch of every partition that has records, durable on return.
 
-        pinned_at: in milliseconds since 1970, to pin these epochs.
+        Args:
+            pinned_at: When they are pinned, in milliseconds since 1970; None to pin none.
         """
 
     @abstractmethod
     def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
-        """Pin sealed epochs at pinned_at (milliseconds since 1970), or unpin them if it is None. Durable on return.
+        """Pin or unpin sealed epochs, durable on return.
 
-        Raises InputError, and pins none, if one of them does not exist.
+        Args:
+            epochs: The epochs.
+            pinned_at: When they are pinned, in milliseconds since 1970; None to unpin them.
+
+        Raises:
+            InputError: One of them does not exist. None is changed then.
         """
 
     @abstractmethod
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
         """Remove the epochs that the retention policy does not keep. Returns the result by partition.
 
-        dry_run: remove nothing. damaged: also remove manifests that cannot be read.
+        Args:
+            dry_run: Whether to remove nothing.
+            damaged: Whether to also remove manifests that cannot be read.
         """
 
     @abstractmethod
     def recover(self, *, wait: bool) -> Mapping[str, object]:
         """Delete the entity tables and make them again; durable on return. Returns how (`Rebuilt.source`).
 
-        wait: also wait for their indexes, which are otherwise filled in the background.
+        Args:
+            wait: Whether to wait for their indexes too, which are otherwise filled in the background.
         """
 
     def make_store(self) -> bool:
@@ -437,7 +482,8 @@ class LogAdmin(ABC):
     def other_store(self, url: str | None) -> AbstractContextManager[ContentStore]:
         """Open another store that could hold the log's contents, to copy them there.
 
-        url: in the form of blobs/url.py; None for the log's own store, if it was not created yet.
+        Args:
+            url: In the form of blobs/url.py; None for the log's own store, if it was not created yet.
         """
 
 

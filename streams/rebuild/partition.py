@@ -5,7 +5,7 @@
    tried; the last resort is to start from nothing.
 2. The epoch is verified when its result is needed: it is hashed while other partitions are read. If it fails, it is
    named, and step 1 continues with the next one.
-3. Set aside the entities of types whose definition at the cut is not the epoch's: they are folded from nothing.
+3. Postpone the entities of types whose definition at the cut is not the epoch's: they are folded from nothing.
 4. Fold the records between the epoch and the cut (replay.py).
 With `full`, and for an observed-clock cut, start from nothing. The entities are the same whatever the start, byte for
 byte.
@@ -111,8 +111,17 @@ class StartingEpoch:
 def cold_entities_from_log(
     log: LogReader, manifest: Manifest, folds: Folds, store: ChunkStore, fallbacks: list[str]
 ) -> Instead:  # fmt: skip
-    """Return the function that folds an epoch's closed entities from the log if their records are damaged, and adds
-    that to `fallbacks`.
+    """Return a fallback for an epoch's closed entities.
+
+    Args:
+        log: The log.
+        manifest: The epoch's manifest.
+        folds: The definitions at the cut.
+        store: Where the entities are loaded to.
+        fallbacks: Receives the reason if the fallback is used.
+
+    Returns:
+        A function that is called with the error if their records are damaged. It folds them from the log.
     """
     types = frozenset(each.type_name for each in manifest.cold)
 
@@ -142,19 +151,30 @@ def _usable(manifest: Manifest, log: LogReader) -> Manifest:
 def rebuild_partition(
     log: LogReader, plan: RebuildPlan, start: StartingEpoch, folds: Folds, known: RecordsToRead
 ) -> RebuiltPartition:
-    """Rebuild one partition at the plan's cut."""
+    """Rebuild one partition at the plan's cut.
+
+    Args:
+        log: The log.
+        plan: The cut, the limits and the range of each partition.
+        start: The epoch to begin from; it also names the partition.
+        folds: The definitions at the cut.
+        known: Counts the records that are read.
+
+    Returns:
+        The partition's entities, its counts, and why epochs were not used.
+    """
     cut, limits, partition = plan.cut, plan.limits, start.partition
     manifest, layers = start.verified()
     wants = None if limits is None else limits.wants
     replay = Replay(log, partition, layers, folds, known.read, wants)
     begin = 0
-    aside: list[str] = []
+    postponed: list[str] = []
     if manifest is not None:
         begin = manifest.epoch.offset
         known.total -= begin
         replay.entities, replay.observations = manifest.entities, manifest.observations
-        aside = _aside(replay.layers, changed_types(log.registry, cut, manifest), limits)
-    replay.advance(begin, cut.offsets[partition], cut.observed_until, aside)
+        postponed = _of_changed_types(replay.layers, changed_types(log.registry, cut, manifest), limits)
+    replay.advance(begin, cut.offsets[partition], cut.observed_until, postponed)
     replay.finish()
     return RebuiltPartition(
         replay.layers,
@@ -168,7 +188,7 @@ def rebuild_partition(
     )
 
 
-def _aside(layers: Layers, changed: frozenset[str], limits: RebuildLimits | None) -> list[str]:
+def _of_changed_types(layers: Layers, changed: frozenset[str], limits: RebuildLimits | None) -> list[str]:
     """The wanted entities of the changed types."""
     if not changed:
         return []

@@ -73,9 +73,21 @@ def limits_of(
     registry: Registry, schemas: int, types: Iterable[str] | None = None, entities: Iterable[str] | None = None,
     since: int | None = None,
 ) -> RebuildLimits | None:  # fmt: skip
-    """Return the limits of a view at a cut with this offset of `.schemas`; None without limits.
+    """Return the limits of a view.
 
-    Raises InputError for an unknown type, an entity that is not of the form TYPE/ID, or an empty list.
+    Args:
+        registry: The log's definitions.
+        schemas: The cut's offset of `.schemas`.
+        types: Only entities of these types.
+        entities: Only these entities, as `type/id`.
+        since: Without entities that were closed before this time, in microseconds since 1970.
+
+    Returns:
+        The limits; None if nothing is limited.
+
+    Raises:
+        InputError: A list is empty, or an entity is not of the form `type/id`.
+        SchemaError: A type is unknown.
     """
     if types is None and entities is None and since is None:
         return None
@@ -164,7 +176,14 @@ def plan_of_json(tree: Mapping[str, Any]) -> RebuildPlan:
 def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full: bool) -> RebuildPlan:
     """Choose the partitions that can hold wanted entities, and the nearest epoch of each.
 
-    full: begin at the first record and use no epochs, as is always done for an observed-clock cut.
+    Args:
+        log: The log.
+        cut: The cut.
+        limits: Which entities are wanted; None for all.
+        full: Whether to begin at the first record and use no epochs. An observed-clock cut always does.
+
+    Returns:
+        The plan.
     """
     from_nothing = full or cut.observed_until is not None
     ranges = {}

@@ -2,11 +2,11 @@
 
 1. Read the records in order, a batch at a time. The kernel, if there is one, folds the entities that it takes.
 2. For other entities, a record that is certainly new is folded directly onto its entity; one that is certainly a repeat
-   is skipped. If the next record of an entity is neither, or requires reopening, the entity is set aside: no more of
+   is skipped. If the next record of an entity is neither, or requires reopening, the entity is postponed: no more of
    its records are folded.
-3. At the end the records of the entities that were set aside are read (`LogReader.records_among`), for as many entities
+3. At the end the records of the postponed entities are read (`LogReader.records_among`), for as many entities
    at a time as fit in memory, and each entity is folded from nothing.
-An observed-clock fold sets every entity aside, because all its retractions decide which observations count.
+An observed-clock fold postpones every entity, because all its retractions decide which observations count.
 
 Python also folds some of the entities that the kernel took (`checks`). Where the two differ, Python's fold is used.
 
@@ -70,9 +70,16 @@ class Replay:
         self.scanned = 0
         self.misfolded: set[str] = set()
 
-    def advance(self, start: int, end: int, observed_until: int | None = None, aside: Iterable[str] = ()) -> None:
-        """Fold the records from start to end; the entities `aside` are folded from nothing in any case."""
-        counts = dict.fromkeys(aside, 0)
+    def advance(self, start: int, end: int, observed_until: int | None = None, postponed: Iterable[str] = ()) -> None:
+        """Fold the records of a range onto the entities.
+
+        Args:
+            start: The first offset.
+            end: The offset after the last one.
+            observed_until: Leave out what was observed later, in microseconds since 1970; None for no limit.
+            postponed: Entities to fold from nothing in any case.
+        """
+        counts = dict.fromkeys(postponed, 0)
         for name in counts:
             self._forget(name)
         self._directly(start, end, counts, observed=observed_until is not None)

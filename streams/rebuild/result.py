@@ -5,7 +5,7 @@ A child process passes a partition to its parent in a file:
    order of place, each preceded by its length, u32 big-endian. Length 0 ends them.
 2. If all entities were asked for, the digests of its buckets: for each slot that has any, its number, u16 big-endian,
    and 256 bucket digests (8,192 bytes). Anything after them is no part of the data.
-The reader is told where the data begins and ends. It leaves the chunks in the file.
+The reader gets the positions where the data begins and ends. It leaves the chunks in the file.
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ class Rebuilt:
         return self._counted
 
     def digests(self) -> Digests:
-        """The digests of every slot. Raises NotAnswerable for a limited rebuild."""
+        """Return the digests of every slot.
+
+        Raises:
+            NotAnswerable: The rebuild was limited.
+        """
         if self.limits is not None:
             raise NotAnswerable("a root covers all entities: rebuild without types, entities and since to get it")
         digests = Digests()
@@ -160,7 +164,14 @@ class Rebuilt:
 
 
 def write_entities(file: IO[bytes], layers: Layers, digests: Digests | None, slots: range) -> None:
-    """Write a partition at the file's position; digests: of all its buckets, None to leave them out."""
+    """Write a partition to a file, at its position.
+
+    Args:
+        file: The file.
+        layers: The partition's entities.
+        digests: The digests of all its buckets; None to leave them out.
+        slots: The partition's slots.
+    """
     for data in chunks_of_pieces(layers.pieces()):
         file.write(_LENGTH.pack(len(data)) + data)
     file.write(_LENGTH.pack(0))
@@ -173,7 +184,17 @@ def write_entities(file: IO[bytes], layers: Layers, digests: Digests | None, slo
 
 
 def read_entities(file: IO[bytes], start: int, end: int, layers: Layers) -> None:
-    """Add the chunks between two positions of a file to layers. Raises CorruptionError if they are incomplete."""
+    """Load a partition that `write_entities` wrote.
+
+    Args:
+        file: The file. It has to stay open as long as the layers.
+        start: Where the partition begins, in bytes.
+        end: Where it ends, in bytes.
+        layers: Receives the entities.
+
+    Raises:
+        CorruptionError: The data is incomplete.
+    """
     at = start
     while (length := _LENGTH.unpack(_read(file, at, _LENGTH.size, end))[0]) != 0:
         at += _LENGTH.size

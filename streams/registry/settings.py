@@ -1,7 +1,7 @@
 """Where the Schema Registry is, and as whom it is asked; secrets are kept out of every message.
 
 REFOLD_SCHEMA_REGISTRY             https://host:port, with a path where it has one; several, separated by commas
-REFOLD_SCHEMA_REGISTRY_USER_INFO   user:password, unless they stand in the URL
+REFOLD_SCHEMA_REGISTRY_USER_INFO   user:password, unless they are in the URL
 REFOLD_SCHEMA_REGISTRY_<NAME>      SSL_CA_LOCATION, SSL_CERTIFICATE_LOCATION, SSL_KEY_LOCATION, SSL_KEY_PASSWORD
 
 The file that REFOLD_KAFKA_CONFIG names may say the same, as Kafka's clients do: schema.registry.url,
@@ -65,7 +65,7 @@ def registry_settings(environ: Mapping[str, str]) -> RegistrySettings | None:
 
 
 def _lines(environ: Mapping[str, str]) -> Settings:
-    """What is said of the registry by name, in the file and in variables."""
+    """The settings of the registry by name, from the file and from variables."""
     before = f"{ENVIRONMENT}_"
     variables = {
         name.removeprefix(before).lower().replace("_", "."): value

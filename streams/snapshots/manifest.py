@@ -1,7 +1,7 @@
 """The manifest: the record that seals an epoch of one partition, and names exactly what a rebuild reads and checks.
 
 Its bytes are deterministic CBOR, a map of the fields below, and a CRC-32C. Its name is its key: `epoch/`, partition
-u16, observations offset u64, schemas offset u64, big-endian, so that names sort by the point they stand for. The digest
+u16, observations offset u64, schemas offset u64, big-endian, so that names sort by their point. The digest
 is the SHA-256 of the bytes; each manifest names that of the one before.
 """
 

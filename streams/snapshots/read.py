@@ -2,7 +2,7 @@
 
 1. Read the manifest; check that it belongs to this log and this fold version.
 2. Read each range in order, as a layer; check that no record is missing and that the spans' digests match. If one does
-   not, the records' checksums tell which record is damaged.
+   not, the records' checksums show which record is damaged.
 3. Hash every bucket and slot again (for closed entities see closed_entities.py); they must match the manifest. A
 mismatch is a CorruptionError, and the caller uses another epoch. Closed entities are checked when they are read;
 damaged ones are folded from the log instead.

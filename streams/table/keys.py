@@ -4,7 +4,7 @@ any other byte. Rows of any other form raise CorruptionError.
     observations  partition u16, offset u64          -> recorded_at u64, id 32, key length u16, key, framed bytes
     changes       partition u16, offset u64          -> framed bytes
     state         slot u16, bucket u8, entity        -> the packed entity (reducers/entity.py); `placed`, so that a
-                                                         bucket's entities stand together, in the order of their keys
+                                                         bucket's entities are together, in the order of their keys
     timeline      entity, NUL, order key             -> offset u64, recorded_at u64, framed bytes
     arrivals      entity, NUL, offset u64            -> recorded_at u64, flags u8 (1: it retracts), order key
     checkpoints   entity, NUL, offset u64, schemas offset of the definition u64 -> streams/table/checkpoints.py

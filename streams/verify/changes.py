@@ -150,7 +150,7 @@ class _Chains:
         end = self._log.changes_end(self._partition)
         if end != self._next and self._log.is_dense:
             place = f"changes {self._partition}={self._next}"
-            yield Mismatch(place, f"the log's next offset there is {end}, and the last change stands before this one")
+            yield Mismatch(place, f"the log's next offset there is {end}, and the last change is before this one")
 
     def _check_place(self, change: Change, place: str) -> Iterator[Mismatch]:
         if change.through > self._through:

@@ -50,9 +50,9 @@ class Refold:
     def to(self, offset: int, schemas: int) -> None:
         """Continue the fold to a point. Raises RefoldError if that fails; the object cannot be used afterwards."""
         try:
-            aside = [] if schemas == self.schemas else self._redefined(schemas)
+            postponed = [] if schemas == self.schemas else self._redefined(schemas)
             self.touched.clear()
-            self._replay.advance(self.offset, offset, aside=aside)
+            self._replay.advance(self.offset, offset, postponed=postponed)
             self._replay.finish()
         except StorageError as error:
             raise RefoldError(str(error)) from error

@@ -93,9 +93,9 @@ class SpanReader:
         for (key, state_hash), (_, body) in zip(chunk.hashes(group), chunk.members(group), strict=True):
             name = key.decode(errors="replace")
             if key <= last_key or place_of(name) != at:
-                self._say(place, f"stands in the wrong place of bucket {at >> 8}/{at & 0xFF}", name)
+                self._say(place, f"is in the wrong place of bucket {at >> 8}/{at & 0xFF}", name)
             elif body and stored_hash(body) != state_hash:
-                self._say(place, "stands beside another state hash than its own", name)
+                self._say(place, "has another state hash next to it than its own", name)
             last_key = key
             yield place, name, state_hash, body
 
@@ -298,7 +298,7 @@ class _Spans:
                 continue
             found = list(self._entity(place, name, body))
             if not (found or number) and closing and closed_month(closing, name.encode(), body) is not None:
-                found = [Mismatch(place, "closed, and stands among the open ones", name)]
+                found = [Mismatch(place, "closed, and is among the open ones", name)]
             yield from found
         yield from self._told(held)
 

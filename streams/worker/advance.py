@@ -39,7 +39,16 @@ FILLING_POLL_S = 0.05
 
 
 def apply_without_fold(table: PartitionTable, registry: Registry, below: int) -> TypeVersion | None:
-    """Apply the definitions below an offset that need no fold; return the first one that does, if any."""
+    """Apply definitions that change no entity.
+
+    Args:
+        table: The partition's table.
+        registry: The log's definitions.
+        below: The offset of `.schemas` to stop at.
+
+    Returns:
+        The first definition that needs a fold; the table stops before it. None if there is none below the offset.
+    """
     schemas = table.here.at.schemas
     found = None
     while found is None and schemas < below:
@@ -66,9 +75,12 @@ def _takes_something(registry: Registry, version: TypeVersion) -> bool:
 
 
 def require_folded(table: PartitionTable, registry: Registry) -> None:
-    """Raise StorageError if the table has entities of a held type: another process had its code.
+    """Check that the table has no entities of a held type.
 
     If only a version that is still to be applied can be folded, its entities are first folded again by that one.
+
+    Raises:
+        StorageError: It has some: another process had the type's code.
     """
     for name in sorted({each.definition.name for each in registry if each.definition.has_code}):
         problem = held(registry, name)
@@ -77,7 +89,19 @@ def require_folded(table: PartitionTable, registry: Registry) -> None:
 
 
 def redefinition_overlay(table: PartitionTable, version: TypeVersion, below: int | None = None) -> Overlay:
-    """Return the next overlay of applying a definition. below: a place at which to stop."""
+    """Fold the next entities again by a definition that is being applied.
+
+    Args:
+        table: The partition's table.
+        version: The definition.
+        below: A place at which to stop in any case; None for none.
+
+    Returns:
+        The overlay. It records how far the definition is applied.
+
+    Raises:
+        StorageError: This process cannot apply the definition.
+    """
     at = table.here.at
     try:
         type_fold = TypeFold(version)
@@ -96,7 +120,17 @@ def redefinition_overlay(table: PartitionTable, version: TypeVersion, below: int
 
 
 def follow(table: PartitionTable, log: LogReader, to: PartitionPoint, check_cancelled: Callable[[], None]) -> int:
-    """Fold the log from the table's point to a later point, emitting nothing; return how many records."""
+    """Fold the log from the table's point to a later one, and emit nothing.
+
+    Args:
+        table: The partition's table.
+        log: The log.
+        to: The later point.
+        check_cancelled: Raises to stop.
+
+    Returns:
+        The number of offsets that were folded.
+    """
     start = table.here.at.offset
     _apply_definitions(table, log, PartitionPoint(to.offset, to.schemas), check_cancelled)
     records = log.read(table.here.partition, table.here.at.offset, to.offset)

@@ -278,7 +278,7 @@ class Fetcher:
             self._reset(anew)
 
     def _reset(self, stuck: Sequence[KafkaPartition]) -> None:
-        why = "a broker says where these end, and the client that fetches them is told nothing"
+        why = "a broker says where these end, and the client that fetches them gets nothing"
         log_event(_log, "fetching_begun_anew", logging.WARNING, why=why,
                   stuck=",".join(f"{each.topic}/{each.partition}" for each in stuck))  # fmt: skip
         self._consumer.close()

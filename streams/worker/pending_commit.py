@@ -73,7 +73,14 @@ class StoredPosition:
 
 
 def read_stored(database: Database) -> StoredPosition | None:
-    """Return the table's position; None if it has none, or one in a format that this release does not read."""
+    """Return a table's position.
+
+    Returns:
+        The position; None if there is none, or one in a format that this release does not read.
+
+    Raises:
+        CorruptionError: It cannot be decoded.
+    """
     packed = database.get("meta", POSITION)
     if packed is None:
         return None

@@ -34,7 +34,13 @@ class DamageWaits:
         return "" if found is None else found[0]
 
     def wait(self, partition: int, error: DamagedRecord, now_s: float) -> None:
-        """It could not be taken up."""
+        """Note that a partition could not be taken up.
+
+        Args:
+            partition: The partition.
+            error: The damaged record that it needs.
+            now_s: The service's clock, in seconds.
+        """
         self._waiting[partition] = (str(error), self._rulings.of(OBSERVATIONS, partition), now_s + AGAIN_S)
 
     def is_over(self, partition: int, now_s: float) -> bool:

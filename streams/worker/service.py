@@ -181,7 +181,11 @@ class FoldService:
         return partition in self._starting or partition in self._partitions
 
     def recover(self) -> list[int]:
-        """Delete the tables here, to be rebuilt; returns the partitions that are started again."""
+        """Delete the tables here, to be rebuilt. Returns the partitions that are started again. From any thread.
+
+        Raises:
+            StorageError: The worker has ended.
+        """
         asked: Future[list[int]] = Future()
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:
@@ -215,7 +219,7 @@ class FoldService:
             self._commit(self._membership)
         except BaseException as problem:  # whatever it is, the partitions are given up in order
             reason = folder.reason(problem, self._tables())
-            # Said by the pages at once: giving everything up takes a while.
+            # The pages show it at once: giving everything up takes a while.
             self._failure = str(reason) or type(reason).__name__
             log_event(_log, "failed", logging.ERROR, why=self._failure)
             self._has_ended.set()

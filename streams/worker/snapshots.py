@@ -1,7 +1,8 @@
 """Seals epochs of the partitions that a worker folds, in a thread next to the fold.
 
-1. When the fold of a partition begins, its snapshots are taken over: whoever wrote them before is fenced, and an epoch
-   that was left open is aborted. Records folded since the partition's last epoch count, whichever worker folded them.
+1. When the fold of a partition begins, its snapshots are taken over: the process that wrote them before is fenced, and
+   an epoch that was left open is aborted. Records folded since the partition's last epoch count, whichever worker
+   folded them.
 2. An epoch is sealed after EPOCH_RECORDS, at most every EVERY_MS unless what is kept for epochs nears its limit, and
    with PACE while records are folded (streams/snapshots/snapshotter.py). Its view is taken without stopping the fold:
    read the table's point, pin the states, and read the point again. If it differs, an overlay was written in between:
@@ -92,7 +93,13 @@ class Sealing:
         self._snapshotter.wake()
 
     def committed(self, partition: int, begin: int, overlay: Overlay) -> None:
-        """Report that an overlay that began at this offset is committed and written to the table."""
+        """Note that an overlay is committed and written to the table.
+
+        Args:
+            partition: The partition.
+            begin: The table's offset before it.
+            overlay: The overlay.
+        """
         held, end = self._held[partition], overlay.stored.at.offset
         if end > begin:
             self._touched.add(partition, begin, end, [(change.placed, change.state) for change in overlay.changes])

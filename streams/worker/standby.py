@@ -81,7 +81,11 @@ class StandbyTables:
             self._moved.notify_all()
 
     def await_closed(self, partition: int, is_cancelled: Callable[[], bool]) -> None:
-        """Return when this thread has closed the table. Raises Cancelled if the caller is cancelled."""
+        """Return when this thread has closed a partition's table.
+
+        Raises:
+            Cancelled: The caller is cancelled.
+        """
         with self._moved:
             while partition in self._open:
                 if is_cancelled():

@@ -63,7 +63,13 @@ from refold.streams.worker.table import GONE, PartitionTable, open_database, sto
 def recover_table(
     table: PartitionTable, log: LogPort, stored: StoredPosition, check_cancelled: Callable[[], None]
 ) -> int:
-    """Rebuild the table at the point of `stored`, and count its totals; the database's content is removed.
+    """Rebuild a table; the database's content is removed.
+
+    Args:
+        table: The partition's table.
+        log: The log.
+        stored: The point to rebuild it at. Its totals are counted again.
+        check_cancelled: Raises to stop.
 
     Returns:
         The number of records that were folded.
@@ -169,7 +175,17 @@ class Starter:
             self.refused = ""
 
     def start(self, partition: int, is_cancelled: Callable[[], bool]) -> PartitionTable:
-        """Return the partition's table, at the emitted point. Raises Cancelled if it is no longer needed."""
+        """Return a partition's table, at the emitted point.
+
+        Args:
+            partition: The partition.
+            is_cancelled: Whether the table is no longer needed.
+
+        Raises:
+            Cancelled: It is no longer needed.
+            Unanswered: No broker answered in time.
+            DamagedRecord: A record that is needed is damaged.
+        """
 
         def check_cancelled() -> None:
             if is_cancelled():
@@ -242,9 +258,16 @@ class Starter:
     def advance_to(
         self, table: PartitionTable, partition: int, at: PartitionPoint, check_cancelled: Callable[[], None]
     ) -> None:
-        """Steps 5 and 6: rebuild or advance the table to the point; a table past the point stays there.
+        """Steps 5 and 6: bring a table to the emitted point.
 
-        It can be past the point if committed offsets and records expired; nothing was emitted in between.
+        A table past the point stays there. That happens if committed offsets and records expired; nothing was emitted
+        in between.
+
+        Args:
+            table: The table.
+            partition: Its partition.
+            at: The emitted point.
+            check_cancelled: Raises to stop.
         """
         self._require_there(partition, at)
         rulings = self._log.registry.rulings

@@ -145,7 +145,19 @@ class PartitionTable:
         self._writer.fold_below(schemas)
 
     def fold(self, arrived: Sequence[DecodedRecord], offset: int, recorded_at: int) -> Overlay:
-        """Fold records up to an offset; recorded_at: the running maximum there, in milliseconds."""
+        """Fold records into an overlay; the table stays as it is.
+
+        Args:
+            arrived: The records, in order.
+            offset: The offset after the last decided record.
+            recorded_at: The running maximum there, in milliseconds.
+
+        Returns:
+            The overlay, which leads to the offset.
+
+        Raises:
+            NotFolded: A custom reducer fails on a record.
+        """
         here, overlay = self.here, self.empty_overlay()
         with self._lock:
             self._writer.fold(arrived, overlay.write, overlay, {here.partition: offset})
@@ -155,7 +167,16 @@ class PartitionTable:
         return overlay.to(PartitionPoint(offset, here.at.schemas), recorded_at)
 
     def fold_again(self, type_fold: TypeFold, rows: Iterable[Row], to: PartitionPoint) -> Overlay:
-        """Fold entities again by the definition that is being applied; the overlay ends at `to`."""
+        """Fold entities again by the definition that is being applied.
+
+        Args:
+            type_fold: The definition and its fold.
+            rows: The entities' rows.
+            to: The point that the overlay leads to.
+
+        Returns:
+            The overlay; the table stays as it is.
+        """
         here, overlay = self.here, self.empty_overlay()
         with self._lock:
             for row in rows:
@@ -181,10 +202,16 @@ class PartitionTable:
 
 
 def open_database(folder: Path, memory: Memory, wait_s: float, check_cancelled: Callable[[], None]) -> Database:
-    """Open the database in a folder as its owner; it is created if it is missing or damaged.
+    """Open the database in a folder as its owner. It is created if it is missing or damaged.
+
+    Args:
+        folder: The folder.
+        memory: RocksDB's memory.
+        wait_s: How long to wait for another process, in seconds.
+        check_cancelled: Raises to stop waiting.
 
     Raises:
-        LockedError: Another process held it for longer than wait_s. A process that lost the partition closes it soon.
+        LockedError: Another process held it for longer. A process that lost the partition closes it soon.
     """
     deadline = Deadline(wait_s)
     while True:
@@ -253,9 +280,17 @@ def stored_position_of(
 def rows_by_place(
     database: Database, type_name: str, start: int, below: int | None, entities_max: int
 ) -> tuple[list[Row], int | None]:
-    """Return a type's entities in whole places from `start`, and the next place; None if these are the type's last.
+    """Read a type's entities in the order of the table.
 
-    below: a place at which to stop in any case.
+    Args:
+        database: The table.
+        type_name: The type.
+        start: The first place.
+        below: A place at which to stop in any case; None for none.
+        entities_max: Stop at the next place after this number of entities.
+
+    Returns:
+        The entities' rows, in whole places, and the next place. None for it if these are the type's last.
     """
     rows: list[Row] = []
     prefix = f"{type_name}/"

@@ -45,7 +45,15 @@ class TableCheckResult(NamedTuple):
 
 
 def check_partition(log: KafkaLog, folder: Path, partition: int) -> TableCheckResult:
-    """Check a partition's table. log: used by this thread only. folder: the worker's tables.
+    """Check a partition's table.
+
+    Args:
+        log: The log, used by this thread only.
+        folder: The folder of the worker's tables.
+        partition: The partition.
+
+    Returns:
+        What differs, at most MISMATCHES_MAX.
 
     Raises:
         StorageError: There is no complete table to compare.

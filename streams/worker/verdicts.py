@@ -73,9 +73,17 @@ class Decider:
         ], size
 
     def decide(self, raw: RawRecord, recorded_at: int) -> DecodedRecord | Verdict:
-        """Return the observation or the verdict. Raises RegistryUnavailable if neither is known yet.
+        """Decide a record.
 
-        recorded_at: the running maximum with this record, in milliseconds.
+        Args:
+            raw: The record.
+            recorded_at: The running maximum with this record, in milliseconds.
+
+        Returns:
+            The observation, or the verdict on what is none.
+
+        Raises:
+            RegistryUnavailable: Neither is known yet: the Schema Registry did not answer.
         """
         partition = self._partition
         while True:

@@ -83,17 +83,17 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (
         "string",
         ["null", "string", "refold.Blob"],
-        "a: refold.Blob stands in a type from its first version or never; ids cover the stored form",
+        "a: refold.Blob belongs to a type from its first version or never; ids cover the stored form",
     ),
     (
         ["null", "string", *OPTIONS],
         ["null", "string", "refold.Blob"],
-        "a: refold.Sealed stands in a type from its first version or never",
+        "a: refold.Sealed belongs to a type from its first version or never",
     ),
     (
         ["null", "string", "refold.Sealed"],
         "string",
-        "a: refold.Sealed stands in a type from its first version or never",
+        "a: refold.Sealed belongs to a type from its first version or never",
     ),
     (
         "long",

@@ -115,7 +115,7 @@ POINTS = {
     "before the log begins": ("2001-01-01T00:00:00Z", ["the log begins at", "earliest"]),
     "time without zone": ("2026-01-01T00:00:00", ["zone"]),
     "damaged cut": ("cut:1.AAAA", ["damaged cut"]),
-    "unknown short cut": ("cut:0123456789ab", ["no marker stands", "whole text"]),
+    "unknown short cut": ("cut:0123456789ab", ["no marker is", "whole text"]),
     "version without entity": ("v3", ["v3", "TYPE/ID"]),
     "no such step": ("run:r#1", ["step/r#1", "refold state run/r"]),
 }

@@ -198,7 +198,7 @@ def test_cut_is_its_text(log: Log) -> None:
         assert log.point(cut).cut == cut
         assert log.point(str(cut)).cut == cut
         assert parse_cut(str(cut).removeprefix("cut:")) == cut
-    with pytest.raises(InputError, match="no marker stands at a cut with this short hash"):
+    with pytest.raises(InputError, match="no marker is at a cut with this short hash"):
         log.point(f"cut:{cut.short}")
     log.mark("m", cut)
     log.mark("same", cut)

@@ -43,7 +43,7 @@ def find_maven(what: str) -> str:
 
 
 def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
-    """Run a goal of Maven's dependency plugin in the folder. Raises ServerMissing with what Maven said."""
+    """Run a goal of Maven's dependency plugin in the folder. Raises ServerMissing with Maven's output."""
     command = [find_maven(what), "-q", "-B", f"{_PLUGIN}:{goal}", *options]
     # Two Maven processes must not write the user's repository at the same time.
     with locked(Path.home() / ".m2" / ".refold.lock"):

@@ -41,7 +41,7 @@ def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
     for key, _ in database.scan("state"):
         name = key[PLACE_BYTES:].decode(errors="replace")
         if key != placed(name):
-            yield Mismatch("state", "stands at another place than its own", name)
+            yield Mismatch("state", "is not at its own place", name)
 
 
 def _check_marker(key: bytes, value: bytes) -> Iterator[Mismatch]:

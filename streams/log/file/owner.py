@@ -164,9 +164,14 @@ class Owner:
         )
 
     def recover(self, log: LogPort, *, wait: bool) -> dict[str, object]:
-        """Delete the table and make it again (streams/table/recovery.py); returns how (`Rebuilt.source`).
+        """Delete the entity tables and make them again; durable on return.
 
-        wait: return only when the background work is done.
+        Args:
+            log: The log to read from.
+            wait: Whether to wait for the indexes too. Otherwise they are filled in the background.
+
+        Returns:
+            From what they were made; see `Rebuilt.source`.
         """
         self._filler.stop()
         with self._lock:

@@ -170,7 +170,7 @@ def _require_visible(admin: AdminClient, clients: Clients) -> None:
         raise Denied(f"access lists cannot be read: {clients.denial_message(Grant(CLUSTER, CLUSTER_NAME, DESCRIBE))}")
     asked = [ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))]
     for done in admin.describe_configs(asked, request_timeout=TIMEOUT_S).values():
-        with suppress(KafkaException):  # who may not see brokers' settings is told of no entries
+        with suppress(KafkaException):  # who may not see brokers' settings is sent no entries
             named = done.result().get("authorizer.class.name")
             if named is None or not named.value:
                 raise StorageError(f"access lists cannot be read: {_NONE_KEPT}")

@@ -58,7 +58,7 @@ _COMMON = {
     "enable.metrics.push": False,
 }
 _TRANSACTIONAL = {
-    # Begun anew, a transaction that sends its offsets waits for a broker that was forgotten until it times out
+    # Begun again, a transaction that sends its offsets waits for a broker that was forgotten until it times out
     # (confluentinc/librdkafka#5511; seen with 2.16). One that has nobody to ask fails likewise, and is made again.
     "metadata.recovery.strategy": "none",
 }
@@ -85,7 +85,7 @@ class Clients:
 
     @property
     def principal(self) -> str:
-        """The principal of these clients, as far as the settings tell."""
+        """The principal of these clients, as far as the settings name it."""
         return self._config.principal
 
     def denial_message(self, grant: Grant) -> str:

@@ -64,6 +64,6 @@ class Markers:
         """The records before an offset, once the record at the offset is visible."""
         self._offsets.wait_past(
             self._place, offset,
-            "an epoch is being sealed, or whoever did has a transaction open; look at the markers again in a while",
+            "an epoch is being sealed, or a process that ended has a transaction open; read the markers again later",
         )  # fmt: skip
         return list(self._reading.records(self._place, start, offset))

@@ -42,17 +42,33 @@ class NoObservation(Exception):
 
 
 def outgoing_observation(place: KafkaPartition, entity: str, observation_id: bytes, data: bytes) -> OutgoingRecord:
-    """Return an observation as it is written to Kafka."""
+    """Return the record of an observation that is to be produced.
+
+    Args:
+        place: The partition of `.observations`.
+        entity: `type/id`; the record's key.
+        observation_id: Its id; the record's header.
+        data: Its framed bytes; the record's value.
+    """
     what = f"the observation {observation_id.hex()[:12]} of {entity}"
     return OutgoingRecord(place, entity.encode(), data, [(ID, observation_id)], what)
 
 
 def observed(registry: Registry, partition: int, partitions: int, raw: RawRecord) -> tuple[Observation, bytes]:
-    """Return the observation in a record, and its id.
+    """Decode a record's observation.
+
+    Args:
+        registry: The log's definitions.
+        partition: The record's partition.
+        partitions: The log's number of partitions.
+        raw: The record.
+
+    Returns:
+        The observation and its id.
 
     Raises:
-        NoObservation: the record is not an observation.
-        UnknownWireId: its schema is not in the registry.
+        NoObservation: The record is not an observation; it has the reason.
+        UnknownWireId: The record names a schema that is not known here yet.
     """
     try:
         observation, observation_id = registry.identified(raw.value or b"")

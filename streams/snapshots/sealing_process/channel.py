@@ -65,13 +65,13 @@ class SealingFailed(Exception):
 
 MEMORY_BYTES = 8 << 20
 SHORT_BYTES = 32 << 10
-_HEAD = struct.Struct(">QB")  # the length, and whether it stands in the memory
+_HEAD = struct.Struct(">QB")  # the length, and whether it is in the memory
 _TIME = struct.Struct("@ll")  # seconds and microseconds, as the system has them
 
 
 def shared_memory() -> IO[bytes]:
     """Create MEMORY_BYTES of shared memory for `Channel`. It is freed when no process has it open."""
-    found = _in_memory() if sys.platform == "linux" else tempfile.TemporaryFile()  # noqa: SIM115 - whoever asks closes
+    found = _in_memory() if sys.platform == "linux" else tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     found.truncate(MEMORY_BYTES)
     return found
 

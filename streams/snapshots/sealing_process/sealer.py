@@ -88,7 +88,7 @@ class SealingProcess:
         try:
             asked: Asked = self._channel.receive()
         except TimeoutError:
-            raise SealingFailed(f"it said nothing for {_SILENT_S} s") from None
+            raise SealingFailed(f"it sent nothing for {_SILENT_S} s") from None
         except (EOFError, OSError) as error:
             raise SealingFailed(f"it {child_process.how_it_ended(self._process)}") from error
         return asked
@@ -207,6 +207,6 @@ class ProcessSealer:
 
     def _done_without(self, why: Exception) -> None:
         if self._may_start:
-            _log.warning("snapshots are sealed beside the fold from now on, which slows it, for a process of their own "
-                         "could not do it: %s", why)  # fmt: skip
+            _log.warning("snapshots are sealed in this process from now on, which slows it: the sealing process "
+                         "failed: %s", why)  # fmt: skip
         self._may_start = False

@@ -1,7 +1,7 @@
 """A service that blocks a thread, under mode, which is Faust's own supervision.
 
 1. The thread runs the service until it is drained or fails.
-2. A service that fails, or ends undrained, crashes the process: whoever supervises it from outside starts it again, and
+2. A service that fails, or ends undrained, crashes the process: its supervisor starts it again, and
    it goes on from what is committed.
 3. Stopping drains: the service finishes and commits what is at hand; that is waited for.
 """
