@@ -162,13 +162,13 @@ class KnownEntity(NamedTuple):
 class Knowledge(NamedTuple):
     """The reads of an agent and the answers it had received by a point, in order of time.
 
-    unheard: steps whose answers cannot be read.
+    unread: steps whose answers cannot be read.
     """
 
     point: Point
     reads: tuple[KnownEntity, ...]
-    heard: tuple[ReceivedAnswer, ...] = ()
-    unheard: tuple[UnreadStep, ...] = ()
+    answers: tuple[ReceivedAnswer, ...] = ()
+    unread: tuple[UnreadStep, ...] = ()
 
 
 def knew(
@@ -207,9 +207,9 @@ def knew(
         found = sorted(latest.values(), key=lambda each: (each.at, each.run, each.step))
     held = log.states(dict.fromkeys(each.entity for each in found), point.cut)
     known = tuple(_known(log, each, held.get(each.entity), point.cut) for each in found)
-    heard, unheard = answers_in(log, vault, steps, last)
-    heard = [each for each in heard if micros is None or each.at <= micros]
-    return Knowledge(point, known, tuple(heard if every else last_answers(heard)), tuple(unheard))
+    answers, unread = answers_in(log, vault, steps, last)
+    answers = [each for each in answers if micros is None or each.at <= micros]
+    return Knowledge(point, known, tuple(answers if every else last_answers(answers)), tuple(unread))
 
 
 def _time(at: When) -> int | None:

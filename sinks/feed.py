@@ -26,7 +26,7 @@ from typing import NamedTuple
 from refold.avro.definition import TypeDefinition
 from refold.avro.observation import type_of
 from refold.avro.quarantine import CHANGES, OBSERVATIONS
-from refold.sinks.initial_load import change_history, definitions_at, load_of, told
+from refold.sinks.initial_load import change_history, definitions_at, load_of, recomputed
 from refold.sinks.port import Batch, EntityState, HistoryStep, Load
 from refold.sinks.states import advance, begun, follows, is_exact, packed, unpacked
 from refold.streams.changes import Change, MutationFormatter
@@ -253,7 +253,7 @@ class Feed:
             for partition, change, _ in taken.changes:
                 if change.entity not in asked:
                     history += change_history(self._shown_of(states[change.entity].definition), change, partition)
-        for each in told(self._log, Folds(self._log.registry, cut.schemas), asked, cut) if asked else ():
+        for each in recomputed(self._log, Folds(self._log.registry, cut.schemas), asked, cut) if asked else ():
             state = states[each.entity] = each.state()
             weights[each.entity] = len(packed(state))
             if self._history:

@@ -70,7 +70,7 @@ class RecomputedEntity:
                 )  # fmt: skip
 
 
-def told(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
+def recomputed(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
     """The entities that exist at a cut, of the given names, read in groups."""
     waiting = iter(sorted(names, key=log.partition_of))
     while some := list(islice(waiting, AT_ONCE)):
@@ -165,7 +165,7 @@ class _Loading:
             yield from self._changed(partition, again)
         names = (name for name, _ in self._rebuilt.rows() if type_of(name) in again)
         while some := list(islice(names, AT_ONCE)) if again else []:
-            for each in told(self._log, self._folds, some, self._cut):
+            for each in recomputed(self._log, self._folds, some, self._cut):
                 yield from each.history(self._shown_of(each.type), 0)
 
     def _versions(self) -> Mapping[str, int]:
@@ -197,7 +197,7 @@ class _Loading:
         yield from self._told(inexact)
 
     def _told(self, versions: Mapping[str, set[int]]) -> Iterator[HistoryStep]:
-        for each in told(self._log, self._folds, versions, self._cut):
+        for each in recomputed(self._log, self._folds, versions, self._cut):
             wanted = versions[each.entity]
             yield from (step for step in each.history(self._shown_of(each.type), 0) if step.version in wanted)
 

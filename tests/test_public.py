@@ -22,7 +22,7 @@ FACADES = {
         "ApprovalNeeded", "Policy", "PolicyCheck", "PolicyDecision", "PolicyDenied", "RecordedRequest", "RunFacts",
         "check", "rule",
     },
-    "refold.compare": {"Divergence", "Recording", "compare", "state_at", "states", "told"},
+    "refold.compare": {"Divergence", "Recording", "compare", "describe", "state_at", "states"},
     "refold.heal": {"Diagnosis", "Recording", "RemedyChange", "RunFinding", "diagnose", "remedy"},
     "refold.langgraph": {"RefoldSaver", "RefoldStore"},
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},

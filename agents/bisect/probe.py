@@ -20,7 +20,7 @@ import msgspec
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence, divergence_json
-from refold.agents.compare.render import told
+from refold.agents.compare.render import describe
 from refold.agents.confined.kernel import NotConfined, confine
 from refold.agents.entry import Agent, recorded_agent_of
 from refold.agents.journal.record import Plain, Recording
@@ -102,7 +102,7 @@ def _first_alone(found: Divergence) -> Divergence:
 
 def _parted(found: Divergence) -> BisectResult:
     return BisectResult(
-        status="parted", lines=tuple(told(found, is_short=True)), step=found.step, divergence=divergence_json(found)
+        status="parted", lines=tuple(describe(found, is_short=True)), step=found.step, divergence=divergence_json(found)
     )
 
 

@@ -33,7 +33,7 @@ LATER_MAX = 12
 DIFFERENCES_MAX = 12
 
 
-def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = False) -> Iterator[str]:
+def describe(found: Divergence | None, *, is_short: bool = False, is_folded: bool = False) -> Iterator[str]:
     """Yield the lines.
 
     Args:
@@ -53,7 +53,7 @@ def told(found: Divergence | None, *, is_short: bool = False, is_folded: bool = 
         yield f"{child} is a fork, from after step {found.forked['at']}, changed by {changed}"
     if found.within is not None:
         yield "in a run within:"
-        lines = told(found.within, is_short=is_short, is_folded=is_folded)
+        lines = describe(found.within, is_short=is_short, is_folded=is_folded)
         yield from (f"  {line}".rstrip() for line in lines)
         return
     yield ""

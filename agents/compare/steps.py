@@ -59,7 +59,7 @@ class Renaming:
         elif type(a) in (int, float) and type(b) in (int, float) and a != b:
             self._numbers[a] = b
 
-    def heard(self, a: Call, b: Call) -> None:
+    def note_answers(self, a: Call, b: Call) -> None:
         """Note the answers to the same request, if its kind is one of FRESH."""
         if a.asked.kind in FRESH:
             self.note(a.answer, b.answer)
@@ -278,7 +278,9 @@ def _compared(a: Call, b: Call, rules: CompareRules) -> tuple[Plain, Plain]:
 def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) -> Iterator[StepDifference]:
     inner = rules.within(child_of(a), child_of(b)) if a.asked.kind == "run" else False
     if inner:  # before how the call ended, because a nested run that departed from its recording made it fail
-        yield StepDifference("run", _heard(a, rules.exact), _heard(b, rules.exact), a_call, b_call, within=inner)
+        yield StepDifference(
+            "run", _answer_of(a, rules.exact), _answer_of(b, rules.exact), a_call, b_call, within=inner
+        )
         return
     failed_a, failed_b = failure_tree(a.failure), failure_tree(b.failure)
     if not rules.is_same(failed_a, failed_b):
@@ -290,14 +292,14 @@ def _answers(a: Call, b: Call, a_call: int, b_call: int, rules: CompareRules) ->
     if inner is not False:
         return
     if not rules.exact and a.asked.kind in FRESH:
-        rules.names.heard(a, b)
+        rules.names.note_answers(a, b)
         return
-    heard_a, heard_b = _heard(a, rules.exact), _heard(b, rules.exact)
-    if not rules.is_same(heard_a, heard_b):
-        yield StepDifference("answer", heard_a, heard_b, a_call, b_call)
+    answer_a, answer_b = _answer_of(a, rules.exact), _answer_of(b, rules.exact)
+    if not rules.is_same(answer_a, answer_b):
+        yield StepDifference("answer", answer_a, answer_b, a_call, b_call)
 
 
-def _heard(call: Call, exact: bool) -> Plain:
+def _answer_of(call: Call, exact: bool) -> Plain:
     """Return the compared part of an answer: for a read its content, for an exchange its bytes, for a nested run how it
     ended. The point of the log, the times, and the hash are compared only if `exact` is set."""
     if call.asked.kind == "model" and is_exchange(call.asked.request) and isinstance(call.answer, dict) and not exact:

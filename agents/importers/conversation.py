@@ -142,8 +142,8 @@ class _Step:
     """An unfinished step.
 
     at: the time of its newest event, microseconds. is_timed: whether the source has a time for it. observation: the
-    one that created the step. asked, heard: the observations of its calls and of their results, by the call's position.
-    outputs: the results as text, by the call's position. failure: the newest failed call.
+    one that created the step. asked, results: the observations of its calls and of their results, by the call's
+    position. outputs: the results as text, by the call's position. failure: the newest failed call.
     """
 
     number: int
@@ -153,7 +153,7 @@ class _Step:
     observation: str
     calls: Sequence[ToolCall]
     asked: dict[int, str] = field(default_factory=dict)
-    heard: dict[int, str] = field(default_factory=dict)
+    results: dict[int, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     failure: Patch = field(default_factory=dict)
 
@@ -307,12 +307,12 @@ class _Import:
             patch["error"] = self._timed(index, at=at) | _present(message=output)
             step.failure = self._timed(index, at=at) | {"step": step.id, "tool": call.tool}
             step.failure |= _present(input=call.inputs, output=output)
-        step.heard[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
+        step.results[k] = self._say(entity, patch, at, [said, step.asked[k]], str(number), call.tool)
         effect = self._given.effect_of(call.tool)
         if effect == "write" and not failed:
-            self._writes.append((step.heard[k], call))
+            self._writes.append((step.results[k], call))
         self._documents(step, k, content, at, RELATIONS[effect])
-        if len(step.heard) == len(step.calls):
+        if len(step.results) == len(step.calls):
             done: Patch = {"status": "committed", "outcome": "failed" if step.failure else "succeeded"}
             self._close(step, done | self._timed(index, ended_at=at), at)
 
@@ -321,14 +321,14 @@ class _Import:
         tied: set[str] = set()
         for document in self._given.documents_of(call, content):
             patch: Patch = {"kind": document.kind, "fields": document.fields}
-            self._say(document.entity, patch, at, [step.heard[k]], number, call.tool)
+            self._say(document.entity, patch, at, [step.results[k]], number, call.tool)
             if document.entity not in tied:
                 tied.add(document.entity)
-                self._tie(f"action/{step.id}.{k}", relation, document.entity, at, step.heard[k], number)
+                self._tie(f"action/{step.id}.{k}", relation, document.entity, at, step.results[k], number)
 
     def _close(self, step: _Step, patch: Patch, at: int) -> None:
         patch |= _present(tool_outputs=step.outputs or None, failure=step.failure or None)
-        self._say(f"step/{step.id}", patch, at, step.heard.values() or [step.observation], str(step.number))
+        self._say(f"step/{step.id}", patch, at, step.results.values() or [step.observation], str(step.number))
 
     def _orphan(self, index: int, message: Message) -> None:
         named = message.tool_call_id or message.name or "without id or name"
@@ -341,7 +341,7 @@ class _Import:
         """End the calls that have no result: they were sent, and their outcome is unknown."""
         at = self._end_at
         for step in self._steps:
-            lost = [k for k in step.asked if k not in step.heard]
+            lost = [k for k in step.asked if k not in step.results]
             for k in lost:
                 entity, tool = f"action/{step.id}.{k}", step.calls[k - 1].tool
                 self._say(entity, {"status": "unknown"}, at, [step.asked[k]], str(step.number), tool)

@@ -34,13 +34,14 @@ import msgspec
 
 from refold.agents.capture.exchange import Response, is_exchange
 from refold.agents.entry import class_name
-from refold.agents.journal.record import Attempt, Call, Failure, Kind, Outcome, Plain, RecordedRequest, Recording, Step
+from refold.agents.journal.record import Attempt, Call, Kind, Plain, RecordedRequest, Recording, Step
 from refold.agents.policy.decision import ApprovalNeeded, PolicyDecision, PolicyDenied, decide
 from refold.agents.policy.decision_log import Approval, DecisionLog, question_id
 from refold.agents.policy.facts import RunFacts, title_of
 from refold.agents.policy.rules import NO_BUDGET, Policy, RunBudget
 from refold.agents.recorder.answers import Answers, CallSite, ChildAnswers, Departure
 from refold.agents.recorder.failures import failure_of
+from refold.agents.recorder.forwarding_sink import ForwardingSink
 from refold.agents.recorder.plain import decoded
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import PendingAttempt, PendingCall, PendingStep
@@ -265,66 +266,42 @@ def _not_made(error: PolicyDenied | ApprovalNeeded, asked: RecordedRequest, now:
     return Call(asked=asked, answer=response.answer(), started_at=now)
 
 
-class GuardedSink:
-    """A run's sink that also reports to the guard how calls ended."""
+class GuardedSink(ForwardingSink):
+    """A run's sink that also reports to the guard how calls ended. Calls of taken steps were counted at the resume."""
 
     def __init__(self, sink: RunSink, guard: Guard, run: str, redact: Redact) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._guard = guard
         self._run = run
         self._redact = redact
-        self._told: set[int] = set()
-
-    def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """As RunSink."""
-        self._sink.step_begun(number, name, attempt, at)
+        self._reported: set[int] = set()
 
     def call_ended(self, made: PendingCall) -> None:
         """As RunSink."""
         place = made.place
         if place is not None:
-            self._tell(made, place[0])
-            self._told.add(id(made))
-        self._sink.call_ended(made)
+            self._report(made, place[0])
+            self._reported.add(id(made))
+        super().call_ended(made)
 
     def attempt_failed(self, number: int, made: PendingAttempt) -> None:
         """As RunSink."""
-        self._tell_attempt(made, number)
-        self._sink.attempt_failed(number, made)
+        self._report_attempt(made, number)
+        super().attempt_failed(number, made)
 
     def step_ended(self, made: PendingStep) -> None:
         """As RunSink."""
         if made.attempts:
-            self._tell_attempt(made.attempts[-1], made.number)
-        self._sink.step_ended(made)
+            self._report_attempt(made.attempts[-1], made.number)
+        super().step_ended(made)
 
-    def taken(self, step: Step, state: Plain) -> None:
-        """As RunSink. The guard counted its calls when the run was resumed."""
-        self._sink.taken(step, state)
-
-    def forked(self, patch: Plain, state: Plain) -> None:
-        """As RunSink."""
-        self._sink.forked(patch, state)
-
-    def settle(self) -> None:
-        """As RunSink."""
-        self._sink.settle()
-
-    def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """As RunSink."""
-        return self._sink.ended(outcome, output, failure, at)
-
-    def departed(self, failure: Failure, at: int) -> None:
-        """As RunSink."""
-        self._sink.departed(failure, at)
-
-    def _tell_attempt(self, attempt: PendingAttempt, number: int) -> None:
+    def _report_attempt(self, attempt: PendingAttempt, number: int) -> None:
         for made in attempt.made:
-            if id(made) not in self._told:
-                self._tell(made, number)
-        self._told.clear()
+            if id(made) not in self._reported:
+                self._report(made, number)
+        self._reported.clear()
 
-    def _tell(self, made: PendingCall, number: int) -> None:
+    def _report(self, made: PendingCall, number: int) -> None:
         if made.source == "recorded":  # it was counted when the run was resumed, or it was denied
             return
         call = Call(

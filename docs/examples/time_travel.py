@@ -19,7 +19,7 @@ from __future__ import annotations
 import tempfile
 
 import refold
-from refold.compare import Recording, compare, states, told
+from refold.compare import Recording, compare, describe, states
 
 
 def model(task: str, left: int) -> str:
@@ -63,5 +63,5 @@ with tempfile.TemporaryDirectory() as folder, refold.open(f"file:{folder}/log") 
     rich = log.recording("rich-trip")
     show(rich, 2)
 
-    print(next(iter(told(compare(trip, rich)))))
+    print(next(iter(describe(compare(trip, rich)))))
     print("the parent is as it was:", log.recording("trip").hash == trip.hash)

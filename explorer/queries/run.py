@@ -85,8 +85,8 @@ def knowledge_json(agent: str, found: Knowledge) -> dict[str, Any]:
         "agent": agent,
         **point_json(found.point),
         "reads": [read_json(each) for each in found.reads],
-        "heard": [_heard_json(each) for each in found.heard],
-        "unheard": [each._asdict() for each in found.unheard],
+        "answers": [_answer_json(each) for each in found.answers],
+        "unread": [each._asdict() for each in found.unread],
     }
 
 
@@ -113,7 +113,7 @@ def read_json(given: KnownEntity) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _heard_json(each: ReceivedAnswer) -> dict[str, Any]:
+def _answer_json(each: ReceivedAnswer) -> dict[str, Any]:
     call = each.call
     return {
         "kind": call.asked.kind,

@@ -16,7 +16,7 @@ from refold.agents.compare.compare import compare
 from refold.agents.compare.differences import differences
 from refold.agents.compare.divergence import Divergence
 from refold.agents.compare.provenance import provenance
-from refold.agents.compare.render import WHYS, told
+from refold.agents.compare.render import WHYS, describe
 from refold.agents.journal.record import Recording
 from refold.agents.log import AgentLog
 from refold.agents.redaction.redactor import Redact
@@ -50,7 +50,7 @@ def comparison(log: AgentLog, query: CompareQuery, redact: Redact | None = None)
     found = compare(pair[0].run, pair[1].run, exact=query.exact)
     behind = [] if found is None else provenance(found, *pair, query.depth)
     answer = compare_json({"a": log, "b": log}, pair, found, behind, query.at)
-    lines = list(told(found, is_short=True, is_folded=True))
+    lines = list(describe(found, is_short=True, is_folded=True))
     steps: Any = list(_steps(pair[0].run, pair[1].run, found))
     if redact is not None:
         if found is not None:

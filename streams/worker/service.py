@@ -181,11 +181,7 @@ class FoldService:
         return partition in self._starting or partition in self._partitions
 
     def recover(self) -> list[int]:
-        """Delete the tables here, to be rebuilt. Returns the partitions that are started again. From any thread.
-
-        Raises:
-            StorageError: The worker has ended.
-        """
+        """Delete the tables here, to be rebuilt; return the partitions that are started again. From any thread."""
         asked: Future[list[int]] = Future()
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:

@@ -229,20 +229,20 @@ def test_answers_of_tools_and_models_are_known_from_their_arrival(tmp_path: Path
             )  # fmt: skip
 
         found = log.knew("reader")
-        assert (found.reads, found.unheard) == ((), ())
-        assert [said(each) for each in found.heard] == [
+        assert (found.reads, found.unread) == ((), ())
+        assert [said(each) for each in found.answers] == [
             ("look_up", 9, "builtins.LookupError"), ("chat", "refund?", "REFUND?"),
             ("look_up", 7, {"order": 7}), ("chat", "sent?", "SENT?"),
         ]  # fmt: skip
-        assert [(each.run, each.step, each.attempt) for each in found.heard] == [("r", 1, 1)] * 3 + [("r2", 1, 1)]
-        every = log.knew("reader", every=True).heard
+        assert [(each.run, each.step, each.attempt) for each in found.answers] == [("r", 1, 1)] * 3 + [("r2", 1, 1)]
+        every = log.knew("reader", every=True).answers
         assert len(every) == 5
-        assert [said(each)[:2] for each in log.knew("reader", before).heard] == [("look_up", 7)]
-        assert [said(each)[:2] for each in log.knew("reader", first, every=True).heard] == [
+        assert [said(each)[:2] for each in log.knew("reader", before).answers] == [("look_up", 7)]
+        assert [said(each)[:2] for each in log.knew("reader", first, every=True).answers] == [
             each[:2] for each in map(said, every[:4])
         ]
-        assert {said(each)[1] for each in log.knew("reader", run="r").heard} == {7, 9, "refund?"}
-        assert log.knew("other").heard[0].call.answer == "MINE?"
+        assert {said(each)[1] for each in log.knew("reader", run="r").answers} == {7, 9, "refund?"}
+        assert log.knew("other").answers[0].call.answer == "MINE?"
 
 
 def test_answers_in_a_failed_attempt_are_known(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_answers_in_a_failed_attempt_are_known(tmp_path: Path) -> None:
         with log.run("reader", id="r") as at_work:
             at_work.step("ask", ask, at_work, attempts_max=2)
         clock.to(20)
-        found = log.knew("reader", every=True).heard
+        found = log.knew("reader", every=True).answers
         assert {(each.attempt, each.call.answer) for each in found} == {(1, "no"), (2, "yes")}
 
 
@@ -265,12 +265,12 @@ def test_answer_sealed_under_a_missing_key_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as (log, _), log.run("reader", id="r") as at_work:
         at_work.model(str.upper, "secret 4711")
     found = refold_command("knew", "reader", "--json", log=log_url).json
-    assert ([each["answer"] for each in found["heard"]], found["unheard"]) == (["SECRET 4711"], [])
+    assert ([each["answer"] for each in found["answers"]], found["unread"]) == (["SECRET 4711"], [])
     assert "SECRET 4711" in refold_command("knew", "reader", log=log_url).out
     for more in (others, {"REFOLD_KEYS": "none"}):
         away = refold_command("knew", "reader", "--json", log=log_url, more=more).json
-        assert (away["heard"], [(each["run"], each["step"]) for each in away["unheard"]]) == ([], [("r", 1)])
-        assert "key" in away["unheard"][0]["why"]
+        assert (away["answers"], [(each["run"], each["step"]) for each in away["unread"]]) == ([], [("r", 1)])
+        assert "key" in away["unread"][0]["why"]
         assert "step 1 of run r: " in refold_command("knew", "reader", log=log_url, more=more).out
 
 
@@ -288,7 +288,7 @@ def test_imported_conversation_knew_its_tool_results(tmp_path: Path) -> None:
     refold_command("import", "--format", "chat", str(file), log=log_url)
     (run,) = refold_command("runs", "--json", log=log_url).json
     found = refold_command("knew", run["agent"], "--json", log=log_url).json
-    assert [(each["name"], each["request"]["kwargs"], each["answer"]) for each in found["heard"]] == [
+    assert [(each["name"], each["request"]["kwargs"], each["answer"]) for each in found["answers"]] == [
         ("look_up", {"order": 7}, "sent on Monday"),
     ]
 

@@ -75,18 +75,18 @@ def _show(screen: Screen, humane: ValueFormatter, found: Knowledge) -> None:
             known, held = shown_apart(differing.left, differing.right)
             screen.say(f"  but {differing.path} was {held} in the log, and not {known}", "yellow")
     lines = Lines()
-    for answered in found.heard:
+    for answered in found.answers:
         screen.say()
         at = f"{moment(answered.at)}  run {answered.run}, step {answered.step}"
         screen.say(f"{answered.call.asked.kind} {lines.request(answered.call)}", "bold")
         screen.say(f"  -> {lines.answer(answered.call)}")
         screen.say(f"  {at}", "dim")
     screen.say()
-    for missing in found.unheard:
+    for missing in found.unread:
         screen.say(f"step {missing.step} of run {missing.run}: {missing.why}", "yellow")
     stale = sum(each.is_stale for each in found.reads)
     read = f"{counted(len(found.reads), 'read')}, {stale:,} stale" if found.reads else "it had read nothing by then"
-    screen.say(f"{read}; {counted(len(found.heard), 'answer')} of tools, models and runs within")
+    screen.say(f"{read}; {counted(len(found.answers), 'answer')} of tools, models and runs within")
 
 
 def _row(screen: Screen, each: KnownEntity) -> list[str]:

@@ -10,7 +10,7 @@ from refold.explorer.cli.output.screen import Screen
 COLUMNS = (
     TableColumn("step", "cyan", is_fixed=True),
     TableColumn("name"),
-    TableColumn("stands"),
+    TableColumn("status"),
     TableColumn("called"),
     TableColumn("failed"),
     TableColumn("hash", "dim", is_fixed=True),

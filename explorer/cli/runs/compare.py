@@ -13,7 +13,7 @@ from refold.agents.compare.compare import SelfCheck, against_itself, uncompared
 from refold.agents.compare.compare import compare as compared
 from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.provenance import DEPTH, FieldCauses, FieldProvenance, folded, provenance
-from refold.agents.compare.render import told
+from refold.agents.compare.render import describe
 from refold.agents.log import AgentLog
 from refold.agents.recordings.load import recordings
 from refold.avro.errors import InputError, NotAnswerable
@@ -112,7 +112,7 @@ def _show(
     is_full: bool,
 ) -> None:  # fmt: skip
     """Print the answer first, then the two runs, then the observations that caused the difference."""
-    lines = list(told(found, is_short=not is_full, is_folded=not is_full))
+    lines = list(describe(found, is_short=not is_full, is_folded=not is_full))
     screen.say(lines[0], "bold")
     for label, known in zip("AB", pair, strict=True):
         steps = counted(len(known.run.steps), "step")
@@ -179,7 +179,7 @@ def _itself_json(each: SelfCheck) -> dict[str, Any]:
 
 def _wrong(each: SelfCheck) -> Iterator[str]:
     if each.divergence is not None:
-        yield from told(each.divergence)
+        yield from describe(each.divergence)
     if each.altered:
         numbers = ", ".join(map(str, each.altered))
         yield f"the recorded hashes of step {numbers} do not match its content: it was altered"

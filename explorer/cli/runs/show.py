@@ -26,7 +26,7 @@ from refold.streams.point import Point
 STEPS = (
     TableColumn("step", "cyan", is_fixed=True),
     TableColumn("name"),
-    TableColumn("stands"),
+    TableColumn("status"),
     TableColumn("decided"),
     TableColumn("called"),
     TableColumn("retried", is_fixed=True),

@@ -246,7 +246,7 @@ def test_long_session_is_stored_in_at_most_three_times_its_new_content(provider:
     assert [step.calls[0].asked.request["body"] for step in run.steps] == bodies
     assert list(broken(run)) == []
     with log_of(tmp_path) as log:
-        heard = log.knew("agent").heard
+        heard = log.knew("agent").answers
         assert sorted(each.call.asked.request["body"] for each in heard) == sorted(bodies)
 
 

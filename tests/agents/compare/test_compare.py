@@ -9,7 +9,7 @@ import pytest
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.divergence import Divergence
-from refold.agents.compare.render import told
+from refold.agents.compare.render import describe
 from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold_tests.recordings import call, decided, run, step
 
@@ -39,7 +39,7 @@ def paths(found: Divergence) -> list[tuple[str, str]]:
 
 def test_run_equals_itself() -> None:
     assert compare(BASE, BASE, exact=True) is None
-    assert list(told(None)) == ["no difference"]
+    assert list(describe(None)) == ["no difference"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_difference_is_named(number: int, other: Step, what: str, why: str, diff
     found = parted(with_step(number, other))
     assert (found.step, found.what, found.why, paths(found)) == (number, what, why, differing)
     assert found.a.step == found.b.step == number
-    assert next(told(found)).startswith(f"first divergence at step {number}: ")
+    assert next(describe(found)).startswith(f"first divergence at step {number}: ")
 
 
 def test_call_is_aligned_between_changed_neighbours() -> None:
@@ -99,7 +99,7 @@ def test_longer_run_continues_the_shorter() -> None:
     assert found.a.value["calls"][0]["request"]["kwargs"]["to"] == "mia"
     swapped = parted(BASE, shorter)
     assert (swapped.step, swapped.only, swapped.a.step, swapped.b.step) == (3, "b", None, 3)
-    text = "\n".join(told(found))
+    text = "\n".join(describe(found))
     assert "A goes on" in text
     assert 'tool mail(to="mia", body="It was sent.")' in text
 
@@ -110,7 +110,7 @@ def test_inserted_step_is_named_without_the_steps_after_it() -> None:
     found = parted(longer)
     assert (found.step, found.what, found.why, found.only, found.later) == (2, "step", "asked", "b", ())
     assert parted(BASE, longer).only == "a"
-    assert "only B has this step" in next(told(found))
+    assert "only B has this step" in next(describe(found))
 
 
 def test_reordered_steps_are_not_different_steps() -> None:
@@ -179,7 +179,7 @@ def test_retried_or_truncated_step_equals_one_that_was_not() -> None:
             assert compare(once, b, exact=True) is not None
     found = parted(tried(Attempt(), Attempt(calls=(call("x", 2),))), once)
     assert (found.what, found.why, found.a.attempt, found.b.attempt) == ("answer", "answered", 1, 2)
-    assert "B run run-b, step 1, attempt 2, call 1" in list(told(found))
+    assert "B run run-b, step 1, attempt 2, call 1" in list(describe(found))
 
 
 def test_effect_of_an_earlier_attempt_alone_is_a_difference() -> None:
@@ -251,7 +251,7 @@ def test_fork_states_what_was_changed() -> None:
     found = parted(child)
     assert found.step == 2
     assert found.forked == {"side": "b", "parent": "run-a", "at": 1, "patch": {"model": "other"}}
-    assert any("B is a fork" in line for line in told(found))
+    assert any("B is a fork" in line for line in describe(found))
     unchanged = run(*BASE.steps, run="child", parent="run-a", forked_at=1, patch={"model": "x"}, output="mailed")
     assert compare(BASE, unchanged) is None
     assert parted(unchanged, exact=True).what == "patch"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from refold.agents.compare.compare import compare
 from refold.agents.compare.differences import differences
-from refold.agents.compare.render import told
+from refold.agents.compare.render import describe
 from refold.agents.journal.delta import is_same
 from refold.agents.journal.record import Attempt, Call, Failure, RecordedRequest, Recording, Step
 from refold_tests.recordings import run
@@ -78,7 +78,7 @@ def test_first_different_step_is_the_first_with_another_hash(
         assert equal == len(hashes[0]) == len(hashes[1])
         return
     assert found.step == back.step == equal + 1
-    assert list(told(found))[2] == ""
+    assert list(describe(found))[2] == ""
 
 
 @given(TREES, TREES)

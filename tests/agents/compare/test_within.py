@@ -12,7 +12,7 @@ import refold
 from refold.agents.compare.compare import against_itself, compare
 from refold.agents.compare.divergence import divergence_json
 from refold.agents.compare.provenance import RunInLog, provenance
-from refold.agents.compare.render import told
+from refold.agents.compare.render import describe
 from refold.agents.log import AgentLog
 
 
@@ -70,7 +70,7 @@ def test_first_divergence_in_child_runs_is_named(log: AgentLog) -> None:
     assert found.within is not None
     assert (found.step, found.what, found.why, found.a.call) == (1, "run", "asked", 2)
     assert (found.within.step, found.within.what, found.within.why) == (1, "arguments", "asked")
-    lines = list(told(found))
+    lines = list(describe(found))
     assert lines[0] == "first divergence at step 1: a run within does otherwise"
     assert "  first divergence at step 1: other arguments" in lines
     assert divergence_json(found)["within"]["differences"][0]["path"] == "kwargs.at"
