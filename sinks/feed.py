@@ -113,15 +113,15 @@ class Feed:
         self._history = history
         self._changes_max = changes_max
         self._reader = ChangeReader(log)
-        self._places: dict[int, int] = {}
-        self._looked: dict[int, tuple[int, int]] = {}
+        self._next_changes: dict[int, int] = {}
+        self._lag_from: dict[int, tuple[int, int]] = {}
         self._remembered = StateCache()
         self._shown: dict[bytes, MutationFormatter] = {}
 
     def forget(self) -> None:
         """Forget every state that was handed out: the sink may not have stored it."""
-        self._places.clear()
-        self._looked.clear()
+        self._next_changes.clear()
+        self._lag_from.clear()
         self._remembered.clear()
 
     def first(self, progress: Progress = lambda more, total: None) -> Load:
@@ -166,21 +166,21 @@ class Feed:
 
     def _past(self, partition: int, offset: int) -> int:
         """The first change after an offset, without changes that only reach it; searched once for each offset."""
-        known = self._looked.get(partition)
+        known = self._lag_from.get(partition)
         if known is None or known[0] != offset:
-            place = self._place(partition, offset)
-            for record in self._log.read_changes(partition, place):
+            first = self._next_change(partition, offset)
+            for record in self._log.read_changes(partition, first):
                 if self._reader.read(record).through > offset:
                     break
-                place = record.offset + 1
-            self._looked[partition] = known = offset, place
+                first = record.offset + 1
+            self._lag_from[partition] = known = offset, first
         return known[1]
 
-    def _place(self, partition: int, floor: int) -> int:
+    def _next_change(self, partition: int, floor: int) -> int:
         """The first change after an offset that is in no batch yet."""
-        if partition not in self._places:
-            self._places[partition] = first_past(self._log, self._reader, partition, floor) if floor else 0
-        return self._places[partition]
+        if partition not in self._next_changes:
+            self._next_changes[partition] = first_past(self._log, self._reader, partition, floor) if floor else 0
+        return self._next_changes[partition]
 
     def _folded(self) -> dict[int, int]:
         """The folded offset of each partition; all changes up to it are visible after this call."""
@@ -210,24 +210,24 @@ class Feed:
         """Add a partition's changes after the position's offset, up to the end or until the batch is full."""
         log, reader = self._log, self._reader
         through, end = floor, log.changes_end(partition)
-        begin = self._place(partition, floor)
+        begin = self._next_change(partition, floor)
         for record in log.read_changes(partition, begin):
             change = reader.read(record)
             if change.through > through:
                 if self._is_full(taken):
-                    self._places[partition] = record.offset
+                    self._next_changes[partition] = record.offset
                     break
                 through = change.through
-            self._places[partition] = record.offset + 1
+            self._next_changes[partition] = record.offset + 1
             if change.through > floor and not change.redefined:
                 taken.changes.append((partition, change, len(record.data)))
                 taken.bytes += len(record.data)
         else:
-            self._places[partition] = max(end, self._places[partition])
+            self._next_changes[partition] = max(end, self._next_changes[partition])
             through = max(through, folded)
         taken.offsets[partition] = through
         aside = log.registry.rulings.of(CHANGES, partition)
-        passed = {entity for offset, entity in aside.items() if begin <= offset < self._places[partition]}
+        passed = {entity for offset, entity in aside.items() if begin <= offset < self._next_changes[partition]}
         if "" in passed:
             passed.update(record.entity for record in log.read(partition, floor, through))
         taken.passed.update(dict.fromkeys(passed - {""}, partition))

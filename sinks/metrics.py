@@ -89,12 +89,12 @@ class SinkMetrics(Collector):
                 self._counts[name] += count
 
     def refused(self) -> None:
-        """Report that the store is busy, until `committed` or `asked` is called."""
+        """Report that the store is busy, until `committed` or `caught_up` is called."""
         with self._lock:
             self._is_busy = True
             self._counts["refusals"] += 1
 
-    def asked(self) -> None:
+    def caught_up(self) -> None:
         """Report that the store answered, and holds every change."""
         with self._lock:
             self._is_busy = False

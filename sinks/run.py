@@ -61,15 +61,17 @@ class SinkCommit:
 
 @dataclass(slots=True)
 class SinkWatch:
-    """Callbacks about progress. loading: further records read for a load, and their total. storing: further entities
-    passed to the sink, and their total. wrote: after each transaction, with its content. asked: the store answered, and
-    holds every change. lags: about every second.
+    """Callbacks about progress.
+
+    loading: further records read for a load, and their total. storing: further entities passed to the sink, and their
+    total. wrote: after each transaction, with its content. caught_up: the store answered, and holds every change.
+    refused: an error that is waited for, and for how many seconds. lags: the lag, about every second.
     """
 
     loading: Progress = lambda more, total: None
     storing: Progress = lambda more, total: None
     wrote: Callable[[Load | Batch | SinkCommit], None] = lambda taken: None
-    asked: Callable[[], None] = lambda: None
+    caught_up: Callable[[], None] = lambda: None
     refused: Callable[[StorageError, float], None] = lambda error, retry_after_s: None
     lags: Callable[[Lag], None] = lambda lag: None
     report: Report = field(default_factory=Report)
@@ -97,10 +99,10 @@ def keep_up(
         SinkRefused: The store refuses, and waiting does not help. Everything written before stays stored.
     """
     sink.attach(log)
-    return _Keeper(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
+    return _Follower(log, sink, watch or SinkWatch(), stop, changes_max).run(follow, poll_s)
 
 
-class _Keeper:
+class _Follower:
     """Keeps one sink up to date."""
 
     def __init__(self, log: LogPort, sink: Sink, watch: SinkWatch, stop: Event, changes_max: int) -> None:
@@ -115,27 +117,27 @@ class _Keeper:
     def run(self, follow: bool, poll_s: float) -> Report:
         while not self._stop.is_set():
             try:
-                self._write_on(_position(self._log, self._sink))
+                self._write_up_to_end(_position(self._log, self._sink))
                 if not follow:
                     break
                 self._stop.wait(poll_s)
             except StorageError as error:
-                wait_s = _noted(error, self._watch, follow=follow)
+                wait_s = _wait_after(error, self._watch, follow=follow)
                 self._feed.forget()
                 with suppress(StorageError):  # where the log fails, too, the lag is not known
                     self._log.refresh()
-                    self._say_lag(self._report.position)
+                    self._report_lag(self._report.position)
                 self._stop.wait(wait_s)
         return self._report
 
-    def _write_on(self, position: Cut | None) -> None:
+    def _write_up_to_end(self, position: Cut | None) -> None:
         """Write everything after a position, up to the present end."""
         self._report.position = position
         while not self._stop.is_set():
             found = self._feed.first(self._watch.loading) if position is None else self._feed.next(position)
             if found is None:
-                self._watch.asked()
-                self._say_lag(position)
+                self._watch.caught_up()
+                self._report_lag(position)
                 return
             if isinstance(found, Load):
                 self._sink.load(replace(found, entities=partial(self._counted, found)))
@@ -148,14 +150,14 @@ class _Keeper:
                 self._report.entities += len(found.states)
             self._report.position = position = found.cut
             self._watch.wrote(found)
-            self._say_lag(position)
+            self._report_lag(position)
 
     def _counted(self, load: Load) -> Iterator[EntityState]:
         for each in load.entities():
             yield each
             self._watch.storing(1, load.total)
 
-    def _say_lag(self, position: Cut | None) -> None:
+    def _report_lag(self, position: Cut | None) -> None:
         if position is not None and time.monotonic() >= self._lag_due_s:
             self._watch.lags(self._feed.lag(position))
             self._lag_due_s = time.monotonic() + LAG_EVERY_S
@@ -207,7 +209,7 @@ def keep_snapshots(
                 watch.wrote(SinkCommit(cut, changes, len(view)))
                 feed.forget()
                 watch.lags(feed.lag(cut))
-            watch.asked()
+            watch.caught_up()
             if not follow:
                 break
             while not stop.is_set() and (pause_s := every_s - (time.monotonic() - began)) > 0:
@@ -215,11 +217,11 @@ def keep_snapshots(
                 log.refresh()
                 watch.lags(feed.lag(cut))
         except StorageError as error:
-            stop.wait(_noted(error, watch, follow=follow))
+            stop.wait(_wait_after(error, watch, follow=follow))
     return report
 
 
-def _noted(error: StorageError, watch: SinkWatch, *, follow: bool) -> float:
+def _wait_after(error: StorageError, watch: SinkWatch, *, follow: bool) -> float:
     """Step 5: return the time to wait, in seconds; raise errors that waiting does not fix."""
     if isinstance(error, CorruptionError) or not (follow or isinstance(error, SinkBusy)):
         raise error

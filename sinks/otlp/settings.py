@@ -72,7 +72,11 @@ class Wire:
 
 
 def target_of(url: str) -> Target:
-    """The receiver that a URL names; InputError says what is wrong with it, and shows no password."""
+    """Parse a receiver's URL.
+
+    Raises:
+        InputError: The URL is invalid. The message shows no password.
+    """
     parts = urlsplit(url)
     if parts.scheme not in PORTS:
         raise InputError(
@@ -104,7 +108,11 @@ def target_of(url: str) -> Target:
 
 
 def wire_of(environment: Mapping[str, str]) -> Wire:
-    """What OpenTelemetry's variables say; InputError names the variable, and not its value."""
+    """Read OpenTelemetry's environment variables.
+
+    Raises:
+        InputError: A value is invalid. The message names the variable and not its value.
+    """
     from opentelemetry.util.re import parse_env_headers
 
     def given(name: str) -> tuple[str, str]:

@@ -148,8 +148,14 @@ class PositionFile:
         self._lock: int | None = None
 
     def read(self) -> Cut | None:
-        """Take the lock and return the stored cut, or None before the first. Raises SinkBusy while another process
-        holds the lock.
+        """Take the lock and return the stored cut.
+
+        Returns:
+            The cut; None before the first.
+
+        Raises:
+            SinkBusy: Another process holds the lock.
+            SinkRefused: The file cannot be read.
         """
         self._take()
         try:
@@ -164,7 +170,11 @@ class PositionFile:
                               "the ids it had") from None  # fmt: skip
 
     def write(self, cut: Cut) -> None:
-        """Store a cut. It is durable on return."""
+        """Store a cut, durable on return.
+
+        Raises:
+            SinkBusy: The file cannot be written now.
+        """
         try:
             replace_file(self.path, json.dumps({"format": FORMAT, "cut": str(cut)}))
         except OSError as error:

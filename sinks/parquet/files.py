@@ -60,10 +60,20 @@ class _Waiting:
 def write_partition(
     stored: Iterator[Stored], folds: Folds, folder: Path, metadata: Mapping[str, str], wrote: Callable[[int], None]
 ) -> list[WrittenFile]:
-    """Write the files into a folder.
+    """Write the files of one partition into a folder.
 
-    stored: (entity, encoded). metadata: added to each file, with its type and definition. wrote: called with the number
-    of further entities read. Raises OSError if the disk is full.
+    Args:
+        stored: The entities: (entity, encoded state).
+        folds: The definitions at the cut.
+        folder: The folder.
+        metadata: Added to each file, with its type and definition.
+        wrote: Called with the number of further entities read.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: The disk is full.
     """
     types: dict[str, _Waiting] = {}
     size = 0

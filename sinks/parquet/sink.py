@@ -92,7 +92,15 @@ def encoded(manifest: CommitManifest) -> bytes:
 
 
 def decoded(data: bytes, place: str) -> CommitManifest:
-    """Parse a manifest's file. Raises CorruptionError if it is not a manifest that this release can read."""
+    """Parse a commit's manifest.
+
+    Args:
+        data: The file's content.
+        place: Where it is, for the error.
+
+    Raises:
+        CorruptionError: It is not a manifest that this release can read.
+    """
     try:
         found = msgspec.json.decode(data, type=CommitManifest)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -112,7 +120,11 @@ Progress = Callable[[int, int], None]
 
 
 def open_sink(url: str) -> SnapshotSink:
-    """Open the sink at file:///FOLDER or s3://BUCKET/PREFIX, with ?grace_s=3600."""
+    """Open the sink at file:///FOLDER or s3://BUCKET/PREFIX, with ?grace_s=SECONDS.
+
+    Raises:
+        InputError: The URL is invalid.
+    """
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     grace = options.pop("grace_s", str(GRACE_S))

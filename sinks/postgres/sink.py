@@ -78,7 +78,15 @@ class PostgresAddress:
 
 
 def parse_address(url: str, environment_password: str = "") -> PostgresAddress:
-    """Parse a URL. Raises InputError if it is invalid; the message never shows the URL."""
+    """Parse a database's URL.
+
+    Args:
+        url: The URL.
+        environment_password: The password to use if the URL has none.
+
+    Raises:
+        InputError: It is invalid. The message never shows the URL.
+    """
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         raise InputError(f"this is not a URL of a PostgreSQL database: {HELP}")

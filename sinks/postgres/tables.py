@@ -113,8 +113,13 @@ class SchemaTables:
             connection.execute(sql.SQL("CREATE INDEX {} ON {} ({})").format(*at))
 
     def complete_type(self, connection: Connection, at: sql.Identifier, table: str, *, keyed: bool = False) -> None:
-        """Add keys, index and comments to a type's table, whose columns exist. keyed: it already has its primary
-        key.
+        """Add keys, index and comments to a type's table.
+
+        Args:
+            connection: The connection, in a transaction.
+            at: The table, whose columns exist.
+            table: Its name.
+            keyed: Whether it already has its primary key.
         """
         _complete(connection, at, OWN_COLUMNS, () if keyed else ("_entity",))
         index = sql.Identifier(index_name(table))

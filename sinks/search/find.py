@@ -88,7 +88,11 @@ class TurnFinder:
         self._ring = ring
 
     def find(self, wanted: SearchConditions) -> Iterator[FoundTurn]:
-        """Yield the matching turns of the index, newest first. Raises InputError if the search is empty."""
+        """Return the matching turns of the index, newest first.
+
+        Raises:
+            InputError: The search is empty.
+        """
         asked = search_text(wanted.text)
         if wanted.text.strip() and not asked.words:
             raise InputError(f"{wanted.text!r} has no word in it: words are letters and digits")

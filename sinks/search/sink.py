@@ -69,7 +69,11 @@ class SearchSink(Sink):
         self._database = SearchDatabase(path, prices())
 
     def position(self) -> Cut | None:
-        """Return the index's cut; None if it must be made again. Raises SinkBusy while another process writes it."""
+        """Return the index's cut; None if it must be made again.
+
+        Raises:
+            SinkBusy: Another process writes the index.
+        """
         if not self.is_mine():
             raise SinkBusy(f"another process keeps {self.name}")
         database = self.database
@@ -160,7 +164,11 @@ def usual_path(log: LogPort) -> Path:
 
 
 def open_sink(url: str) -> SearchSink:
-    """Open the sink at sqlite:///PATH[?sealed=yes|no], or at the log's default path: sqlite:[?sealed=yes|no]."""
+    """Open the sink at sqlite:///PATH[?sealed=yes|no], or at the log's default path: sqlite:[?sealed=yes|no].
+
+    Raises:
+        InputError: The URL is invalid.
+    """
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     sealed = options.pop("sealed", None)

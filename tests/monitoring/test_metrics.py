@@ -92,5 +92,5 @@ def test_sink_counts_what_its_store_received() -> None:
     counts = [value(f"refold_sink_{name}_total") for name in ("batches", "changes", "entities", "busy")]
     assert counts == [2, 7, 4, 1]
     sink.refused()
-    sink.asked()
+    sink.caught_up()
     assert (value("refold_sink_busy"), value("refold_sink_busy_total")) == (0, 2)

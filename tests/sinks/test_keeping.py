@@ -42,7 +42,7 @@ class Full(Sink):
 def test_store_that_accepts_nothing_has_not_recovered(tmp_path: Path) -> None:
     told: list[str] = []
     watch = SinkWatch(
-        wrote=lambda taken: told.append("wrote"), asked=lambda: told.append("answered"),
+        wrote=lambda taken: told.append("wrote"), caught_up=lambda: told.append("answered"),
         refused=lambda error, retry_after_s: told.append("refused"),
     )  # fmt: skip
     with refold.open(f"file:{tmp_path / 'log'}") as log:

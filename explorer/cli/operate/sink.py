@@ -214,10 +214,10 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
         if metrics is not None:
             metrics.committed(changes, entities)
 
-    def asked() -> None:
+    def caught_up() -> None:
         screen.answered()
         if metrics is not None:
-            metrics.asked()
+            metrics.caught_up()
 
     def refused(error: StorageError, retry_after_s: float) -> None:
         screen.refused(str(error), retry_after_s)
@@ -231,7 +231,7 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
         if metrics is not None:
             metrics.lags(lag.changes, oldest_s)
 
-    return SinkWatch(screen.loading, screen.storing, wrote, asked, refused, lags)
+    return SinkWatch(screen.loading, screen.storing, wrote, caught_up, refused, lags)
 
 
 def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:

@@ -154,9 +154,13 @@ class KafkaLog(LogPort):
     # Writing
 
     def unknown_id(self, wire_id: int) -> UnknownId | None:
-        """Look up an id that is not in `.schemas` in the Schema Registry; None if the log uses none.
+        """Look up a wire id that is not in `.schemas` in the Schema Registry.
 
-        Raises RegistryUnavailable if the registry gives no answer.
+        Returns:
+            What the registry has under the id; None if it now is in `.schemas`, or if the log uses no registry.
+
+        Raises:
+            RegistryUnavailable: The registry gives no answer, or is not configured here.
         """
         if not self.schemas.is_bound:
             return None

@@ -69,7 +69,12 @@ class LogProducer:
         return self._sent == self._acknowledged and not self._failed and not self._late
 
     def send(self, sent: OutgoingRecord) -> None:
-        """Write a record; durable after `flush`. Raises InputError if it is too large for any topic of a log."""
+        """Write a record; durable after `flush`.
+
+        Raises:
+            InputError: It is too large for any topic of a log.
+            StorageError: Earlier records were given up. A `flush` sends them again.
+        """
         size = len(sent.value or b"") + len(sent.key or b"")
         if size > MESSAGE_BYTES_MAX - 4096:
             raise InputError(f"{sent.what}: {size} bytes are too many for one record, at most "
@@ -81,8 +86,10 @@ class LogProducer:
         self._produce(sent)
 
     def flush(self) -> None:
-        """Return when all records are durable. Raises StorageError, which names the others; the next flush sends them
-        again.
+        """Return when all records are durable.
+
+        Raises:
+            StorageError: Some were given up; the message names them. The next flush sends them again.
         """
         if self._failed:
             self._drain()
