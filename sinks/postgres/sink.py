@@ -82,7 +82,7 @@ def parse_address(url: str, environment_password: str = "") -> PostgresAddress:
 
     Args:
         url: The URL.
-        environment_password: The password to use if the URL has none.
+        environment_password: PGPASSWORD, which no message may show either.
 
     Raises:
         InputError: It is invalid. The message never shows the URL.

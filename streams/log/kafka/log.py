@@ -157,7 +157,7 @@ class KafkaLog(LogPort):
         """Look up a wire id that is not in `.schemas` in the Schema Registry.
 
         Returns:
-            What the registry has under the id; None if it now is in `.schemas`, or if the log uses no registry.
+            Whether the registry knows the id; None if the log uses no registry.
 
         Raises:
             RegistryUnavailable: The registry gives no answer, or is not configured here.
