@@ -45,7 +45,11 @@ class Blob:
     media_type: str
 
     def tree(self, path: str) -> dict[str, Value]:
-        """The canonical form. Raises ValidationError if the reference is invalid."""
+        """The canonical form.
+
+        Raises:
+            ValidationError: The reference is invalid.
+        """
         raw, size, media_type = _untyped(self.hash, self.size, self.media_type)
         whole = type(raw) is bytes and type(size) is int and isinstance(media_type, str)
         if not whole or len(raw) != ID_BYTES or not 0 <= size < 2**63:
@@ -61,7 +65,11 @@ class Sealed:
     ciphertext: bytes
 
     def tree(self, path: str) -> dict[str, Value]:
-        """The canonical form. Raises ValidationError if the sealed value is invalid."""
+        """The canonical form.
+
+        Raises:
+            ValidationError: The sealed value is invalid.
+        """
         key_id, ciphertext = _untyped(self.key_id, self.ciphertext)
         if not isinstance(key_id, str) or type(ciphertext) is not bytes:
             raise ValidationError(path, "a Sealed has the text of a key id, and ciphertext bytes", self)

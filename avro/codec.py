@@ -65,7 +65,11 @@ class RecordCodec:
         return self._frame + body
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Decode framed bytes. Raises UndecodableError if they are not of this schema."""
+        """Decode framed bytes.
+
+        Raises:
+            UndecodableError: They are not of this schema.
+        """
         try:
             datum: dict[str, Any]
             datum, end = self._read(data, FRAME_BYTES)
@@ -102,7 +106,11 @@ def _why(error: Exception) -> str:
 
 
 def framed_id(data: bytes) -> int:
-    """Return the schema id of a frame. Raises UndecodableError if there is no frame."""
+    """Return the schema id of a frame.
+
+    Raises:
+        UndecodableError: There is no frame.
+    """
     if len(data) < FRAME_BYTES or data[0] != 0:
         raise UndecodableError("it is not in Confluent wire format: a zero byte and a schema id come first")
     return int.from_bytes(data[1:FRAME_BYTES], "big")

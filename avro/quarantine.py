@@ -50,7 +50,11 @@ class Ruling(NamedTuple):
 
 
 def ruling_of(parts: object) -> Ruling:
-    """Build a ruling from the list of its parts. Raises ValueError if they are invalid."""
+    """Build a ruling from the list of its parts.
+
+    Raises:
+        ValueError: They are invalid.
+    """
     if not isinstance(parts, list) or len(parts) != len(Ruling._fields):
         raise ValueError("it lacks parts of a ruling")
     topic, partition, offset, length, entity, is_lifted, decided_at = parts

@@ -301,7 +301,9 @@ class Registry:
     def decode(self, data: bytes) -> Observation:
         """Decode the observation in a framed message by its writer's schema.
 
-        Raises UndecodableError if it is not an observation, UnknownWireId if its schema is not registered.
+        Raises:
+            UndecodableError: It is not an observation.
+            UnknownWireId: Its schema is not registered.
         """
         wire_id = framed_id(data)
         version = self._by_wire_id.get(wire_id)

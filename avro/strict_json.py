@@ -70,7 +70,8 @@ def loads(
 def json_or_text(text: str) -> Any:
     """Return the JSON value in `text`, or the text itself if it is not JSON. So 50 is a number and "50" a text.
 
-    Raises InputError for JSON that is not allowed.
+    Raises:
+        InputError: It is JSON that is not allowed.
     """
     try:
         return loads(text)

@@ -164,7 +164,11 @@ def position_in(given: str | bytes | None) -> Position | None:
 
 
 def dead_letters(log: LogReader) -> Iterator[DeadLetterView]:
-    """Yield every dead letter of a log, by the position of its record. Raises CorruptionError if one cannot be read."""
+    """Yield every dead letter of a log, by the position of its record.
+
+    Raises:
+        CorruptionError: One cannot be read.
+    """
     for each in log.deadletters():
         yield describe_dead_letter(log.registry, each.offset, read_verdict(each.partition, each.data))
 

@@ -177,17 +177,29 @@ def log_exists(url: str | None = None, timeout_s: float = OWNER_TIMEOUT_S) -> bo
 
 
 def file_path(url: str | None = None) -> Path:
-    """Return the folder of a `file:` log, whether it exists or not. Raises InputError if the URL names none."""
+    """Return the folder of a `file:` log, whether it exists or not.
+
+    Raises:
+        InputError: The URL names none.
+    """
     return _place(url)[0]
 
 
 def partitions_in_url(url: str | None = None) -> int | None:
-    """Return the number of partitions in the URL, if any. Raises InputError if the URL is invalid."""
+    """Return the number of partitions in the URL, if any.
+
+    Raises:
+        InputError: The URL is invalid.
+    """
     return _place(url)[1]
 
 
 def content_store_in_url(url: str | None = None) -> str | None:
-    """Return the content store in the URL of a `file:` log, if any. Raises InputError if the URL is invalid."""
+    """Return the content store in the URL of a `file:` log, if any.
+
+    Raises:
+        InputError: The URL is invalid.
+    """
     return _place(url)[2]
 
 

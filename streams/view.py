@@ -283,7 +283,11 @@ class StateView:
 
     @cached_property
     def root(self) -> str:
-        """The root over all entities' state hashes. Raises NotAnswerable for a limited view."""
+        """The root over all entities' state hashes.
+
+        Raises:
+            NotAnswerable: The view is limited.
+        """
         return self._rebuilt.root().hex()
 
     def differing(self, other: StateView) -> list[str]:

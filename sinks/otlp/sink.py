@@ -342,5 +342,9 @@ def _run_of(entity: str) -> Iterator[str]:
 
 
 def open_sink(url: str) -> Sink:
-    """Open the receiver at a URL. Raises InputError if the URL or a variable of OpenTelemetry is invalid."""
+    """Open the receiver at a URL.
+
+    Raises:
+        InputError: The URL or a variable of OpenTelemetry is invalid.
+    """
     return OtlpSink(target_of(url), wire_of(os.environ))

@@ -133,7 +133,11 @@ class SearchDatabase:
 
     @contextmanager
     def writing(self, before: Cut | None, cut: Cut) -> Iterator[None]:
-        """A transaction that moves the index from one cut to another. Raises SinkBusy if it is not at the first one."""
+        """A transaction that moves the index from one cut to another.
+
+        Raises:
+            SinkBusy: It is not at the first one.
+        """
         connection = self.connection
         try:
             connection.execute("BEGIN IMMEDIATE")

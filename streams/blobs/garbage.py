@@ -54,8 +54,10 @@ def collect(
 ) -> Garbage:  # fmt: skip
     """Find the contents that nothing names, and remove them unless it is a dry run; durable on return.
 
-    progress: called with the number of further records read, and the present estimate of the total. Raises
-    CorruptionError if a content that may name others is missing or damaged.
+    progress: called with the number of further records read, and the present estimate of the total.
+
+    Raises:
+        CorruptionError: A content that may name others is missing or damaged.
     """
     found = Garbage()
     before_ms = now_ms - round(grace_s * 1000)

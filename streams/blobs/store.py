@@ -54,7 +54,11 @@ class ContentStore(ABC):
 
     @abstractmethod
     def get(self, digest: bytes) -> bytes | None:
-        """Return a content, or None if it does not exist. Raises CorruptionError if it does not match its name."""
+        """Return a content, or None if it does not exist.
+
+        Raises:
+            CorruptionError: It does not match its name.
+        """
 
     @abstractmethod
     def size(self, digest: bytes) -> int | None:

@@ -32,7 +32,11 @@ def marker_value(marked: Marked) -> bytes:
 
 
 def marked_of(key: bytes, value: bytes) -> Marked:
-    """Decode a marker. Raises CorruptionError if it is damaged."""
+    """Decode a marker.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     name = key.removeprefix(MARKER)
     try:
         if len(value) > VALUE_BYTES_MAX:

@@ -95,11 +95,11 @@ class SchemaIds:
                              "or schema.registry.ssl.* in the file") from None  # fmt: skip
 
     def register(self, prefix: str, definition: TypeDefinition) -> WireIds:
-        """Register a definition's schemas for the log whose topics begin with `prefix`, and return their ids.
-        Idempotent.
+        """Register a definition's schemas for the log whose topics begin with `prefix`; return their ids. Idempotent.
 
-        Raises SchemaError if they are refused; nothing is registered then. Raises RegistryUnavailable if the registry
-        does not answer.
+        Raises:
+            SchemaError: They are refused; nothing is registered then.
+            RegistryUnavailable: The registry does not answer.
         """
         self._client.clear_caches()
         schemas, subjects = schemas_of(definition), subjects_of(prefix, definition)
@@ -111,8 +111,10 @@ class SchemaIds:
         return WireIds(**given)
 
     def unknown(self, wire_id: int) -> UnknownId:
-        """Look up an id that is not in `.schemas`, read to its end. Raises RegistryUnavailable if the registry does not
-        answer.
+        """Look up an id that is not in `.schemas`, read to its end.
+
+        Raises:
+            RegistryUnavailable: The registry does not answer.
         """
         self._client.clear_caches()
         held = self._ask(lambda: self._client.get_schema(wire_id), unless=(_NO_SCHEMA,))

@@ -119,9 +119,13 @@ class Database:
     def create(
         cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
     ) -> Database:
-        """Create an empty log and own it. Raises InputError if a log or anything else exists there, and LockedError.
+        """Create an empty log and own it.
 
         memory: the memory that it shares with other databases of this process.
+
+        Raises:
+            InputError: A log or anything else exists there.
+            LockedError: Another process is creating one.
         """
         place = Path(path).resolve()
         with layout.creating(place, kind):
@@ -325,7 +329,8 @@ class Database:
     def close(self) -> None:
         """Wait for calls in progress, flush to table files, end scans with an error, release the lock. Idempotent.
 
-        Raises StorageError if the flush failed; the database is closed then, and synced data is safe.
+        Raises:
+            StorageError: The flush failed; the database is closed then, and synced data is safe.
         """
         if not self._gate.shut():
             return

@@ -47,8 +47,10 @@ def url_of(path: Path) -> str:
 def is_log(path: Path, kind: Kind = "file") -> bool:
     """Whether `path` holds a log (or a folder of another `kind`) that this release can read.
 
-    False: nothing is there, or an unfinished creation. Raises InputError if something else or a newer release's log is
-    there. Does not open RocksDB.
+    False: nothing is there, or an unfinished creation. Does not open RocksDB.
+
+    Raises:
+        InputError: Something else or a newer release's log is there.
     """
     try:
         text = _format_text(path)
@@ -82,10 +84,13 @@ def require_log(path: Path, kind: Kind = "file") -> None:
 
 @contextmanager
 def creating(path: Path, kind: Kind = "file") -> Iterator[None]:
-    """Create a log (or a folder of another `kind`) at `path` if the body, which fills `db/`, succeeds. One process at a
-    time; safe to kill. If the body fails, the folders that were made for it are removed.
+    """Create a log (or a folder of another `kind`) at `path` if the body, which fills `db/`, succeeds.
 
-    Raises InputError if a log or something else is there, LockedError if another process is creating it.
+    One process at a time; safe to kill. If the body fails, the folders that were made for it are removed.
+
+    Raises:
+        InputError: A log or something else is there.
+        LockedError: Another process is creating it.
     """
     if is_log(path, kind):
         raise InputError(f"{path}: there is a refold log here already; open it")
@@ -192,7 +197,8 @@ def _not_a_file(file: Path, error: OSError) -> StorageError:
 def synced_number(path: Path) -> int:
     """The number in the note; 0 (no check) if it is absent or torn.
 
-    Raises StorageError if it is a symbolic link, which is not followed, or cannot be read.
+    Raises:
+        StorageError: It is a symbolic link, which is not followed, or cannot be read.
     """
     try:
         descriptor = os.open(path / "SYNCED", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -47,7 +47,8 @@ class ClosingRule(NamedTuple):
     def closed_at(self, entity: Entity) -> int | None:
         """When the observation that closed it was observed, in microseconds; None while it is open.
 
-        Raises NotRegistered if custom code decides that and is missing here.
+        Raises:
+            NotRegistered: Custom code decides that and is missing here.
         """
         if isinstance(self.reducer, NotRegistered):
             raise self.reducer

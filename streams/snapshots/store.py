@@ -74,14 +74,22 @@ class EpochReader(ABC):
         """Yield (offset, bytes) of the existing records with start <= offset < end, in order."""
 
     def manifest(self, epoch: Epoch) -> Manifest:
-        """An epoch's manifest. Raises CorruptionError if it is damaged or missing."""
+        """An epoch's manifest.
+
+        Raises:
+            CorruptionError: It is damaged or missing.
+        """
         data = self.manifest_bytes(epoch)
         if data is None:
             raise CorruptionError(f"the manifest of epoch {epoch} is gone")
         return read_manifest(data, epoch)
 
     def span(self, partition: int, span: OffsetSpan) -> Iterator[tuple[int, bytes]]:
-        """A span's records. Raises CorruptionError if one is missing."""
+        """A span's records.
+
+        Raises:
+            CorruptionError: One is missing.
+        """
         expected = span.start
         for offset, data in self.records(partition, span.start, span.end):
             if offset != expected:
@@ -192,12 +200,20 @@ def tombstone_value(tomb: Tombstone) -> bytes:
 
 
 def pin_of(epoch: Epoch, value: bytes) -> Pin:
-    """Decode a pin. Raises CorruptionError if it is damaged."""
+    """Decode a pin.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     return Pin(epoch, _u64(unsealed(value, f"the pin of epoch {epoch}"), "a pin"))
 
 
 def tombstone_of(epoch: Epoch, value: bytes) -> Tombstone:
-    """Decode a tomb. Raises CorruptionError if it is damaged."""
+    """Decode a tomb.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     data = unsealed(value, f"the tomb of epoch {epoch}")
     return Tombstone(epoch, _u64(data, "a tomb"), data[_U64.size :])
 

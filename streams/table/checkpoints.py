@@ -46,7 +46,11 @@ def checkpoint_value(entity: Entity) -> bytes:
 
 
 def checkpoint_of(key: bytes, value: bytes) -> Checkpoint:
-    """Decode a checkpoint from its key and value. Raises CorruptionError if it is damaged."""
+    """Decode a checkpoint from its key and value.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     name, offset, definition = keys.checkpoint_place(key)
     entity = unpack(name, unsealed(value, f"the checkpoint of {name} at offset {offset}"))
     if entity.dedup_state.highest_offset != offset:

@@ -50,7 +50,11 @@ class Folds:
         self._size = -1
 
     def of(self, type_name: str) -> TypeFold:
-        """The type's fold. Raises SchemaError if the type is unknown or a custom reducer changed."""
+        """The type's fold.
+
+        Raises:
+            SchemaError: The type is unknown or a custom reducer changed.
+        """
         if len(self._registry) != self._size:
             self._newest.clear()
             self._size = len(self._registry)

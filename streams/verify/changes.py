@@ -71,7 +71,8 @@ def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hash
 def check_change(log: LogReader, partition: int, offset: int) -> list[Mismatch]:
     """Return the mismatches of the change at an offset, by its entity's observations and the earlier changes.
 
-    Raises LookupError if there is no change at the offset.
+    Raises:
+        LookupError: There is no change at the offset.
     """
     reader = ChangeReader(log)
     record = next(log.read_changes(partition, offset), None)

@@ -48,7 +48,11 @@ class Refold:
         self.touched: set[str] = set()
 
     def to(self, offset: int, schemas: int) -> None:
-        """Continue the fold to a point. Raises RefoldError if that fails; the object cannot be used afterwards."""
+        """Continue the fold to a point.
+
+        Raises:
+            RefoldError: That fails; the object cannot be used afterwards.
+        """
         try:
             postponed = [] if schemas == self.schemas else self._redefined(schemas)
             self.touched.clear()

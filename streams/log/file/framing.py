@@ -43,7 +43,11 @@ _NO_TAGS = dict.fromkeys(_KNOWN_TAGS, _no_tag)
 
 
 def encode(message: object) -> bytes:
-    """Encode a message with its length. Raises InputError if it is too long, or has a value that CBOR cannot encode."""
+    """Encode a message with its length.
+
+    Raises:
+        InputError: It is too long, or has a value that CBOR cannot encode.
+    """
     try:
         body = cbor2.dumps(message)
     except cbor2.CBOREncodeError as error:
@@ -107,7 +111,11 @@ def is_last(answer: object) -> bool:
 
 
 def result_of(answer: object) -> object:
-    """Return the result in an answer, or raise its error. Raises StorageError for an invalid answer."""
+    """Return the result in an answer, or raise its error.
+
+    Raises:
+        StorageError: The answer is invalid.
+    """
     match answer:
         case [0, result]:
             return result

@@ -57,7 +57,11 @@ def nothing(payload: object) -> None:
 
 
 def registered(payload: object) -> TypeDefinition:
-    """The definition of `register`. Raises SchemaError if it is invalid."""
+    """The definition of `register`.
+
+    Raises:
+        SchemaError: It is invalid.
+    """
     if not isinstance(payload, dict):
         _refuse("register")
     try:

@@ -94,7 +94,9 @@ def forked(identity: Identity, new_id: bytes) -> Identity:
 def fork(path: str | os.PathLike[str], new_id: bytes) -> Identity:
     """Fork an archived log: give it its own id (16 bytes), so that it takes appends; durable on return.
 
-    Raises InputError if it is not an archived log, LockedError if a process has it open to write.
+    Raises:
+        InputError: It is not an archived log.
+        LockedError: A process has it open to write.
     """
     try:
         database = Database.open(path)

@@ -173,7 +173,11 @@ class FileSnapshotStore(FileSnapshotReader, SnapshotStore):
 
 
 def next_offsets(database: Database, partitions: int) -> dict[int, int]:
-    """Return the next offset of `.snapshots` by partition. Raises CorruptionError if the row is damaged."""
+    """Return the next offset of `.snapshots` by partition.
+
+    Raises:
+        CorruptionError: The row is damaged.
+    """
     packed = database.get("meta", NEXT)
     if packed is None:
         return dict.fromkeys(range(partitions), 0)

@@ -63,7 +63,11 @@ _OPERATION_OF = {operation: name for name, operation in _OPERATIONS.items()}
 
 
 def held_by(clients: Clients, principal: str) -> list[BrokerAclEntry]:
-    """The entries for a principal and for all principals. Raises StorageError if they cannot be read."""
+    """The entries for a principal and for all principals.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
     admin = clients.admin()
     found = [each for who in (principal, ANYBODY) for each in _entries(admin, clients, who)]
     if not found:

@@ -75,7 +75,11 @@ def activation_value(activation: Activation) -> bytes:
 
 
 def activation_of(key: bytes, value: bytes) -> Activation:
-    """Decode an activation. Raises CorruptionError if it is invalid."""
+    """Decode an activation.
+
+    Raises:
+        CorruptionError: It is invalid.
+    """
     try:
         if len(key) != len(ACTIVATION) + TOKEN_BYTES or len(value) > _VALUE_BYTES_MAX:
             raise ValueError("its key or its value has another length")
@@ -111,7 +115,11 @@ class Activator:
         self._judged: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Steps 2 and 3 of beginning. Raises Denied if this user may not write."""
+        """Steps 2 and 3 of beginning.
+
+        Raises:
+            Denied: This user may not write.
+        """
         what = "the beginning of activations"
         self._write(None, what, OutgoingRecord(self._manifests, FORMAT, b"1", [], what))
 
@@ -142,7 +150,11 @@ class Activator:
         return None
 
     def activate(self, version: TypeVersion) -> None:
-        """Steps 2 and 3 of activating. Raises Denied if this user may not write."""
+        """Steps 2 and 3 of activating.
+
+        Raises:
+            Denied: This user may not write.
+        """
         name = version.definition.name
         self._write(version.offset, f"the activation of the version of {name} at {version.offset}")
 

@@ -81,7 +81,11 @@ def chunks_value(chunks: Chunks) -> bytes:
 
 
 def chunks_of(value: bytes) -> Chunks:
-    """Decode the chunks of a put. Raises CorruptionError if the value is invalid."""
+    """Decode the chunks of a put.
+
+    Raises:
+        CorruptionError: The value is invalid.
+    """
     body = unsealed(value, "a record of contents")
     try:
         size, offsets = cbor2.loads(body)

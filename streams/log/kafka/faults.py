@@ -80,7 +80,9 @@ def is_unreadable(error: KafkaError) -> bool:
 def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None:
     """Raise the error of a consumer that reads a partition from an offset on, unless it is temporary.
 
-    Raises CorruptionError if the records are missing, else StorageError.
+    Raises:
+        CorruptionError: The records are missing.
+        StorageError: Any other lasting error.
     """
     if error.code() in _OUT_OF_RANGE:
         raise CorruptionError(

@@ -38,7 +38,11 @@ class Markers:
         return oldest_first(self._manifests.scan(MARKERS, MARKER))
 
     def mark(self, marked: Marked, outgoing: LogProducer, *, replace: bool) -> None:
-        """Store a marker, durable on return. Raises InputError if the name is taken and replace is False."""
+        """Store a marker, durable on return.
+
+        Raises:
+            InputError: The name is taken and replace is False.
+        """
         key, value = marker_key(marked.name), marker_value(marked)
         start = self._offsets.ends([self._place])[self._place]
         self._manifests.refresh([MARKERS])

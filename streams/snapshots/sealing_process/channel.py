@@ -94,7 +94,11 @@ class Channel:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(silent_s, 0))
 
     def send(self, told: object) -> None:
-        """Send a message. Raises OSError if the other side is gone, or the error of pickling it."""
+        """Send a message.
+
+        Raises:
+            OSError: The other side is gone. An error of pickling is raised as it is.
+        """
         data = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
         if SHORT_BYTES < len(data) <= MEMORY_BYTES:
             self._memory[: len(data)] = data

@@ -108,7 +108,11 @@ class Node:
         self._process.launch(self._java("kafka.Kafka", str(self._settings)))
 
     def await_ready(self) -> None:
-        """Return once it serves. Raises ServerFailed if it ends instead, or takes too long."""
+        """Return once it serves.
+
+        Raises:
+            ServerFailed: It ends instead, or takes too long.
+        """
         self._process.await_ready(lambda: _READY in self._process.output(), _READY_S)
 
     def send(self, name: str) -> None:
@@ -149,7 +153,11 @@ class ClusterRecord(NamedTuple):
 
 
 def opened(folder: Path, nodes: int, secure: bool) -> ClusterRecord:
-    """Return the folder's record, new if the folder is empty. Raises InputError if it is another kind of Kafka."""
+    """Return the folder's record, new if the folder is empty.
+
+    Raises:
+        InputError: It is another kind of Kafka.
+    """
     path = folder / "cluster.json"
     if path.exists():
         kept = ClusterRecord(**json.loads(path.read_text(encoding="utf-8")))

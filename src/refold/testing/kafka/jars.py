@@ -42,7 +42,11 @@ def missing() -> str | None:
 
 @cache
 def find_java() -> Java:
-    """Return the Java of JAVA_HOME, else of PATH. Raises ServerMissing if there is none, or it is too old."""
+    """Return the Java of JAVA_HOME, else of PATH.
+
+    Raises:
+        ServerMissing: There is none, or it is too old.
+    """
     home = os.environ.get("JAVA_HOME")
     command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if command is None:
@@ -58,7 +62,11 @@ def find_java() -> Java:
 
 
 def fetch_jars() -> Path:
-    """Return the folder of Kafka's jars; downloads it if necessary. Raises ServerMissing if that fails."""
+    """Return the folder of Kafka's jars; downloads it if necessary.
+
+    Raises:
+        ServerMissing: That fails.
+    """
     return fetched(_folder(), _fetch)
 
 
