@@ -457,7 +457,11 @@ class CaptureRecorder:
         return self._live.captured(head, 1, self._redacting())
 
     def resume(self, recording: Recording, attempt: int) -> CapturedRun:
-        """Resume a run that did not end. attempt: how often it was begun, including this time."""
+        """Resume a run that did not end.
+
+        Args:
+            attempt: How often it was begun, including this time.
+        """
         return self._live.captured(recording, attempt, self._redacting())
 
 

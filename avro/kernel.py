@@ -141,7 +141,11 @@ class Kernel(Protocol):
         """The storage key of each entity's state: `placed` of streams/partitioner.py."""
 
     def BaseWriter(self, limit: int) -> BaseWriter:  # noqa: N802
-        """The writer of a table. limit: a chunk with so many bytes of entities is full."""
+        """The writer of a table.
+
+        Args:
+            limit: A chunk with so many bytes of entities is full.
+        """
 
     def TypeFolder(  # noqa: N802
         self, type_name: str, frame: bytes, fields: Sequence[FieldLayout], fingerprint: bytes, change_frame: bytes,

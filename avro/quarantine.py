@@ -82,7 +82,11 @@ class Rulings:
         self._taken: list[tuple[int, Ruling]] = []
 
     def take(self, ruling: Ruling, place: int) -> None:
-        """Add a ruling. place: its offset in `.schemas`."""
+        """Add a ruling.
+
+        Args:
+            place: Its offset in `.schemas`.
+        """
         key = (ruling.topic, ruling.partition)
         aside = dict(self._aside.get(key, _NONE))
         for offset in range(ruling.offset, ruling.offset + ruling.length):

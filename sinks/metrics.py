@@ -77,7 +77,12 @@ class SinkMetrics(Collector):
         self._is_busy = False
 
     def lags(self, changes: int, oldest_s: float | None) -> None:
-        """Report the lag. changes: those not in the store. oldest_s: when the first was recorded, None without one."""
+        """Report the lag.
+
+        Args:
+            changes: Those not in the store.
+            oldest_s: When the first was recorded, None without one.
+        """
         with self._lock:
             self._lag = changes, oldest_s
 

@@ -196,7 +196,11 @@ class SnapshotSink(ABC):
 
     @abstractmethod
     def commit(self, view: StateView, progress: Callable[[int, int], None] = lambda more, total: None) -> None:
-        """Store every entity of a view, and its cut, atomically. progress: called with (further entities, total)."""
+        """Store every entity of a view, and its cut, atomically.
+
+        Args:
+            progress: Called with (further entities, total).
+        """
 
     @abstractmethod
     def close(self) -> None:

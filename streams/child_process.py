@@ -55,7 +55,11 @@ def start(
 
 
 def ending(status: int) -> str:
-    """How a process ended, in words. status: as subprocess reports it, negative for a signal."""
+    """How a process ended, in words.
+
+    Args:
+        status: As subprocess reports it, negative for a signal.
+    """
     return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
 
 

@@ -89,7 +89,11 @@ class SkippedRecordsLog:
         self._told: dict[tuple[str, str], tuple[int, float]] = {}
 
     def update(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
-        """Check the present numbers of skipped records. event: the name of the event to log."""
+        """Check the present numbers of skipped records.
+
+        Args:
+            event: The name of the event to log.
+        """
         now_s = self._now_s()
         for each in found:
             records, told_s = self._told.get((event, each.topic), (0, now_s - PASSED_EVERY_S))

@@ -60,7 +60,11 @@ def uncompared(a: Recording, b: Recording) -> list[str]:
 
 class _Comparison:
     def __init__(self, a: Recording, b: Recording, exact: bool, names: Renaming | None = None) -> None:
-        """Prepare the comparison. names: values of the outer runs that are called differently on each side."""
+        """Prepare the comparison.
+
+        Args:
+            names: Values of the outer runs that are called differently on each side.
+        """
         self._a, self._b, self._exact = a, b, exact
         self._names = names or Renaming()
         self._within: dict[tuple[str, str], Divergence | None] = {}

@@ -316,7 +316,11 @@ def _answer_of(call: Call, exact: bool) -> Plain:
 
 
 def request_key(asked: RecordedRequest, names: Renaming | None = None) -> str:
-    """Return a text that is the same for equal requests. names: if given, values are renamed to the other run's."""
+    """Return a text that is the same for equal requests.
+
+    Args:
+        names: If given, values are renamed to the other run's.
+    """
     if names is None:
         return asked.hash
     return replace(asked, request=names.of(asked.request), found_by=names.of(asked.found_by)).hash

@@ -101,7 +101,11 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> None:
 
 
 def is_write_denied(path: str, folder: str) -> bool:
-    """Tell whether writing to a path is denied. folder: the folder in which it is allowed."""
+    """Tell whether writing to a path is denied.
+
+    Args:
+        folder: The folder in which it is allowed.
+    """
     real = os.path.realpath(path)
     if real in _DEVICES:
         return False

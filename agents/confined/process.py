@@ -85,7 +85,11 @@ def without_answer(found: ProcessEnd, run: str) -> InputError:
 
 
 def not_confinable(why: str) -> NotConfinable:
-    """Return the error for a kernel that refuses to confine. why: the reason."""
+    """Return the error for a kernel that refuses to confine.
+
+    Args:
+        why: The reason.
+    """
     return NotConfinable(
         f"the code cannot be confined here: {why}. Nothing was run; without --confined (confined=True) the guard in "
         "Python holds a replay (docs/REPLAY.md)"
@@ -93,7 +97,11 @@ def not_confinable(why: str) -> NotConfinable:
 
 
 def denied_by_kernel(trace: bytes) -> NetworkDenied:
-    """Return the error for a process that SIGSYS ended. trace: the stacks that it left."""
+    """Return the error for a process that SIGSYS ended.
+
+    Args:
+        trace: The stacks that it left.
+    """
     return NetworkDenied(_WHAT, _site(trace.decode(errors="replace")))
 
 

@@ -56,7 +56,11 @@ class StepKeys:
     """Assigns the keys of one attempt at a step, in the order of its calls. Not thread-safe."""
 
     def __init__(self, task: str, step: int, taken: Collection[str] = ()) -> None:
-        """Begin an attempt. taken: keys that are not assigned."""
+        """Begin an attempt.
+
+        Args:
+            taken: Keys that are not assigned.
+        """
         self._task = task
         self._step = step
         self._taken = taken

@@ -107,5 +107,9 @@ class Terms:
         return max(1, int(self.lease_s * 1000))
 
     def backoff_after(self, attempt: int) -> int:
-        """Return the wait after a failed attempt, milliseconds. attempt: its number, from 1."""
+        """Return the wait after a failed attempt, milliseconds.
+
+        Args:
+            attempt: Its number, from 1.
+        """
         return int(min(self.backoff_ms * 2 ** min(attempt - 1, 30), BACKOFF_MS_MAX))

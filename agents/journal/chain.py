@@ -44,7 +44,11 @@ def start_hash(agent: str, given: Plain, seed: int | None, state: Plain) -> str:
 
 
 def step_hash(previous: str, step: Step) -> str:
-    """Return the hash of the chain including this step. previous: the hash of the chain before it."""
+    """Return the hash of the chain including this step.
+
+    Args:
+        previous: The hash of the chain before it.
+    """
     return _hash(
         "step",
         {
@@ -55,12 +59,20 @@ def step_hash(previous: str, step: Step) -> str:
 
 
 def fork_hash(previous: str, patch: Plain) -> str:
-    """Return the hash with which a fork's chain continues. previous: the hash of the parent's chain at the fork."""
+    """Return the hash with which a fork's chain continues.
+
+    Args:
+        previous: The hash of the parent's chain at the fork.
+    """
     return _hash("fork", {"previous": previous, "patch": patch})
 
 
 def run_hash(previous: str, outcome: Outcome, output: Plain, failure: Failure | None) -> str:
-    """Return the hash of the whole run. previous: its last step's hash, or its start hash if it has no steps."""
+    """Return the hash of the whole run.
+
+    Args:
+        previous: Its last step's hash, or its start hash if it has no steps.
+    """
     return _hash("end", {"previous": previous, "outcome": outcome, "output": output, "failure": _failure(failure)})
 
 

@@ -68,7 +68,11 @@ class KeyRing(Protocol):
         """Return the ids of the existing keys that can be used, in order."""
 
     def damaged(self, key_ids: Iterable[str]) -> list[KeyDamage]:
-        """Return the existing keys that cannot be used. key_ids: the ids that they may belong to."""
+        """Return the existing keys that cannot be used.
+
+        Args:
+            key_ids: The ids that they may belong to.
+        """
 
     def remaining(self) -> int:
         """Return how many destroyed keys the storage below the ring still has; they can be read from its disks."""

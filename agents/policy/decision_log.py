@@ -123,7 +123,11 @@ class DecisionLog:
 
 
 def denial_entity(step: str, asked: RecordedRequest) -> str:
-    """Return the entity of the denial of a call. step: the call's step, as RUN#NUMBER."""
+    """Return the entity of the denial of a call.
+
+    Args:
+        step: The call's step, as RUN#NUMBER.
+    """
     return f"audit_event/{step}.{asked.hash[:_DIGITS]}"
 
 

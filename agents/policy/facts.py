@@ -99,7 +99,11 @@ class RunFacts:
     """
 
     def __init__(self, policy: Policy, started_at: int = 0) -> None:
-        """Begin with no calls. started_at: when the run began, microseconds."""
+        """Begin with no calls.
+
+        Args:
+            started_at: When the run began, microseconds.
+        """
         self.calls = self.tool_calls = self.write_calls = self.model_calls = self.denied = 0
         self.input_tokens = self.output_tokens = 0
         self.cost_usd = self.time_s = 0.0
@@ -125,7 +129,11 @@ class RunFacts:
         return [] if self._loops is None or asked.kind != "tool" else self._loops.circle(asked.hash)
 
     def begin(self, asked: RecordedRequest, step: str) -> None:
-        """Count the begin of a call. step: the call's step, as RUN#NUMBER."""
+        """Count the begin of a call.
+
+        Args:
+            step: The call's step, as RUN#NUMBER.
+        """
         if asked.kind not in DECIDED_ON:
             return
         self.calls += 1
@@ -137,7 +145,11 @@ class RunFacts:
             self.write_calls += asked.effect == "write"
 
     def end(self, call: Call, step: str) -> None:
-        """Count the end of a call, of any kind. step: as in `begin`."""
+        """Count the end of a call, of any kind.
+
+        Args:
+            step: As in `begin`.
+        """
         ended_at = call.started_at + round(call.duration_ms * 1000)
         if self._started_at and call.started_at:
             self.time_s = max(self.time_s, (ended_at - self._started_at) / 1e6)

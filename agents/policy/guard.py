@@ -57,7 +57,11 @@ class Guard:
     """The policy and the facts of a run and of its nested runs. May be called from any thread."""
 
     def __init__(self, policy: Policy, started_at: int) -> None:
-        """Create the guard of a run without calls. started_at: when the run began, microseconds."""
+        """Create the guard of a run without calls.
+
+        Args:
+            started_at: When the run began, microseconds.
+        """
         self.policy = policy
         self._facts = RunFacts(policy, started_at)
         self._lock = threading.Lock()
@@ -135,7 +139,11 @@ def calls_of(recording: Recording) -> list[tuple[str, Call]]:
 
 
 def count_recorded(facts: RunFacts, call: Call, step: str) -> None:
-    """Count a recorded call. step: its step, as RUN#NUMBER."""
+    """Count a recorded call.
+
+    Args:
+        step: Its step, as RUN#NUMBER.
+    """
     if is_denial(call):
         facts.denied += 1
     else:

@@ -48,7 +48,11 @@ class KeptFunctions:
     """Replaces bare functions by wrapped ones in modules that keep references. wrapped: by the bare ones."""
 
     def __init__(self, keeper: str) -> None:
-        """Set up the replacement. keeper: the name of the module that needs the bare functions itself."""
+        """Set up the replacement.
+
+        Args:
+            keeper: The name of the module that needs the bare functions itself.
+        """
         self.wrapped: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._keeper = keeper
         self._looked_through: set[int] = set()

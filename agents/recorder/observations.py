@@ -99,7 +99,11 @@ def run_ended(ended: Recording, seal: Seal) -> Patch:
 
 
 def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: int) -> Patch:
-    """Return a step's first observation, and the first of each further attempt. at: microseconds."""
+    """Return a step's first observation, and the first of each further attempt.
+
+    Args:
+        at: Microseconds.
+    """
     patch: Patch = {"run": run, "agent": agent, "position": number, "status": "pending", "attempts": attempt}
     return patch | _present(name=name) | {"started_at": at}
 

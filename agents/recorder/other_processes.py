@@ -57,7 +57,11 @@ def mark_forked(run: str) -> None:
 
 
 def marked_environment(run: str, given: Mapping[Any, Any] | None) -> dict[Any, Any]:
-    """Return the environment of a program with the mark. given: without it; None is this process's own."""
+    """Return the environment of a program with the mark.
+
+    Args:
+        given: Without it; None is this process's own.
+    """
     return {**(os.environ if given is None else given), VARIABLE: run}
 
 

@@ -165,7 +165,12 @@ class Shape:
     """How answers of one callable are recorded, and restored."""
 
     def __init__(self, returns: Any, what: str) -> None:
-        """Define the form of answers. returns: their type; None if they are JSON values. what: the name in errors."""
+        """Define the form of answers.
+
+        Args:
+            returns: Their type; None if they are JSON values.
+            what: The name in errors.
+        """
         self._returns = returns
         self._what = what
 

@@ -34,7 +34,11 @@ class RunSink(Protocol):
     """Receives everything that a run does, in order."""
 
     def step_begun(self, number: int, name: str, attempt: int, at: int) -> None:
-        """An attempt of a step begins. at: when, microseconds."""
+        """An attempt of a step begins.
+
+        Args:
+            at: When, microseconds.
+        """
 
     def call_ended(self, made: PendingCall) -> None:
         """A call ended, and its step continues."""
@@ -55,7 +59,11 @@ class RunSink(Protocol):
         """Return when everything is written. The caller makes it durable with its next write."""
 
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
-        """The run ended. Returns its hash. at: when, microseconds."""
+        """The run ended. Returns its hash.
+
+        Args:
+            at: When, microseconds.
+        """
 
     def departed(self, failure: Failure, at: int) -> None:
         """The code departed from the recording, so the run cannot continue. This ends the sink."""

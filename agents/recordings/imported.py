@@ -135,7 +135,11 @@ def _step(step: ReadFields, calls: list[Call], changes: tuple[Edit, ...]) -> Ste
 
 
 def action_call(action: ReadFields, *, synthetic: bool) -> Call:
-    """Return a tool call from its entity. synthetic: whether its times are synthetic; then it has no duration."""
+    """Return a tool call from its entity.
+
+    Args:
+        synthetic: Whether its times are synthetic; then it has no duration.
+    """
     tool, inputs, output = action.plain("tool", ""), action.opened("inputs"), action.opened("output")
     effect: Effect = action.plain("effect") if action.plain("effect") in ("read", "write") else ""
     started_at, ended_at, status = action.plain("started_at", 0), action.plain("ended_at", 0), action.plain("status")

@@ -94,7 +94,8 @@ class LeafRules(Protocol):
     def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
         """Return the replacement of a text, a number, true, false or null.
 
-        start: the character at which the secret begins.
+        Args:
+            start: The character at which the secret begins.
         """
 
     def secret_members(self, members: Mapping[str, Plain]) -> Collection[str]:
@@ -238,7 +239,11 @@ class Walk:
         self.is_secret = texts.names.is_secret
 
     def tree(self, tree: Plain, *, is_secret: bool = False) -> Plain:
-        """Return the tree without its secrets; the tree itself if it has none. is_secret: all of it is a secret."""
+        """Return the tree without its secrets; the tree itself if it has none.
+
+        Args:
+            is_secret: All of it is a secret.
+        """
         if isinstance(tree, str):
             return self._string(tree, is_secret)
         if isinstance(tree, dict):
@@ -252,7 +257,10 @@ class Walk:
         return self._text(name, self._key_hints) if self._key_hints else name
 
     def value(self, value: Plain, *, is_secret: bool, start: int = 0) -> Plain:
-        """Return a leaf without its secrets. start: the character at which the secret begins.
+        """Return a leaf without its secrets.
+
+        Args:
+            start: The character at which the secret begins.
 
         Raises:
             RedactionFailed: The value has a type that cannot be searched.

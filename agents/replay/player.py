@@ -168,7 +168,11 @@ class CommittedSteps:
     """Answers of the committed steps, up to one of them: the part that resumed runs and forks share."""
 
     def __init__(self, recording: Recording, through: int) -> None:
-        """Prepare the answers. through: the number of the last step whose calls are answered."""
+        """Prepare the answers.
+
+        Args:
+            through: The number of the last step whose calls are answered.
+        """
         self._recording = recording
         self._recorded = RecordedCalls(recording)
         self._steps = {

@@ -117,7 +117,11 @@ def _name(name: str, *, taken: bool) -> str:
 
 
 def columns_of(definition: TypeDefinition, held: dict[str, str] | None = None) -> list[SqlColumn]:
-    """A type's columns in the order of its fields. held: SQL types by column of the existing table."""
+    """A type's columns in the order of its fields.
+
+    Args:
+        held: SQL types by column of the existing table.
+    """
     return [_column(each, held or {}) for each in definition.fields.values()]
 
 

@@ -31,7 +31,11 @@ BEFORE = 1
 
 
 def migrate(connection: Connection, tables: SchemaTables, registry: Registry, schemas: int) -> None:
-    """Steps 3 to 5; registry: the log's, with all definitions below `schemas`."""
+    """Steps 3 to 5.
+
+    Args:
+        registry: The log's, with all definitions below `schemas`.
+    """
     for type_name, columns in _last_columns(registry, schemas).items():
         _migrate_type(connection, tables, table_name(type_name), columns)
     _migrate_history(connection, tables)

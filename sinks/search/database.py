@@ -168,7 +168,11 @@ class SearchDatabase:
         )
 
     def put_turn(self, turn: SearchedTurn, key: bytes | None = None) -> None:
-        """Store a turn, and replace an earlier version of it. key: the words of a sealed turn are hashed under it."""
+        """Store a turn, and replace an earlier version of it.
+
+        Args:
+            key: The words of a sealed turn are hashed under it.
+        """
         connection = self.connection
         self.remove(turn.owner, turn.step)
         number = self._free_id(turn.at)

@@ -198,7 +198,11 @@ _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
 def search(
     database: SearchDatabase, log: AgentLog, wanted: SearchConditions, limit: int, unread: Callable[[str], None]
 ) -> list[SearchHit]:
-    """Return at most `limit` hits that can be read now. unread: called with each entity that cannot be read."""
+    """Return at most `limit` hits that can be read now.
+
+    Args:
+        unread: Called with each entity that cannot be read.
+    """
     asked = search_text(wanted.text)
     cut = database.cut
     hits: list[SearchHit] = []

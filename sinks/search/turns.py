@@ -67,7 +67,11 @@ class SearchedRun:
 
 
 def turn_of_entity(fields: Fields, *, opens_sealed: bool) -> SearchedTurn:
-    """Return the turn of an entity of one of TYPES. opens_sealed: whether sealed content is read."""
+    """Return the turn of an entity of one of TYPES.
+
+    Args:
+        opens_sealed: Whether sealed content is read.
+    """
     kind, _, name = fields.entity.partition("/")
     run, _, number = name.rpartition("#") if kind == "step" else (name, "", "0")
     owner = f"agent_session/{name}" if kind == "agent_session" else f"run/{run}"

@@ -54,7 +54,8 @@ def collect(
 ) -> Garbage:  # fmt: skip
     """Find the contents that nothing names, and remove them unless it is a dry run; durable on return.
 
-    progress: called with the number of further records read, and the present estimate of the total.
+    Args:
+        progress: Called with the number of further records read, and the present estimate of the total.
 
     Raises:
         CorruptionError: A content that may name others is missing or damaged.

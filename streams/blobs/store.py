@@ -80,7 +80,8 @@ class ContentStore(ABC):
     def remove(self, digests: Iterable[bytes], before_ms: int, *, is_expiry: bool = True) -> RemovalResult:
         """Remove contents that were put before a time (milliseconds since 1970); durable on return.
 
-        is_expiry: note them as expired. After a kill in between, a repeated call removes the rest.
+        Args:
+            is_expiry: Note them as expired. After a kill in between, a repeated call removes the rest.
         """
 
     def remaining(self) -> int:

@@ -121,7 +121,8 @@ class Database:
     ) -> Database:
         """Create an empty log and own it.
 
-        memory: the memory that it shares with other databases of this process.
+        Args:
+            memory: The memory that it shares with other databases of this process.
 
         Raises:
             InputError: A log or anything else exists there.

@@ -46,7 +46,11 @@ class Buckets:
             self._keep(place, preimages)
 
     def set_slot(self, slot: int, digests: bytes, preimages: list[bytes]) -> None:
-        """Set all buckets of a slot of which none was set before; preimages: empty for an empty bucket."""
+        """Set all buckets of a slot of which none was set before.
+
+        Args:
+            preimages: Empty for an empty bucket.
+        """
         self.digests.set_buckets(slot, digests)
         if self.may_change():
             assert self._preimages is not None

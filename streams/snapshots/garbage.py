@@ -81,7 +81,11 @@ class Collector:
     def collect(
         self, partitions: Iterable[int], now_ms: int, *, dry_run: bool = False, damaged: bool = False
     ) -> list[Collected]:
-        """Collect partition after partition. damaged: manifests that cannot be read are buried too."""
+        """Collect partition after partition.
+
+        Args:
+            damaged: Manifests that cannot be read are buried too.
+        """
         partitions = list(partitions)
         for partition in partitions:
             self._store.take(partition)

@@ -56,11 +56,14 @@ class Layers:
     def add(
         self, data: bytes, where: str, filed: ChunkPlace | None = None, *, checked: bool = False, hashed: bool = False
     ) -> None:
-        """Add a chunk of a layer below all that were added before; CorruptionError if its bytes are damaged. A layer's
-        chunks are added in order, and all layers before anything is put or hashed.
+        """Add a chunk of a layer below all that were added before; CorruptionError if its bytes are damaged.
 
-        filed: the file that holds it, so it need not be kept in memory. checked: the caller checks its bytes. hashed:
-        `settled_by` was given its digests, and no other layer follows.
+        A layer's chunks are added in order, and all layers before anything is put or hashed.
+
+        Args:
+            filed: The file that holds it, so it need not be kept in memory.
+            checked: The caller checks its bytes.
+            hashed: `settled_by` was given its digests, and no other layer follows.
         """
         chunk = Chunk(data, where, checked=checked)
         places, preimages = chunk.places.tolist(), chunk.preimages()
@@ -209,7 +212,8 @@ class Layers:
     def rows(self, reads: Callable[[str, str], bool] | None = None) -> Iterator[tuple[str, bytes]]:
         """Yield (entity, encoded) of all, each once.
 
-        reads: selects the type and month (YYYY-MM) of closing of the closed ones to read; None for all.
+        Args:
+            reads: Selects the type and month (YYYY-MM) of closing of the closed ones to read; None for all.
         """
         self.settle()
         alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part that counts

@@ -80,7 +80,11 @@ class UncheckedEpoch(NamedTuple):
 def read_epoch(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, instead: Instead | None = None
 ) -> Layers:
-    """The entities of an epoch, checked against its manifest; instead: see closed_entities.py."""
+    """The entities of an epoch, checked against its manifest.
+
+    Args:
+        instead: See closed_entities.py.
+    """
     with RunningHashes() as hashes:
         layers, check = begin_epoch(reader, manifest, partitions, store, hashes, instead)
         check()
@@ -140,7 +144,11 @@ def read_slots(
     reader: EpochReader, manifest: Manifest, partitions: int, store: ChunkStore, slots: Collection[int],
     instead: Instead | None = None,
 ) -> Layers:  # fmt: skip
-    """The entities of some of the partition's slots, checked against the manifest; instead: see closed_entities.py."""
+    """The entities of some of the partition's slots, checked against the manifest.
+
+    Args:
+        instead: See closed_entities.py.
+    """
     partition = manifest.epoch.partition
     every = slots_of(partition, partitions)
     layers = Layers(store, closed_in(reader, manifest, instead))

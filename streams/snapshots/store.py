@@ -181,7 +181,10 @@ class SnapshotStore(SnapshotReader, EpochWriter):
         """Remove every record outside the kept [start, end) and the tombs of `forgotten`; returns what was removed.
 
         Records at or above the end at this call stay. A removed record may still be readable for some time; it is not
-        removed or counted again. dry_run: remove nothing.
+        removed or counted again.
+
+        Args:
+            dry_run: Remove nothing.
         """
 
 

@@ -49,15 +49,20 @@ class FoldOutcome(Protocol):
     """Receives the results of a fold that are not in the tables."""
 
     def changed(self, partition: int, placed: bytes, state: bytes, change: bytes) -> None:
-        """An entity changed. placed: its key. state: its stored form. change: its framed change, in the order of
-        `.changes`.
+        """An entity changed.
+
+        Args:
+            placed: Its key.
+            state: Its stored form.
+            change: Its framed change, in the order of `.changes`.
         """
 
     def folded(self, partition: int, entities: int, observations: int, late: int, reopened: int) -> None:
         """Report the numbers of entities and of distinct observations that were folded for the first time.
 
-        late: the number of these observations with an order key below one that was folded earlier. reopened: how often
-        an entity was folded again from nothing.
+        Args:
+            late: The number of these observations with an order key below one that was folded earlier.
+            reopened: How often an entity was folded again from nothing.
         """
 
 
@@ -130,7 +135,8 @@ class TableWriter:
     ) -> None:
         """Fold records and put what they change into `write`.
 
-        through: the batch's next offset by partition, if the batch also has other records.
+        Args:
+            through: The batch's next offset by partition, if the batch also has other records.
         """
         grouped: dict[str, list[DecodedRecord]] = {}
         for each in arrived:
@@ -324,7 +330,8 @@ def fold_again(
 ) -> None:
     """Fold an entity by the definition and put its state; if its hash differs, report one change `redefined`.
 
-    through: the next offset of its partition.
+    Args:
+        through: The next offset of its partition.
     """
     name, before = keys.entity_of(row[0]), unpack(keys.entity_of(row[0]), row[1])
     after = type_fold.fold.from_nothing(name, tables.history(name))

@@ -28,7 +28,11 @@ PER_VERSION_BYTES = 1024
 
 
 def is_due(version: int, size: int) -> bool:
-    """Whether a version that folded directly gets a checkpoint. size: about the state's size in bytes."""
+    """Whether a version that folded directly gets a checkpoint.
+
+    Args:
+        size: About the state's size in bytes.
+    """
     if version < FIRST or version % STEP:
         return False
     step = STEP

@@ -70,7 +70,11 @@ def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list
 
 
 def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteSet) -> None:
-    """Put the index entries of a first occurrence. prefix: of its entity's keys."""
+    """Put the index entries of a first occurrence.
+
+    Args:
+        prefix: Of its entity's keys.
+    """
     partition, offset, recorded_at, _, observation_id, data = record
     write.put("timeline", prefix + q, keys.timeline_value(offset, recorded_at, data))
     write.put("arrivals", keys.arrival_key(prefix, offset), keys.arrival_value(recorded_at, q, retracts))

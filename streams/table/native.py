@@ -37,11 +37,14 @@ class NativeFolder:
         self, folds: Folds, grouped: Mapping[str, Sequence[tuple[Record, Observation | None]]],
         stored: Sequence[bytes | None], through: Mapping[int, int], write: WriteSet, timeline: Lookup | None,
     ) -> dict[str, FoldedEntity | tuple[()]]:  # fmt: skip
-        """Return the result of each entity that the kernel folded, by name. All its rows but the state are put into
-        `write`.
+        """Return the result of each entity that the kernel folded, by name.
 
-        stored: the entities' states, in the order of `grouped`. through: the batch's next offset by partition.
-        timeline: reads the rows of some keys; None where it lacks some.
+        All its rows but the state are put into `write`.
+
+        Args:
+            stored: The entities' states, in the order of `grouped`.
+            through: The batch's next offset by partition.
+            timeline: Reads the rows of some keys; None where it lacks some.
         """
         entities = []
         for (name, decoded), packed in zip(grouped.items(), stored, strict=True):

@@ -49,9 +49,11 @@ _BEGIN = _Reached(0, None, b"", None)
 
 def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
                   record_at: Callable[[int, int], Record | None]) -> Iterator[Mismatch]:  # fmt: skip
-    """Check the changes of one partition against the records below `end`. hashes: of the states there, if known.
+    """Check the changes of one partition against the records below `end`.
 
-    record_at: a fast version of LogPort.record_at.
+    Args:
+        hashes: Of the states there, if known.
+        record_at: A fast version of LogPort.record_at.
     """
     chains = _Chains(log, partition, end, firsts, record_at)
     try:

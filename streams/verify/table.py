@@ -59,7 +59,11 @@ class RecordSpool:
 def check_table(
     entities: Iterable[tuple[str, bytes]], partitions: int, replayed: Mapping[int, Layers]
 ) -> Iterator[Mismatch]:
-    """Check every stored entity of the replayed partitions. partitions: the log's number of partitions."""
+    """Check every stored entity of the replayed partitions.
+
+    Args:
+        partitions: The log's number of partitions.
+    """
     stored = set()
     for name, packed in entities:
         partition = partition_of(name, partitions)

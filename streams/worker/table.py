@@ -245,7 +245,10 @@ def bytes_on_disk(folder: Path) -> int:
 def stored_position_of(
     database: Database, log_id: bytes, partition: int, partitions: int, end: int
 ) -> StoredPosition | None:
-    """Return the position of the table in a database; None if the table is lost. end: the partition's next offset.
+    """Return the position of the table in a database; None if the table is lost.
+
+    Args:
+        end: The partition's next offset.
 
     Raises:
         InputError: The table is of another log or partition, or past the log's end.

@@ -73,7 +73,11 @@ class OwnTables(TableClient):
         return ((keys.entity_of(key), packed) for key, packed in rows)
 
     def rows(self, partition: int, after: bytes) -> list[Row]:
-        """The next of a partition's states as they are stored, about ROWS_BYTES of them; after: the last key had."""
+        """The next of a partition's states as they are stored, about ROWS_BYTES of them.
+
+        Args:
+            after: The last key had.
+        """
         found: list[Row] = []
         size = 0
         for row in self._table(partition).database.scan("state", after and after + b"\0"):

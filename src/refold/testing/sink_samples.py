@@ -52,8 +52,10 @@ class FollowedLog:
         self._types = {each.name: each for each in types}
 
     def write(self, observations: Iterable[Observation], definition: TypeDefinition | None = None) -> None:
-        """Append observations; they are durable and folded on return. definition: used for the observations of its
-        type.
+        """Append observations; they are durable and folded on return.
+
+        Args:
+            definition: Used for the observations of its type.
         """
         for each in observations:
             is_given = definition is not None and definition.name == each.type
@@ -81,7 +83,11 @@ class SinkSamples:
     names: ClassVar[Sequence[str]] = tuple(f"{TYPE}/{each}" for each in ("a", "a/b", "aa", "a ", "ä", "long" * 200))
 
     def definition(self, **fields: dict[str, Any]) -> TypeDefinition:
-        """Return the type. fields: fields that another version replaces or adds. A field `last` must be a long."""
+        """Return the type.
+
+        Args:
+            fields: Fields that another version replaces or adds. A field `last` must be a long.
+        """
         return sample_type(**fields)
 
     def said(self, entity: str, number: int, **patch: Any) -> Observation:
@@ -119,7 +125,11 @@ class SinkSamples:
 
 
 def sample_type(**fields: dict[str, Any]) -> TypeDefinition:
-    """Return a type with a field for each built-in reducer. fields: fields to replace or to add."""
+    """Return a type with a field for each built-in reducer.
+
+    Args:
+        fields: Fields to replace or to add.
+    """
     every = {name: {"type": given, "refold.reducer": reducer} for name, (given, reducer) in _FIELDS.items()}
     every["log"]["refold.limit"] = 3
     every.update(fields)

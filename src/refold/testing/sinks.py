@@ -125,7 +125,11 @@ def bring_up(followed: FollowedLog, store: Store, changes_max: int = 5_000) -> R
 
 
 def assert_equal(log: LogPort, store: Store, *, at_end: bool = True) -> None:
-    """Assert that the store's content equals a rebuild at its cut. at_end: the cut must be the log's end."""
+    """Assert that the store's content equals a rebuild at its cut.
+
+    Args:
+        at_end: The cut must be the log's end.
+    """
     log.refresh()
     content = store.content()
     if at_end:

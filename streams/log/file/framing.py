@@ -87,7 +87,11 @@ def receive(
 
 
 def answer_error(error: RefoldError, *, hangs_up: bool = False) -> list[object]:
-    """Return the answer for an error. hangs_up: it is the last one on its connection."""
+    """Return the answer for an error.
+
+    Args:
+        hangs_up: It is the last one on its connection.
+    """
     kind = 2 if hangs_up else 1
     if isinstance(error, ValidationError):
         # Its message is made of the three; a value that CBOR cannot encode is sent as its text in parentheses.

@@ -66,7 +66,11 @@ def partition_of_content(digest: bytes, partitions: int) -> int:
 
 
 def chunk_key(version: bytes, number: int) -> bytes:
-    """The key of a chunk. version: SHA-256 and token of the put."""
+    """The key of a chunk.
+
+    Args:
+        version: SHA-256 and token of the put.
+    """
     return version + number.to_bytes(_NUMBER_BYTES, "big")
 
 
@@ -175,7 +179,8 @@ class ContentIndex:
     def chunks_end(self, offset: int | None) -> int:
         """An end of the chunks' partition. It is at or below `offset` only if there is no record at that offset.
 
-        offset: None for the end as it is now.
+        Args:
+            offset: None for the end as it is now.
         """
         if offset is None or self._chunks_end <= offset:
             self._chunks_end = self._offsets.ends([self.chunks], committed=False)[self.chunks]

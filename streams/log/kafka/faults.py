@@ -105,8 +105,11 @@ def text_of(failed: Exception | KafkaError) -> str:
 
 
 def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "", needs: str = "") -> StorageError:
-    """Return the error for a failed operation. last: the client's last error about its brokers. needs: the message for
-    a missing access right (Clients.lacks). It is an Unanswered if waiting may help.
+    """Return the error for a failed operation.
+
+    Args:
+        last: The client's last error about its brokers.
+        needs: The message for a missing access right (Clients.lacks). It is an Unanswered if waiting may help.
     """
     error = error_of(failed)
     why = text_of(failed)

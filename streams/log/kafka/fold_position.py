@@ -120,7 +120,11 @@ BUSY_POLL_S = 0.1
 def emitted(
     topics: Topics, committed: Sequence[tuple[int, str]], offsets: Offsets, reading: LogReaders, timeout_s: float
 ) -> dict[int, PartitionPoint]:
-    """The emitted point of each partition. committed: the result of step 1, just read."""
+    """The emitted point of each partition.
+
+    Args:
+        committed: The result of step 1, just read.
+    """
     found = [committed_point_of(*each) or BEGIN for each in committed]
     places = [
         KafkaPartition(topic, each) for topic in (topics.changes, topics.deadletters) for each in range(len(found))

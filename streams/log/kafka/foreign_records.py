@@ -41,7 +41,8 @@ class ForeignRecords:
     ) -> list[Foreign]:  # fmt: skip
         """Apply the rules to each partition's last offsets, and return the counts by topic.
 
-        last: the number of offsets; None: all.
+        Args:
+            last: The number of offsets; None: all.
         """
         if last != 0:  # 0: make no request
             places = [KafkaPartition(topic, each) for topic in rules for each in range(partitions)]

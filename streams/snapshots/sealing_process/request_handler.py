@@ -65,7 +65,11 @@ class SealingRequests:
         return told
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
-        """Return a call's result or error. left: the results that are no longer needed."""
+        """Return a call's result or error.
+
+        Args:
+            left: The results that are no longer needed.
+        """
         for number in left:
             self._rows.pop(number, None)
         try:

@@ -62,10 +62,12 @@ class SealingProcess:
         self._tell((log_id, partitions))
 
     def seal(self, desk: SealingRequests, meanwhile: Callable[[], object]) -> Manifest:
-        """Seal an epoch. Raises the error of the store or view that it failed with, or SealingFailed if the process
-        failed.
+        """Seal an epoch.
 
-        meanwhile: called from time to time during long work; may seal another partition's epoch by this process.
+        Raises the error of the store or view that it failed with, or SealingFailed if the process failed.
+
+        Args:
+            meanwhile: Called from time to time during long work; may seal another partition's epoch by this process.
         """
         self.is_sound = False
         self._tell(SealRequest(desk.standing, desk.predicted_answers()))
@@ -138,8 +140,9 @@ class ProcessSealer:
     def seal(self, table: TableView, meanwhile: Callable[[], object] = lambda: None) -> Manifest:
         """Seal the epoch of a view.
 
-        meanwhile: called from time to time while a separate process seals it, if that takes long; may call this method
-        for another partition.
+        Args:
+            meanwhile: Called from time to time while a separate process seals it, if that takes long; may call this
+                method for another partition.
         """
         manifest = self._sealed(table, meanwhile)
         if manifest.is_base:

@@ -272,7 +272,8 @@ def metrics_of(
 ) -> Callable[[], bytes]:  # fmt: skip
     """Return a function that renders a fold's status and condition in Prometheus' text format.
 
-    clock_ms: milliseconds since 1970.
+    Args:
+        clock_ms: Milliseconds since 1970.
     """
     registry = CollectorRegistry()
     registry.register(_StatusCollector(status, condition, about, foreign, clock_ms, set_aside, passed_over))

@@ -39,8 +39,9 @@ def run_process(
 ) -> None:
     """Run a fold service, and agents, until a signal; raises what ended it otherwise.
 
-    make_agents: called when the event loop is there, for what Faust makes belongs to the loop of that moment.
-    stop_s: how long after a signal the process may run.
+    Args:
+        make_agents: Called when the event loop is there, for what Faust makes belongs to the loop of that moment.
+        stop_s: How long after a signal the process may run.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

@@ -287,7 +287,9 @@ class Kafka:
     def client_config(self, user: str = ADMIN, password: str | None = None) -> dict[str, Any]:
         """Return the settings with which confluent-kafka's clients connect, as a copy.
 
-        user: the user of a secured Kafka: `admin`, or one made by create_user. password: instead of that user's own.
+        Args:
+            user: The user of a secured Kafka: `admin`, or one made by create_user.
+            password: Instead of that user's own.
         """
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
         if self._certificates is None:
