@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -25,6 +26,7 @@ FACADES = {
     "refold.compare": {"Divergence", "Recording", "compare", "describe", "state_at", "states"},
     "refold.heal": {"Diagnosis", "Recording", "RemedyChange", "RunFinding", "diagnose", "remedy"},
     "refold.langgraph": {"RefoldSaver", "RefoldStore"},
+    "refold.otel": {"Span", "export", "spans"},
     "refold.openai_agents": {"RefoldSession", "RefoldTracingProcessor"},
     "refold.sink": {
         "Batch", "Cut", "EntityState", "HistoryStep", "Load", "Row", "Sink", "SinkBusy", "SinkRefused", "keep_up",
@@ -63,6 +65,14 @@ def test_each_facade_is_pinned_and_has_a_docstring(name: str) -> None:
     assert set(facade.__all__) == FACADES[name]
     for each in facade.__all__:
         assert inspect.getdoc(getattr(facade, each)), each
+
+
+def test_pages_and_examples_import_no_internal_module() -> None:
+    """The demo's agent is the material of docs/GOLDEN.md, not an interface."""
+    internal = re.compile(rf"^\s*(?:from|import) refold\.(?:{'|'.join(FOLDERS)})\b(?!\.demo\b)", re.MULTILINE)
+    assert internal.search("from refold.agents.otel import export")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs" / "examples").rglob("*.py")]
+    assert [str(page) for page in pages if "decisions" not in page.parts and internal.search(page.read_text())] == []
 
 
 def test_errors_facade_has_every_error_of_the_package() -> None:

@@ -6,7 +6,7 @@
 1. A run is recorded: a search that times out once, a model's answer, and a payment that fails.
 2. It is exported to a provider of the SDK's, here one that keeps the spans in memory. A collector gets the same from
    BatchSpanProcessor(OTLPSpanExporter(...)).
-3. Exported again, by whoever and whenever, it is the same trace under the same ids.
+3. Exported again, by any process at any time, it is the same trace under the same ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import refold
-from refold.agents.otel import export
+from refold.otel import export
 
 ANSWERS = itertools.cycle([None, ["o-7", "o-8"]])
 
