@@ -46,11 +46,14 @@ class Parents:
 
     def of(self, turn: ModelTurn) -> ForkedTurn | None:
         """Return where a conversation diverges from a recording; None if it belongs to no recording."""
-        goes_on = [each for each in self._turns if _goes_on(turn, each)]
         first, self._first = self._first, None
-        if goes_on:
-            return max(goes_on, key=lambda each: len(each.turn.chain) if each.turn is not None else 0)
-        return None if first is None else ForkedTurn(first, 0)
+        found = self.goes_on(turn)
+        return found if found is not None or first is None else ForkedTurn(first, 0)
+
+    def goes_on(self, turn: ModelTurn) -> ForkedTurn | None:
+        """Return the last recorded turn that a conversation continues; None if it continues none."""
+        found = [each for each in self._turns if _goes_on(turn, each)]
+        return max(found, key=lambda each: len(each.turn.chain) if each.turn is not None else 0, default=None)
 
 
 class ForkingUpstream:

@@ -6,7 +6,8 @@
     action    each tool call also as `action/RUN#n.k`: its request and its result
 
 1. A turn belongs to the session whose last request is a prefix of it, if the next message is the recorded reply. A
-   request that equals the last one is a retry of it if that had no reply. Any other request begins a session.
+   request that equals the last one is a retry of it if that had no reply. A request that continues from an earlier turn
+   of a session in memory is a branch: a fork of its run, after that turn. Any other request begins a session.
 2. A turn that calls tools leaves its step open: the exchange is durable in it. The results in the next turn are linked
    to its calls by their ids, and the step ends. A turn without calls, or without a reply, ends at once.
 3. A session that begins while a call of another session waits, with a text of that call's arguments as its task,
@@ -125,6 +126,7 @@ class Sessions:
         self._ended = EndedRuns(0, [])
         self._by_end: dict[str, list[CapturedSession]] = {}
         self._by_response: dict[str, CapturedSession] = {}
+        self._earlier: dict[str, tuple[CapturedSession, int]] = {}  # by ends and replies: turns that were continued
         self._loose: CapturedSession | None = None
         self._stored: set[int] = set()
         self._begun: dict[int, CapturedSession] = {}
@@ -160,7 +162,7 @@ class Sessions:
         live = [*self._live.values(), *([] if self._loose is None else [self._loose])]
         for session in sorted(live, key=lambda each: each.begun_at):
             self._end(session)
-        self._live, self._loose, self._by_end, self._by_response = {}, None, {}, {}
+        self._live, self._loose, self._by_end, self._by_response, self._earlier = {}, None, {}, {}, {}
         return self._ended
 
     def _end(self, session: CapturedSession) -> None:
@@ -190,7 +192,9 @@ class Sessions:
 
     def _found(self, turn: ModelTurn) -> CapturedSession | None:
         if turn.follows:
-            return self._by_response.get(turn.follows)
+            session = self._by_response.get(turn.follows)
+            is_last = session is None or session.reply is None or session.reply.id == turn.follows
+            return session if is_last else None
         for length in range(len(turn.chain), 0, -1):
             for session in reversed(self._by_end.get(turn.chain[length - 1], ())):
                 if _goes_on(turn, length, session.reply):
@@ -259,12 +263,13 @@ class Sessions:
         del self._live[session.run]
         self._forget(session)
         self._by_response = {each: other for each, other in self._by_response.items() if other is not session}
+        self._earlier = {each: place for each, place in self._earlier.items() if place[0] is not session}
 
     def _begin(self, title: str, turn: ModelTurn | None, exchange: SpooledExchange, spool: str) -> CapturedSession:
         if (begun := self._begun.pop(exchange.at, None)) is not None:
             return begun
         head = self._head(title, exchange.at, spool, self._new_id())
-        if turn is not None and (forked := self._parents.of(turn)) is not None:
+        if turn is not None and (forked := self._parents.of(turn) or self._branch(turn)) is not None:
             return self._fork(forked, head, turn, spool)
         if turn is not None:
             head = replace(head, input={"messages": turn.messages}, state={"messages": []})
@@ -276,6 +281,15 @@ class Sessions:
                     session.began(position, begun.run, exchange.at)
                     return begun
         return CapturedSession(self._capturing.begin(head), head, spool)
+
+    def _branch(self, turn: ModelTurn) -> ForkedTurn | None:
+        """Return the earlier turn of a session in memory that a turn continues; None if there is none."""
+        for end in [turn.follows] if turn.follows else turn.chain[::-1]:
+            session, number = self._earlier.get(end, (None, 0))
+            if session is not None:
+                recording = self._log.recording(session.run)
+                return Parents([replace(recording, steps=recording.steps[:number])]).goes_on(turn)
+        return None
 
     def _fork(self, forked: ForkedTurn, head: Recording, turn: ModelTurn, spool: str) -> CapturedSession:
         """Return a run that continues from a recorded turn."""
@@ -308,6 +322,8 @@ class Sessions:
         )  # fmt: skip
 
     def _index(self, session: CapturedSession, turn: ModelTurn, reply: ModelReply | None) -> None:
+        for end in filter(None, (session.ends_at, turn.follows)):
+            self._earlier[end] = session, session.number - 1
         self._forget(session)
         session.ends_at = turn.chain[-1]
         self._by_end.setdefault(session.ends_at, []).append(session)

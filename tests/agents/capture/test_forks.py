@@ -1,4 +1,7 @@
-"""Conversations that continue from a recorded turn: forks, also after their process has ended, and forks of forks."""
+"""Conversations that continue from a recorded turn: forks, also after their process has ended, and forks of forks.
+
+So do branches of a conversation that is captured now.
+"""
 
 from __future__ import annotations
 
@@ -92,3 +95,47 @@ def test_only_the_first_conversation_diverges_before_the_first_turn(log: AgentLo
     assert first.given == {"messages": [{"role": "user", "content": "else"}]}
     assert (second.parent, users(second)) == ("", ["of another session"])
     assert [list(broken(each)) for each in (first, second)] == [[], []]
+
+
+def test_branch_of_a_conversation_is_a_fork_of_its_run(log: AgentLog) -> None:
+    """Each of them goes on: the conversation, its branch, and a branch of that. An equal beginning is no branch."""
+    sessions = sessions_of(log, "first")
+    said = [
+        ("one",), ("one", "two"), ("one", "two", "three"), ("one", "other"), ("one", "other", "more"),
+        ("one", "two", "three", "four"), ("one", "other", "again"), ("one", "two"), ("one",),
+    ]  # fmt: skip
+    for at, each in enumerate(said, start=1):
+        sessions.store(exchange(at, *each), "first")
+    runs = [log.recording(run) for run in sessions.end().runs]
+    main, other, again, repeated, unrelated = sorted(runs, key=lambda each: each.started_at)
+    assert [users(each) for each in (main, other, again, repeated, unrelated)] == [
+        ["one", "two", "three", "four"], ["one", "other", "more"], ["one", "other", "again"], ["one", "two"], ["one"],
+    ]  # fmt: skip
+    assert [(each.parent, each.forked_at) for each in (main, other, again, repeated, unrelated)] == [
+        ("", 0), (main.run, 1), (other.run, 2), (main.run, 1), ("", 0),
+    ]  # fmt: skip
+    assert other.steps[0] == main.steps[0]
+    assert [list(broken(each)) for each in runs] == [[]] * 5
+    assert {each.outcome for each in runs} == {"succeeded"}
+
+
+def of_responses(at: int, follows: str, said: str) -> SpooledExchange:
+    """Return a turn of OpenAI's responses, which names the response that it follows."""
+    body = json.dumps({"model": "m", "input": said, **({"previous_response_id": follows} if follows else {})})
+    content = [{"type": "output_text", "text": f"re: {said}"}]
+    answer = {"id": f"resp_{at}", "output": [{"type": "message", "role": "assistant", "content": content}]}
+    made = exchange(at, said)
+    url = "http://h/v1/responses"
+    request = request_of("POST", url, "application/json", body.encode())
+    return made._replace(request=request, answer={**made.answer, "chunks": [[0, json.dumps(answer)]]})
+
+
+def test_branch_by_the_id_of_an_earlier_response_is_a_fork(log: AgentLog) -> None:
+    sessions = sessions_of(log, "first")
+    for at, follows, said in ((1, "", "one"), (2, "resp_1", "two"), (3, "resp_1", "other"), (4, "resp_2", "three")):
+        sessions.store(of_responses(at, follows, said), "first")
+    main, other = sorted((log.recording(run) for run in sessions.end().runs), key=lambda each: each.started_at)
+    assert (other.parent, other.forked_at) == (main.run, 1)
+    assert [len(each.steps) for each in (main, other)] == [3, 2]
+    assert "two" not in str(state_at(other, 2))
+    assert "other" not in str(state_at(main, 3))
