@@ -60,6 +60,8 @@ _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-en
 _EVENTS = ("text/event-stream", "application/x-ndjson", "application/jsonl", event_stream.CONTENT_TYPE)
 _BOUNDARY = re.compile(r'boundary="?([^";,\s]+)"?')
 _FIXED_BOUNDARY = "refold-boundary"
+NO_RESPONSE = "the proxy got no response from "
+"""The begin of the error that an agent gets if the provider sent no response."""
 # A provider sends nothing after this event.
 _LAST_EVENT = re.compile(
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?\n", re.MULTILINE

@@ -35,6 +35,7 @@ from refold.agents.capture.encodings import Decoder, Undecodable
 from refold.agents.capture.event_stream import CONTENT_TYPE as EVENT_STREAM
 from refold.agents.capture.event_stream import Frames, frame_changed
 from refold.agents.capture.exchange import (
+    NO_RESPONSE,
     Broken,
     LastEvent,
     kept_headers,
@@ -397,7 +398,7 @@ class _Exchange:
     def unanswered(self, error: BaseException) -> web.Response:
         """Return the agent's response if the provider sent none."""
         is_late = isinstance(error, TimeoutError)
-        message = f"the proxy got no response from {urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
+        message = f"{NO_RESPONSE}{urlsplit(self.url).hostname}: {type(error).__name__}: {error}"
         message = without_credentials(message.encode(), self.known).decode()
         self.end("none", Broken("TimeoutError" if is_late else type(error).__name__, message))
         return error_response(504 if is_late else 502, message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -95,7 +96,8 @@ class LoopbackServer:
         self._thread.start()
         self._is_up.wait(_STARTING_S)
         if not self.url:
-            raise InputError(f"cannot listen on {host}:{port}: {self._problem}")
+            number = getattr(self._problem, "errno", None)
+            raise InputError(f"cannot listen on {host}:{port}: {os.strerror(number) if number else self._problem}")
 
     def close(self) -> None:
         """Accept no more requests, and cut off those in progress."""

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from refold.agents.capture.exchange import NO_RESPONSE
 from refold.agents.capture.sessions import EndedRuns, Sessions
 from refold.agents.capture.spool import Spool, free_folders
 from refold.agents.journal.record import Plain, Recording
@@ -39,12 +40,18 @@ _POLL_S = 0.2
 
 
 class StoredExchanges(NamedTuple):
-    """The result. waiting: the number of exchanges that are in the spool and not in the log."""
+    """The result.
+
+    waiting: the number of exchanges that are in the spool and not in the log. unanswered: the number of those for which
+    the provider sent no response. why: of the last of these, as the agent got it in its error.
+    """
 
     exchanges: int
     runs: EndedRuns
     missed: int
     waiting: int
+    unanswered: int = 0
+    why: str = ""
 
 
 class SpoolDrain:
@@ -86,7 +93,8 @@ class SpoolDrain:
         self._sessions: Sessions | None = None
         self._ended = threading.Event()
         self._deadline = Deadline(0)
-        self._exchanges = self._missed = 0
+        self._exchanges = self._missed = self._unanswered = 0
+        self._why = ""
         self._runs = EndedRuns(0, [])
         self._tried: dict[Path, int] = {}
         self._is_down = False
@@ -102,7 +110,7 @@ class SpoolDrain:
         waiting = sum(1 for spool in self._spools for _ in spool.whole())
         for spool in self._spools:
             spool.close()
-        return StoredExchanges(self._exchanges, self._runs, self._missed, waiting)
+        return StoredExchanges(self._exchanges, self._runs, self._missed, waiting, self._unanswered, self._why)
 
     def _run(self) -> None:
         wait_s = RETRY_S
@@ -165,6 +173,8 @@ class SpoolDrain:
                 spool.set_aside(path, f"the log refused an exchange: {error}")
                 raise StorageError(f"an exchange was set aside: {error}") from error
             self._exchanges += 1
+            if exchange.failure is not None and exchange.failure.message.startswith(NO_RESPONSE):
+                self._unanswered, self._why = self._unanswered + 1, exchange.failure.message
         self._tried.pop(path, None)
         spool.stored(path)
 

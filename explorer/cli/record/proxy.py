@@ -288,6 +288,8 @@ def print_stored(stored: StoredExchanges, log_url: str) -> None:
         click.echo(f"  refold run steps {run}", err=True)
     if stored.runs.total > SHOWN_MAX:
         click.echo(f"  and {counted(stored.runs.total - SHOWN_MAX, 'run')} more: refold runs", err=True)
+    if stored.unanswered:
+        click.echo(f"refold: {counted(stored.unanswered, 'exchange')} without a response: {stored.why}", err=True)
     if stored.missed:
         click.echo(f"refold: {counted(stored.missed, 'exchange')} not kept", err=True)
     if stored.waiting:

@@ -28,6 +28,7 @@ import pytest
 from refold.agents.capture.exchange import request_of
 from refold.agents.capture.spool import Spool
 from refold.agents.log import AgentLog
+from refold.explorer.cli.record.proxy import print_stored
 from refold.streams.open import process_context
 from refold_tests.captures import capturing, log_of
 from refold_tests.command import COMMAND
@@ -288,7 +289,8 @@ def test_damaged_spool_file_is_quarantined_and_stops_no_other(
         assert {row.title for row in log.runs()} >= {"question 1", "question 3"}
 
 
-def test_unreachable_upstream_is_a_502_and_a_failed_step(tmp_path: Path) -> None:
+def test_unreachable_upstream_is_a_502_and_a_failed_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named at the end as well: many programs do not show the body of an error."""
     with (
         capturing(tmp_path, "http://127.0.0.1:9") as captured,
         pytest.raises(AssertionError, match=r"refold: the proxy got no response from 127.0.0.1"),
@@ -298,6 +300,12 @@ def test_unreachable_upstream_is_a_502_and_a_failed_step(tmp_path: Path) -> None
         (row,) = log.runs(error="ClientConnectorError")
         (step,) = log.recording(row.run).steps
     assert (step.outcome, row.outcome) == ("failed", "unknown")
+    assert captured.stored is not None
+    print_stored(captured.stored, "the log")
+    assert (
+        "refold: 1 exchange without a response: the proxy got no response from 127.0.0.1: ClientConnectorError: "
+        in capsys.readouterr().err
+    )
 
 
 def test_silent_provider_times_out_when_configured(server: ModelServer, tmp_path: Path) -> None:
