@@ -124,7 +124,7 @@ class CapturedSession:
         if reply is None or not reply.calls:
             attempt.failure = _failure_of(exchange)
             return self._end_step(None if attempt.failure is None else "failed")
-        self.sink.flush()
+        self.sink.settle()  # the exchange is written before its actions, and durable with them
         self._ask(reply.calls, ended_at)
 
     def _note_denial(self, exchange: SpooledExchange) -> None:

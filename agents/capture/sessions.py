@@ -144,8 +144,8 @@ class Sessions:
         if turn is not None:
             self._index(session, turn, reply)
             self._live[session.run] = self._live.pop(session.run)
-        session.sink.flush()
         self._make_room()
+        session.sink.flush()  # the last: one sync makes all of it durable
 
     def say_missed(self, missed: MissedExchanges, spool: str) -> None:
         """Record exchanges that were not kept, as a run that failed; durable on return."""

@@ -185,7 +185,6 @@ class LogSink:
         self._held: _Begin | None = None
         self._answered: list[PendingCall] = []
         self._has_answered = False
-        self._is_at_once = is_at_once
         self._writer: Writer | DirectWriter = (
             DirectWriter(self._durable) if is_at_once else Writer(self._durable, head.run)
         )
@@ -204,10 +203,7 @@ class LogSink:
             RecordingFailed: It cannot be written. The sink has ended.
         """
         try:
-            if self._is_at_once:
-                self.flush()
-            else:
-                self.settle()
+            self.settle()
         except BaseException:
             with contextlib.suppress(RecordingFailed):
                 self._writer.close()
