@@ -2,9 +2,9 @@
 
 1. For clear content FTS5 returns the turns that contain every word, ordered by id and so by time. Facts (a tool, a
    model, an error, a range of costs) are words of the same index, so FTS5 intersects them too.
-2. For sealed content each run has its own key: the words are hashed under it, and looked up. Runs are searched in the
-   order of their newest turns, until enough hits are newer than all remaining runs. Without a run's key its hashes
-   cannot be computed, so nothing of it is found.
+2. For sealed content each run has its own key: the words are hashed under it, and looked up, for more and more runs at
+   once. Runs are searched in the order of their newest turns, until enough hits are newer than all remaining runs.
+   Without a run's key its hashes cannot be computed, so nothing of it is found.
 3. Both results are merged by time. A hit is read from the log before it is shown. It is dropped if it cannot be read,
    or no longer contains the words: so removed content is not found.
 """
@@ -12,10 +12,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
+
+from msgspec.json import encode
 
 from refold.agents.keys.ring import KeyRing
 from refold.agents.log import AgentLog
@@ -143,40 +145,46 @@ class TurnFinder:
         self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any], ring: KeyRing
     ) -> Iterator[FoundTurn]:
         """Search run by run. A turn is yielded when no remaining run can have a newer one."""
+        # The cost is not among the hashes, for it follows the price table. One fact is looked up first, or one word.
+        groups = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
+        groups.sort(key=lambda some: (len(some) > 1, not some[0].startswith("_")))
         waiting: list[tuple[int, FoundTurn]] = []
-        runs = self._database.connection.execute("SELECT number, owner, newest FROM sealed_run ORDER BY newest DESC")
-        for number, owner, newest in runs:
-            while waiting and -waiting[0][0] > newest:
-                yield heapq.heappop(waiting)[1]
-            for each in self._in_run(number, owner, asked, facts, checks, values, ring):
-                heapq.heappush(waiting, (-each.number, each))
+        runs = self._database.connection.execute(
+            "SELECT number, owner, newest FROM sealed_run WHERE newest >= ? ORDER BY newest DESC",
+            (values.get("since", 0),),
+        ).fetchall()
+        begin, size = 0, _RUNS_AT_FIRST
+        while begin < len(runs):
+            for run in self._with_all(runs[begin : begin + size], groups, ring):
+                while waiting and -waiting[0][0] > run.newest:
+                    yield heapq.heappop(waiting)[1]
+                for each in self._in_run(run, checks, values):
+                    heapq.heappush(waiting, (-each.number, each))
+            begin, size = begin + size, min(size * 2, _RUNS_AT_ONCE)
         while waiting:
             yield heapq.heappop(waiting)[1]
 
-    def _in_run(
-        self, number: int, owner: str, asked: SearchText, facts: list[list[str]], checks: str,
-        values: Mapping[str, Any], ring: KeyRing,
-    ) -> Iterator[FoundTurn]:  # fmt: skip
-        try:
-            key = ring.get(run_key(owner.partition("/")[2]))
-        except KeyUnreadable:
-            key = None
-        if key is None:
-            return
-        # The cost is not among the hashes, for it follows the price table. One fact is looked up first, or one word.
-        every = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
-        every.sort(key=lambda some: (len(some) > 1, not some[0].startswith("_")))
-        hashes: dict[str, int] = {"run": number}
-        groups: list[str] = []
-        for some in every:
-            names = [f"word{len(hashes) + at}" for at in range(len(some))]
-            hashes |= dict(zip(names, blinded(search_key(key), some), strict=True))
-            groups.append(f"IN ({', '.join(f':{name}' for name in names)})")
-        connection = self._database.connection
-        there = " AND ".join(f"EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group})" for group in groups)
-        if not connection.execute(f"SELECT {there}", hashes).fetchone()[0]:  # of most runs, one is missing
-            return
-        first, *others = groups
+    def _with_all(
+        self, runs: Sequence[tuple[int, str, int]], groups: Sequence[Sequence[str]], ring: KeyRing
+    ) -> list[_HashedRun]:  # fmt: skip
+        """Return those of some runs that have a word of each group, with the hashes of the words."""
+        found: list[_HashedRun] = []
+        for number, owner, newest in runs:
+            try:
+                key = ring.get(run_key(owner.partition("/")[2]))
+            except KeyUnreadable:
+                continue
+            if key is not None:
+                own = search_key(key)
+                found.append(_HashedRun(number, owner, newest, [list(blinded(own, some)) for some in groups]))
+        for at in range(len(groups)):  # most runs lack one of the words
+            pairs = [(run.number, word) for run in found for word in run.hashes[at]]
+            there = {number for (number,) in self._database.connection.execute(_THERE, (encode(pairs).decode(),))}
+            found = [run for run in found if run.number in there]
+        return found
+
+    def _in_run(self, run: _HashedRun, checks: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
+        first, *others = (f"IN ({', '.join(map(str, some))})" for some in run.hashes)
         both = "".join(
             f" AND EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group} AND turn = s.turn)"
             for group in others
@@ -186,13 +194,27 @@ class TurnFinder:
             f"WHERE s.run = :run AND s.word {first}{both} AND {checks.replace('turn.id', 's.turn')}"
             " AND turn.owner = :owner"
         )
-        yield from (FoundTurn(*row) for row in connection.execute(query, {**values, **hashes, "owner": owner}))
+        yield from self._rows(query, {**values, "run": run.number, "owner": run.owner})
 
     def _rows(self, query: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
         yield from (FoundTurn(*row) for row in self._database.connection.execute(query, values))
 
 
+class _HashedRun(NamedTuple):
+    """A run of sealed content. hashes: of each group of words, under the run's key."""
+
+    number: int
+    owner: str
+    newest: int
+    hashes: list[list[int]]
+
+
 _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
+_RUNS_AT_FIRST, _RUNS_AT_ONCE = 8, 512
+_THERE = (
+    "SELECT DISTINCT json_extract(value, '$[0]') AS asked FROM json_each(?) "
+    "WHERE EXISTS (SELECT 1 FROM sealed WHERE run = json_extract(value, '$[0]') AND word = json_extract(value, '$[1]'))"
+)
 
 
 def search(
