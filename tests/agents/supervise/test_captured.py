@@ -15,6 +15,7 @@ import pytest
 
 from refold.agents.state_home import state_folder
 from refold_tests.absent import without
+from refold_tests.brokers import SharedKafka
 from refold_tests.child import children
 from refold_tests.model_server import ModelServer, Reply, model_server
 from refold_tests.supervised import Desk, Starting
@@ -122,6 +123,34 @@ def test_captured_agent_goes_on_from_the_log_after_a_crash_and_under_another_sup
     assert (desk.row.run, desk.row.attempt, len(server.requests)) == (row.run, 3, 2)
     second, first = desk.log.runs()
     assert (first.run, second.parent, second.steps) == (row.run, row.run, 2)
+
+
+WAITS = """
+one = ask("one")
+while not os.path.exists("go"):
+    time.sleep(0.02)
+ask("two", {"role": "user", "content": "one"}, {"role": "assistant", "content": one})
+"""
+
+
+def test_captured_agent_of_a_killed_supervisor_goes_on_from_kafka(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, start: Starting, server: ModelServer
+) -> None:
+    (tmp_path / "work").mkdir()
+    with Desk(tmp_path, f"kafka://{kafka.bootstrap}/{prefix}?partitions=2") as desk:
+        declare(desk, server, WAITS)
+        one = supervisor(start, desk.url, desk.folder, lease_s=4)
+        await_true(lambda: [run.steps for run in desk.log.runs()] == [1], "its first answer is not in the log")
+        first = desk.await_status("running")
+        one.kill()
+        supervisor(start, desk.url, desk.folder, lease_s=4)
+        await_true(lambda: desk.row.term == 2, "nobody took it over")
+        (desk.folder / "work" / "go").touch()
+        assert desk.await_status("ended", "failed").status == "ended", desk.output()
+        assert (desk.row.run, desk.row.attempt, len(server.requests)) == (first.run, 2, 2)
+        assert desk.story == ["starting", "running", "unknown", "starting", "running", "ended"]
+        fork, begun = desk.log.runs()
+        assert (begun.run, fork.parent, fork.steps) == (first.run, first.run, 2)
 
 
 def contains() -> bool:

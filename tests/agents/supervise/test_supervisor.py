@@ -8,13 +8,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from refold.agents.effects.errors import NotDone
+from refold.agents.effects.order import Done
 from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.machine_processes import is_alive, process_start
+from refold.avro.errors import InputError
 from refold_tests.brokers import SharedKafka
 from refold_tests.child import children
 from refold_tests.processes import is_gone
@@ -216,35 +221,49 @@ def _judge(desk: Desk) -> None:
     await_true(is_true, f"what is recorded stays false: {desk.row}")
 
 
-@pytest.mark.timeout(300 + 30 * ROUNDS)
-def test_supervisors_keepers_and_agents_killed_at_random_moments(
-    desk: Desk, start: Starting, record_property: Callable[[str, object], None]
-) -> None:
-    seed = int(os.environ.get("REFOLD_SEED", str(random.SystemRandom().getrandbits(32))))
-    print(f"seed {seed}")
-    record_property("seed", seed)
-    chance = random.Random(seed)
-    lone_agent(desk.folder, restart="always", backoff_s=0.01, backoff_max_s=0.1)
-    running = [supervisor(start, desk.url, desk.folder, lease_s=SHORT_S) for _ in range(2)]
-    for _ in range(ROUNDS):
-        desk.await_status("running", lives_min=1)
-        time.sleep(chance.random() * 0.5)
-        victim = chance.choice(["agent", "keeper", "supervisor", "stopped supervisor"])
-        row = desk.row
+class Killing:
+    """Kills agents, keepers and supervisors of a desk at random moments, and replaces the supervisors."""
+
+    def __init__(self, desk: Desk, start: Starting, record_property: Callable[[str, object], None]) -> None:
+        seed = int(os.environ.get("REFOLD_SEED", str(random.SystemRandom().getrandbits(32))))
+        print(f"seed {seed}")
+        record_property("seed", seed)
+        self.chance = random.Random(seed)
+        self._desk = desk
+        self._begin = partial(supervisor, start, desk.url, desk.folder, lease_s=SHORT_S)
+        self._running = [self._begin() for _ in range(2)]
+
+    def kill(self, program: str) -> None:
+        """Kill one process, or stop a supervisor past its lease. program: a part of the agent's command line."""
+        victim = self.chance.choice(["agent", "keeper", "supervisor", "stopped supervisor"])
+        row = self._desk.row
+        one = next((each for each in self._running if row.owner.endswith(f"/{each.process.pid}")), None)
         if victim == "agent":
-            _kill(row.pid, "alone.py")
+            _kill(row.pid, program)
         elif victim == "keeper":
             _kill(_parent(row.pid), "refold.agents.supervise.keeper")
-        elif (one := next((each for each in running if row.owner.endswith(f"/{each.process.pid}")), None)) is None:
-            continue  # the owner changed
+        elif one is None:
+            return  # the owner changed
         elif victim == "supervisor":
             one.kill()
-            running.remove(one)
-            running.append(supervisor(start, desk.url, desk.folder, lease_s=SHORT_S))
+            self._running.remove(one)
+            self._running.append(self._begin())
         else:
             one.signal(signal.SIGSTOP)
             await_true(partial(is_gone, row.pid), "its keeper did not end the agent of a stopped supervisor")
             one.signal(signal.SIGCONT)
+
+
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_supervisors_keepers_and_agents_killed_at_random_moments(
+    desk: Desk, start: Starting, record_property: Callable[[str, object], None]
+) -> None:
+    lone_agent(desk.folder, restart="always", backoff_s=0.01, backoff_max_s=0.1)
+    killing = Killing(desk, start, record_property)
+    for _ in range(ROUNDS):
+        desk.await_status("running", lives_min=1)
+        time.sleep(killing.chance.random() * 0.5)
+        killing.kill("alone.py")
         lives(desk.folder)
     desk.wish("stopped")
     desk.await_status("stopped")
@@ -252,6 +271,33 @@ def test_supervisors_keepers_and_agents_killed_at_random_moments(
     desk.wish("running")
     desk.await_status("running")
     _judge(desk)
+
+
+@pytest.mark.timeout(300 + 30 * ROUNDS)
+def test_agent_killed_at_random_moments_makes_each_write_once(
+    desk: Desk, start: Starting, record_property: Callable[[str, object], None]
+) -> None:
+    declare(desk, orders=10 * ROUNDS)
+    (desk.folder / "go").touch()
+    killing = Killing(desk, start, record_property)
+    for number in range(ROUNDS):
+        await_true(partial(_has_paid, desk, 10 * number))
+        time.sleep(killing.chance.random() * 0.2)
+        killing.kill("desk.py")
+
+    await_true(lambda: _has_paid(desk, 10 * ROUNDS) and desk.row.status == "ended")
+    assert paid(desk) == [str(order) for order in range(10 * ROUNDS)]
+    assert {each.status for each in desk.log.effects.list()} == {"done"}
+
+
+def _has_paid(desk: Desk, orders: int) -> bool:
+    """Tell whether so many orders are paid. Settle the payments that nobody knows to be made."""
+    for effect in desk.log.effects.list(status="unknown"):  # it was killed between the payment and its record
+        arguments: Any = desk.log.effects.arguments(effect)
+        order = str(arguments["kwargs"]["order"])
+        with suppress(InputError):  # it is settled
+            desk.log.effects.settle(effect.key, Done("paid") if order in paid(desk) else NotDone(), by="ann")
+    return len(paid(desk)) >= orders
 
 
 def _parent(pid: int) -> int:
@@ -281,7 +327,7 @@ def pay(order):
     return "paid"
 
 def agent(run):
-    for order in range(4):
+    for order in range(int(sys.argv[2])):
         with run.step("pay"):
             pay(order=order)
             while order == 1 and not os.path.exists(folder + "/go"):
@@ -297,11 +343,11 @@ def paid(desk: Desk) -> list[str]:
     return (desk.folder / "paid").read_text().split() if (desk.folder / "paid").exists() else []
 
 
-def declare(desk: Desk) -> None:
-    """Declare an agent that records itself and pays four times."""
+def declare(desk: Desk, orders: int = 4) -> None:
+    """Declare an agent that records itself and pays so often."""
     (desk.folder / "desk.py").write_text(SDK)
     (desk.folder / "refold.toml").write_text(
-        f"[agents.desk]\ncommand = [{sys.executable!r}, '-P', 'desk.py', {str(desk.folder)!r}]\n"
+        f"[agents.desk]\ncommand = [{sys.executable!r}, '-P', 'desk.py', {str(desk.folder)!r}, '{orders}']\n"
         f"backoff_s = 0.01\n[agents.desk.env]\nPYTHONPATH = 'env:PYTHONPATH'\n"
     )
 
