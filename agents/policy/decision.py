@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from refold.agents.journal.record import RecordedRequest
@@ -9,6 +10,8 @@ from refold.agents.policy.facts import DECIDED_ON, RunFacts, arguments_of
 from refold.agents.policy.registered import rule_named
 from refold.agents.policy.rules import Action, Policy, matches
 from refold.avro.errors import RefoldError
+
+_QUESTION = re.compile(r"`refold approve ([^`]+)`")
 
 
 class PolicyDecision(NamedTuple):
@@ -48,6 +51,12 @@ class ApprovalNeeded(RefoldError):
             f"policy {policy}, rule {rule!r}: {call} needs a person's approval: {why}; answer with `refold approve "
             f"{question}` or `refold deny {question}`, then resume the run"
         )
+
+    @staticmethod
+    def question_in(message: str) -> str:
+        """Return the id of the question that an error's message names; empty if it names none."""
+        found = _QUESTION.search(message)
+        return found[1] if found else ""
 
 
 def decide(policy: Policy, facts: RunFacts, asked: RecordedRequest) -> PolicyDecision | None:

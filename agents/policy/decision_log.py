@@ -28,6 +28,8 @@ from refold.streams.view import EntityView
 
 _DIGITS = 12
 _KIND = "action/"
+_LONGEST = 1e17
+"""The longest wait of a question that is recorded, microseconds: 3,000 years."""
 HEAL_QUESTION = "heal"
 """What a question about healing a run is about, in place of a tool; its id is `<run>#<step>.heal.<n>`."""
 
@@ -35,7 +37,8 @@ HEAL_QUESTION = "heal"
 class Approval(NamedTuple):
     """The state of a question. decision: requested, approved or rejected. by: who decided.
 
-    at, asked_at: when it was decided, and when it was asked, microseconds.
+    at, asked_at: when it was decided, and when it was asked, microseconds. expires_at: until when it can be answered, 0
+    if that is not recorded.
     """
 
     decision: str
@@ -43,6 +46,7 @@ class Approval(NamedTuple):
     at: int
     reason: str
     asked_at: int
+    expires_at: int = 0
 
 
 class ApprovalQuestion(NamedTuple):
@@ -106,7 +110,7 @@ class DecisionLog:
             "tool": asked.name, "agent": self._head.agent, "run": self._head.run, "step": f"{self._head.run}#{number}",
             "inputs": self._seal(entity, "inputs", arguments_of(asked)), "status": "awaiting_approval",
             "approval": {"decision": "requested", "by": _authority(decision), "at": now, "reason": decision.why},
-            "started_at": now,
+            "started_at": now, "expires_at": now + int(min(decision.expires_s * 1e6, _LONGEST)),
         }  # fmt: skip
         if asked.effect:
             patch["effect"] = asked.effect
@@ -263,5 +267,5 @@ def _approval(fields: Mapping[str, Any]) -> Approval | None:
     reason = found.get("reason")
     return Approval(
         found["decision"], found.get("by") or "", found.get("at") or 0, reason if isinstance(reason, str) else "",
-        fields.get("started_at") or 0,
+        fields.get("started_at") or 0, fields.get("expires_at") or 0,
     )  # fmt: skip

@@ -5,6 +5,7 @@
                                                    running --pause--> pausing --held--> paused --resume--> running
                                                    running --stop--> stopping --> stopped
     failed, to be healed --> healing --> ended | failed | asking --answer--> failed, to be healed
+                                                   running --a policy asks a person--> asking --answer--> waiting
 
 1. A process that ended is recorded before anything else is decided.
 2. A request of a person counts once: an agent that ended or failed is started again only by a newer request, or by its
@@ -14,6 +15,7 @@
 5. A run that failed is healed if the agent has remedies and its restart policy has nothing more to do, or if a policy
    denied its last call: another start would be denied, too. What follows a healing is decided in
    agents/heal/supervised.py.
+6. A run that ended because its policy asks a person is not over, however its process ended: awaited.py.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def next_move(
         settings: How it is run.
         now: The time, microseconds.
         outcome: How the run ended that a process would continue; `denied` if it failed because its policy denied a
-            call, `unended` if it did not end; empty if there is none.
+            call, `asking` if because its policy asks a person about one, `unended` if it did not end; empty if there
+            is none.
     """
     observed = record.observed._replace(handled=record.desired.number)
     if process.failure or process.exit_status is not None:
@@ -141,6 +144,8 @@ def _ended(record: AgentRecord, process: ProcessView, settings: AgentSettings, n
     observed = _without(before)._replace(exit_status=status, handled=record.desired.number)
     if before.status == "stopping":
         return observed._replace(status="stopped", why=before.why, failures=0)
+    if outcome == "asking" and settings.restart != "never" and not process.failure:
+        return observed._replace(status="asking", why="a person is asked about a call of its run", heals=0)
     has_succeeded = status == 0 or (outcome == "succeeded" and bool(before.run) and not process.failure)
     how = process.failure or _exit_text(status or 0)
     if has_succeeded and settings.restart != "always":
@@ -181,4 +186,6 @@ def needs_outcome(record: AgentRecord, process: ProcessView) -> bool:
     if process.exit_status is not None or process.is_there or process.failure:
         return process.exit_status is not None
     is_new = record.observed.handled < record.desired.number
-    return record.desired.what == "running" and (is_new or record.observed.status not in ("ended", "failed", "waiting"))
+    return record.desired.what == "running" and (
+        is_new or record.observed.status not in ("ended", "failed", "waiting", "asking")
+    )

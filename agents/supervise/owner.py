@@ -19,9 +19,10 @@ last renewal that counts, plus ACTING_SHARE of the lease. The clock counts sleep
 10. End (SIGTERM): stop the agent, record `stopped`, release the claim. Another supervisor has it at once.
 
 Transitions, each a recorded status: starting, running, pausing, paused, stopping, stopped, waiting, failed, ended,
-unknown. Acts: a claim, its grant, its renewal and release; a keeper's start, more time for it, its stop; the gate
-closed, and opened. tests/agents/supervise/test_transitions.py kills a supervisor before and after each, the agent at
-each status that has a process, and the keeper after each of its steps.
+unknown; healing and asking are those of agents/heal/supervised.py and awaited.py. Acts: a claim, its grant, its
+renewal and release; a keeper's start, more time for it, its stop; the gate closed, and opened.
+tests/agents/supervise/test_transitions.py kills a supervisor before and after each, the agent at each status that has a
+process, and the keeper after each of its steps.
 
 Killed
     in 1:            nothing was recorded.
@@ -48,6 +49,7 @@ from typing import NamedTuple
 
 from refold.agents.heal.supervised import AgentHealing, is_denied
 from refold.agents.log import AgentLog
+from refold.agents.supervise.awaited import AwaitedApproval
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.gate import PauseGate, gate_folder
 from refold.agents.supervise.keeper import KeeperOrder
@@ -118,6 +120,7 @@ class AgentOwner:
         self._is_ending = False
         self._not_started = ""
         self.counts = OwnerCounts()
+        self._awaited = AwaitedApproval(log, by.now_micros, by.clock_s)
         self.healing = AgentHealing(log, settings, by.heal_command, by.now_micros, by.clock_s)
 
     def tick(self) -> None:
@@ -291,7 +294,11 @@ class AgentOwner:
         if observed.status == "healing" and has_ended:
             observed = observed._replace(pid=0, process_start=0, boot="", restart_at=0, handled=record.desired.number)
             return NextMove(observed=self.healing.after(observed, process.exit_status, process.failure))
-        if observed.status == "asking" and self.healing.is_answered(observed.run):
+        if observed.status == "asking" and not observed.heals:
+            if record.desired.what == "running" and self._awaited.is_over(observed.run):
+                now, why = self._by.now_micros(), "the question about its run is answered, or its time is over"
+                return NextMove(observed=observed._replace(status="waiting", why=why, restart_at=now))
+        elif observed.status == "asking" and self.healing.is_answered(observed.run):
             return NextMove(observed=observed._replace(status="failed", why="the question about its run is answered"))
         outcome = self._outcome(record) if needs_outcome(record, process) else ""
         return next_move(record, process, self._settings, self._by.now_micros(), outcome)
@@ -345,6 +352,8 @@ class AgentOwner:
         if found is None:
             return ""
         outcome = str(found.fields.get("outcome") or "unended")
+        if outcome == "failed" and self._awaited.question_of(record.observed.run):
+            return "asking"
         is_denial = outcome == "failed" and bool(self._settings.heal) and is_denied(self._log, record.observed.run)
         return "denied" if is_denial else outcome
 

@@ -159,6 +159,23 @@ def test_succeeded_run_is_not_repeated() -> None:
     assert move("running", "unknown", outcome="failed").deed == Deed.START
 
 
+@pytest.mark.parametrize("restart", ["never", "on-failure", "always"])
+@pytest.mark.parametrize("exit_status", [0, 1])
+def test_run_that_asks_a_person_waits_for_the_answer(restart: Any, exit_status: int) -> None:
+    agent = AgentSettings(command=("x",), restart=restart, retries=0)
+    record = AgentRecord(
+        desired=DesiredState("running", 1, "ann"), observed=ObservedState("running", run="r", handled=1)
+    )
+    found = next_move(record, ProcessView(exit_status=exit_status), agent, NOW, "asking").observed
+    assert found is not None
+    assert (found.status == "asking") == (restart != "never")
+    asking = replace(record, observed=found)
+    assert next_move(asking, ProcessView(), agent, NOW + 99 * SECOND) == NextMove()
+    assert next_move(replace(asking, desired=DesiredState("running", 2, "ann")), ProcessView(), agent, NOW).deed == (
+        Deed.START
+    )  # fmt: skip
+
+
 def test_unstartable_agent_is_not_retried() -> None:
     found = move("running", "starting", ProcessView(failure="no such program", is_refused=True)).observed
     assert found is not None
