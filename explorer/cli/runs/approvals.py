@@ -45,6 +45,8 @@ def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
         screen.say(f"  {each.tool} with {arguments}")
         screen.say(f"  {stands.decision} by {stands.by} at {moment(stands.at)}"
                    + (f": {stands.reason}" if stands.reason else ""))  # fmt: skip
+        if stands.decision == "requested" and stands.expires_at:
+            screen.say(f"  waits until {moment(stands.expires_at)}")
     if not found:
         screen.say("no call waits for an approval")
     return 0

@@ -304,6 +304,7 @@ def test_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) -> No
     [waiting] = [each for each in log.questions() if each.run == run]
     assert (waiting.id, waiting.tool, waiting.arguments) == (question, "refund", {"eur": 500})
     assert waiting.approval.by == "policy desk, rule large refunds"
+    assert waiting.approval.expires_at - waiting.approval.asked_at == 86_400_000_000
     with pytest.raises(ApprovalNeeded):
         resumed(log, run)  # nobody has answered yet, and there is still only one question
     assert [each.id for each in log.questions() if each.run == run] == [question]
@@ -311,6 +312,7 @@ def test_approved_call_is_made_once_when_the_run_is_resumed(log: AgentLog) -> No
     with pytest.raises(InputError, match="approved by ann"):
         log.answer(question, is_approved=False, by="bob")
     assert resumed(log, run) == "refunded 500"
+    assert log.recording(run).failure is None, "it is that of the attempt before"
     assert done == ["look 7", 500]
     assert log.replay(run, large).is_same
     assert done == ["look 7", 500]
