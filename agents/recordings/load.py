@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from refold.agents.journal.record import Attempt, Fork, Plain, Recording, Step, children_of
+from refold.agents.journal.record import Attempt, Fork, Outcome, Plain, Recording, Step, children_of
 from refold.agents.journal.repeated_bodies import BodyReader
 from refold.agents.recordings.durable_calls import answered_calls
 from refold.agents.recordings.fields import Fields, Look, PartMissing, PlainFields
@@ -215,6 +215,7 @@ def _head(fields: Fields, run: str, parent: Recording | None) -> Recording:
     """Return a run without its steps, nested runs and forks."""
     plain, exact = fields.plain, fields.exact
     is_ended = has_ended(fields)  # if it was resumed, the fields of its earlier end no longer hold
+    outcome: Outcome = plain("outcome", "") if is_ended else ""
     return Recording(
         run=run,
         agent=plain("agent", "" if parent is None else parent.agent),
@@ -228,9 +229,9 @@ def _head(fields: Fields, run: str, parent: Recording | None) -> Recording:
         seed=_or(plain("seed"), None if parent is None else parent.seed),
         state=_or(exact("state"), {} if parent is None else parent.state),
         status=plain("status", ""),
-        outcome=plain("outcome", "") if is_ended else "",
+        outcome=outcome,
         output=exact("output") if is_ended else None,
-        failure=fields.failure("error") if is_ended else None,
+        failure=fields.failure("error") if is_ended and outcome != "succeeded" else None,
         started_at=plain("started_at", 0),
         ended_at=plain("ended_at", 0) if is_ended else 0,
         parent="" if parent is None else parent.run,

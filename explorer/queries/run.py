@@ -49,7 +49,7 @@ def clear_json(log: AgentLog, run: str, cut: Cut, why: NotAnswerable | None) -> 
         **{name: fields.plain(field) for name, field in TEXTS.items()},
         **{name: None if micros is None else time_text(micros) for name, micros in times.items()},
         "steps": before + len(steps),
-        "error": _exception(fields.plain("error")),
+        "error": None if fields.plain("outcome") == "succeeded" else _exception(fields.plain("error")),
         "content": None if why is None else str(why),
         "layers": [
             _step_json(number, Fields(view, log.vault)) for number, view in enumerate(steps, before + 1)
