@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from refold.agents.supervise.awaited import AwaitedApproval
 from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.settings import load_agents
 from refold.agents.supervise.supervisor import Supervisor
@@ -60,7 +61,10 @@ retries = 0
         if not answered and found and found["desk"].status == "asking":
             answered.append(found["desk"])
             [question] = [each for each in desk.log.questions() if each.run == found["desk"].run]
+            before, after = (AwaitedApproval(desk.log, now, time.monotonic) for _ in range(2))  # as of new owners
+            assert not before.is_over(found["desk"].run)
             desk.log.answer(question.id, is_approved=True, by="ann")
+            assert after.is_over(found["desk"].run)
         return False
 
     by = supervisor_settings(desk.url, desk.folder, 60, print)
