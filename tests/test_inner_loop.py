@@ -65,6 +65,7 @@ LONG = {
     "tests/agents/recordings/test_imported.py": "imports recorded conversations of each format",
     "tests/agents/redaction/test_linear.py": "redacts texts of megabytes, to compare how the time grows",
     "tests/agents/heal/test_supervised.py::test_supervisor_heals_asks_and_gives_up": "runs a supervisor and its agents",
+    "tests/agents/supervise/test_awaited.py": "runs agents that ask, in processes of their own",
     "tests/agents/supervise/test_captured.py": "runs supervisors and captured agents, in processes of their own",
     "tests/agents/supervise/test_supervisor.py": "runs supervisors and agents, in processes of their own",
     "tests/agents/supervise/test_transitions.py": "kills supervisors, keepers and agents at each transition",
