@@ -1,8 +1,10 @@
-"""Compares RefoldSaver with SqliteSaver on one LangGraph thread: the time of each call, and the thread's size on disk.
+"""Compares RefoldSaver with SqliteSaver and PostgresSaver on one LangGraph thread: the time of each call, and the
+thread's size on disk.
 
-peers/langgraph/thread.py is the thread. SqliteSaver runs in a separate environment. Both are durable on return:
-SqliteSaver sets journal_mode=WAL and leaves synchronous at FULL, so SQLite syncs its log at each commit; refold syncs
-once a call.
+peers/langgraph/thread.py is the thread. The peers run in a separate environment. All are durable on return:
+SqliteSaver sets journal_mode=WAL and leaves synchronous at FULL, so SQLite syncs its log at each commit; PostgreSQL
+syncs its log too, as by default; refold syncs once a call. PostgreSQL's size is that of its tables and indexes,
+without its log.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peers.building import built_python
 from peers.langgraph.thread import drive
@@ -22,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from refold.langgraph import RefoldSaver
+from refold.testing.postgres import started
 from refold.testing.processes import ServerMissing
 
 STEPS = 500
@@ -47,26 +51,39 @@ def by_refold(folder: Path, steps: int = STEPS) -> Saved:
 
 def by_sqlite(folder: Path, steps: int = STEPS) -> Saved:
     """Measure SqliteSaver. Raises ServerMissing if it cannot be installed."""
-    python = built_python(LANGGRAPH)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=folder))
-    command = [str(python), str(LANGGRAPH / "saver.py"), str(path), str(steps)]
-    # PYTHONSAFEPATH, which the Makefile sets, would hide thread.py, which is next to saver.py.
-    environment = {**os.environ, "PYTHONPATH": str(LANGGRAPH)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    took = json.loads(done.stdout)
-    found = Saved(took, on_disk(path)[0])
+    found = Saved(_of_peer("sqlite_saver.py", str(path), steps), on_disk(path)[0])
     shutil.rmtree(path)
     return found
 
 
+def by_postgres(folder: Path, steps: int = STEPS) -> Saved:
+    """Measure PostgresSaver, on a server of its own. Raises ServerMissing if one of them is missing."""
+    del folder  # the server has its own
+    built_python(LANGGRAPH)
+    with started(is_durable=True) as server:
+        found = _of_peer("postgres_saver.py", server.url, steps)
+    return Saved(found["took"], found["bytes"])
+
+
+def _of_peer(program: str, place: str, steps: int) -> Any:
+    command = [str(built_python(LANGGRAPH)), str(LANGGRAPH / program), place, str(steps)]
+    # PYTHONSAFEPATH, which the Makefile sets, would hide thread.py, which is next to the program.
+    environment = {**os.environ, "PYTHONPATH": str(LANGGRAPH)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def show(console: Console, folder: Path, share: int) -> None:
-    """Print both, and the size of a thread with half the steps: twice the steps should take twice the space."""
+    """Print all, and the size of a thread with half the steps: twice the steps should take twice the space."""
     steps = STEPS // share
     table = Table(title=f"A thread of {steps:,} steps, its messages growing (goal: put within 1.5 times SqliteSaver)")
     table.add_column("kept by")
     for column in ("put p50, ms", "put p90", "put, last tenth", "put_writes p50", "get_tuple p50", "MB", "MB at half"):
         table.add_column(column, justify="right")
-    for name, measure in (("refold, RefoldSaver", by_refold), ("LangGraph, SqliteSaver", by_sqlite)):
+    savers = (("refold, RefoldSaver", by_refold), ("LangGraph, SqliteSaver", by_sqlite),
+              ("LangGraph, PostgresSaver", by_postgres))  # fmt: skip
+    for name, measure in savers:
         with console.status(name):
             try:
                 found, half = measure(folder, steps), measure(folder, steps // 2)

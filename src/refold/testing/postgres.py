@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync, as a user other than root. It is deleted when
-the process that started it ends.
+"""A real PostgreSQL for tests and benchmarks: on loopback, without fsync unless asked, as a user other than root. It is
+deleted when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _USER = "nobody"
 _READY_S = 60.0
 _ATTEMPTS = 5
 _SETTINGS = {
-    "fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "max_connections": "60",
+    "shared_buffers": "64MB", "max_connections": "60",
     "listen_addresses": HOST, "log_min_messages": "fatal", "max_wal_size": "512MB",
 }  # fmt: skip
+_DURABLE = ({"fsync": "off", "full_page_writes": "off"}, {"fsync": "on", "full_page_writes": "on"})
 
 
 @cache
@@ -42,9 +43,12 @@ def binaries() -> Path:
 
 
 class Postgres:
-    """A started server. `url` names its superuser `admin`, without a password, and the database `postgres`."""
+    """A started server. `url` names its superuser `admin`, without a password, and the database `postgres`.
 
-    def __init__(self) -> None:
+    is_durable: whether it syncs each commit, as benchmarks of durable writes need.
+    """
+
+    def __init__(self, *, is_durable: bool = False) -> None:
         (self.port,) = free_ports(1)
         self._folder = Path(tempfile.mkdtemp(prefix="refold-postgres-"))
         self._process = Supervised("PostgreSQL", self._folder / "server.log", remove=self._folder)
@@ -56,7 +60,7 @@ class Postgres:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self._folder)
         if done.returncode:
             raise ServerFailed(f"initdb failed: {done.stderr}")
-        settings = "".join(f"{name} = '{value}'\n" for name, value in _SETTINGS.items())
+        settings = "".join(f"{name} = '{value}'\n" for name, value in {**_SETTINGS, **_DURABLE[is_durable]}.items())
         with (self._data / "postgresql.conf").open("a") as file:
             file.write(f"{settings}port = {self.port}\nunix_socket_directories = '{self._folder}'\n")
 
@@ -117,9 +121,9 @@ def _as_user() -> list[str]:
     return ["setpriv", f"--reuid={_USER}", "--regid=nogroup", "--clear-groups", "--"]
 
 
-def started() -> Postgres:
+def started(*, is_durable: bool = False) -> Postgres:
     """Return a new server."""
-    server = Postgres()
+    server = Postgres(is_durable=is_durable)
     try:
         server.start()
     except BaseException:

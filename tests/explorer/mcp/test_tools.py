@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,19 @@ from refold.explorer.mcp.server import INSTRUCTIONS, HistoryServer
 from refold.explorer.mcp.tools import TOOLS
 from refold.explorer.queries.log_target import LogTarget
 from refold_tests.brokers import SharedKafka
-from refold_tests.command import refold_command
+from refold_tests.command import COMMAND, environment, refold_command
 from refold_tests.explored import CONFIG, FORK, READER, write_incident
 from refold_tests.mcp import MODES, HttpServer, asked, by_stdio, call, http_server, refused
 
 pytestmark = pytest.mark.outside
 
 Given = dict[str, Any]
+# What a client of today's protocol sends with each request.
+MODERN = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 # A tool's arguments, and the command that asks the same question. Each has an answer in the log of write_incident.
 ASKED: dict[str, tuple[Given, Sequence[str]]] = {
     "find": ({"text": "acme"}, ["find", "acme"]),
@@ -225,6 +233,40 @@ def test_tools_record_only_when_allowed(tmp_path: Path) -> None:
 
     asked(by_stdio(url), reading)
     asked(by_stdio(url, "--write"), writing)
+
+
+@pytest.mark.faults
+def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path, fault_rounds: int, seed: int) -> None:
+    """An observation whose id the client got is in the log; one that was not answered is in it whole, or not at all."""
+    url, chance, acknowledged, sent = f"file:{tmp_path / 'log'}", random.Random(seed), set[str](), 0
+    _observed(url, 1)
+    for _ in range(max(1, fault_rounds // 3)):
+        process = subprocess.Popen(
+            [*COMMAND, "mcp", "--write"], env=environment(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = chance.randrange(1, 8)
+        for _ in range(answers + 20):
+            sent += 1
+            given = {"entity": f"tool_config/c-{sent}", "patch": {"rate_limit": sent}, "agent": "operator"}
+            message = {"jsonrpc": "2.0", "id": sent, "method": "tools/call",
+                       "params": {"name": "observe", "arguments": given, "_meta": MODERN}}  # fmt: skip
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        said = [process.stdout.readline() for _ in range(answers)]
+        process.kill()
+        rest, _ = process.communicate(timeout=240)
+        for line in [*said, *rest.splitlines(keepends=True)]:
+            if line.endswith(b"\n"):
+                acknowledged.add(json.loads(json.loads(line)["result"]["content"][0]["text"])["answer"]["id"])
+    with refold.open(url) as log:
+        view = log.rebuild(types=["tool_config"])
+        states = {name: view[name] for name in view if name != CONFIG}
+        held = {states[name].held_by("rate_limit")[0].hex() for name in states}
+        assert acknowledged <= held
+        assert {f"tool_config/c-{states[name].fields['rate_limit']}" for name in states} == {*states}
+        assert log.verify().mismatches == []
 
 
 def test_sealed_content_needs_the_key_as_in_the_commands(incident_url: str) -> None:

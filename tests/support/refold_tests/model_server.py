@@ -114,12 +114,7 @@ def _openai(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, An
         found = {"object": "embedding", "index": 0, "embedding": [0.25, -1.5e-7, 1.0]}
         return {"object": "list", "model": body["model"], "data": [found], "usage": {"prompt_tokens": 2}}, []
     if path.endswith("/responses"):
-        content = [{"type": "output_text", "text": "".join(reply.words), "annotations": []}]
-        said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
-        return {
-            "id": "resp_1", "object": "response", "created_at": 1700000000, "model": body["model"], "output": [said],
-            "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "status": "completed",
-        }, []  # fmt: skip
+        return _responses(body, reply)
     head = {"id": "chatcmpl-1", "created": 1700000000, "model": body["model"]}
     message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.words) or None}
     deltas: list[Any] = [{"content": word} for word in reply.words]
@@ -142,6 +137,31 @@ def _openai(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, An
     last = {"index": 0, "delta": {}, "finish_reason": reason}
     events += [("", {**head, "object": "chat.completion.chunk", "choices": [last], "usage": usage}), ("", "[DONE]")]
     return whole, events
+
+
+def _responses(body: Any, reply: Reply) -> tuple[Any, list[tuple[str, Any]]]:
+    content = [{"type": "output_text", "text": "".join(reply.words), "annotations": []}]
+    output: list[Any] = [
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    ]
+    if reply.tools:
+        output = [
+            {"type": "function_call", "id": f"fc_{index}", "call_id": f"call_{len(body['input'])}_{index}",
+             "name": name, "arguments": json.dumps(arguments, ensure_ascii=False), "status": "completed"}
+            for index, (name, arguments) in enumerate(reply.tools)
+        ]  # fmt: skip
+    whole = {
+        "id": "resp_1", "object": "response", "created_at": 1700000000, "model": body["model"], "output": output,
+        "parallel_tool_calls": True, "tool_choice": "auto", "tools": body.get("tools", []), "status": "completed",
+        "instructions": body.get("instructions"),
+        "usage": {
+            "input_tokens": 7, "output_tokens": 5, "total_tokens": 12,
+            "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 2},
+        },
+    }  # fmt: skip
+    last = {"type": "response.completed", "sequence_number": 0, "response": whole}
+    return whole, [("response.completed", last)]
 
 
 def _anthropic(path: str, body: Any, reply: Reply) -> tuple[Any, list[tuple[str, Any]]]:

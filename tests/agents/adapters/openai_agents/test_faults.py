@@ -258,8 +258,48 @@ def test_open_trace_is_recorded_as_unknown_at_shutdown(tmp_path: Path) -> None:
         assert (run.outcome, len(run.steps)) == ("unknown", 1)
 
 
+# Owns the log at argv[1] until it is killed.
+OWNING = """
+import sys
+import refold
+
+with refold.open(sys.argv[1]) as log:
+    log.observe("tool_config/a", {"rate_limit": 1})
+    print("owns it", flush=True)
+    sys.stdin.read()
+"""
+
+
 @pytest.mark.faults
-def test_kafka_outage_and_recovery(kafka: SharedKafka, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_whose_owner_is_killed_gets_every_trace(
+    tmp_path: Path, child: Callable[..., Child], fault_rounds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process that owns the log is killed while traces are written. Nothing is lost, and nothing is there twice."""
+    url, names = f"file:{tmp_path / 'log'}", [f"trace_{number}" for number in range(10 * fault_rounds)]
+    owner = child(OWNING, url)
+    assert owner.line() == "owns it"
+    processor = RefoldTracingProcessor(url)
+    with processing(processor):
+        for number, name in enumerate(names):
+            one_trace(name, turns=2)
+            if number == len(names) // 2:
+                processor.force_flush()
+            elif number == len(names) // 2 + 3:
+                owner.process.kill()
+        processor.force_flush()
+        processor.shutdown(60)
+    owner.end()
+    assert "lost" not in caplog.text
+    with refold.open(url) as log:
+        runs = [log.recording(row.run) for row in log.runs()]
+        assert sorted(run.run for run in runs) == sorted(names)
+        assert {(run.outcome, len(run.steps)) for run in runs} == {("succeeded", 2)}
+        assert not any(fault for run in runs for fault in broken(run))
+        assert log.verify().mismatches == []
+
+
+@pytest.mark.faults
+def test_trace_is_recorded_on_kafka(kafka: SharedKafka, prefix: str) -> None:
     url = f"kafka://{kafka.bootstrap}/{prefix}?partitions=2"
     processor = RefoldTracingProcessor(url)
     with processing(processor):

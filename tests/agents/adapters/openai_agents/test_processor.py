@@ -17,8 +17,8 @@ from refold.agents.journal.record import Call, Recording
 from refold.agents.log import AgentLog
 from refold.agents.recorder.run import Run
 from refold.openai_agents import RefoldTracingProcessor
-from refold_tests.model_server import ModelServer, model_server
-from refold_tests.sdk_agents import ASKED, DONE, ask, asked, client, desk, mind, processing
+from refold_tests.model_server import ModelServer, Reply, model_server
+from refold_tests.sdk_agents import ASKED, DONE, ask, asked, client, desk, find_order, mind, processing
 
 pytestmark = pytest.mark.outside
 
@@ -93,6 +93,51 @@ def test_trace_becomes_a_run(
     assert DONE in str(model.answer["output"][0]["content"])
     guards = [call.asked.request["choice"] for step in run.steps for call in step.calls if "guard" in str(call.asked)]
     assert guards == ["guardrail polite let it pass"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_calls_of_the_responses_api_are_recorded(
+    server: ModelServer, shared: AgentLog, processor: RefoldTracingProcessor, is_streamed: bool
+) -> None:
+    """Their spans hold the provider's own answer: the model, the tokens, what was asked and said, and the tools."""
+
+    def deciding(body: Any) -> Reply:
+        is_done = any(each.get("type") == "function_call_output" for each in body["input"])
+        return Reply([DONE]) if is_done else Reply(tools=[("find_order", {"order": "o-7"})])
+
+    async def whole() -> Any:
+        async with client(server) as sdk:
+            model = agents.OpenAIResponsesModel(model="gpt-5-mini", openai_client=sdk)
+            desk = agents.Agent(name="desk", instructions="You decide.", model=model, tools=[find_order])
+            return await asked(desk, is_streamed=is_streamed)
+
+    server.mind = deciding
+    before = known(shared)
+    assert asyncio.run(whole()) == DONE
+    assert {path for path, *_ in server.requests} == {"/v1/responses"}
+    processor.force_flush()
+    (run,) = runs_of(shared, before)
+    assert (run.outcome, run.output, [step.name for step in run.steps]) == ("succeeded", DONE, ["desk", "desk"])
+    first, last = run.steps
+    assert called(first.calls) == ["find_order", "gpt-5-mini"]
+    model = next(call for call in first.calls if call.asked.kind == "model")
+    given = model.asked.request["kwargs"]
+    assert (given["model"], given["instructions"]) == ("gpt-5-mini", "You decide.")
+    assert given["input"] == [{"content": ASKED, "role": "user"}]
+    assert [each["name"] for each in given["tools"]] == ["find_order"]
+    (asking,) = model.answer["output"]
+    assert (asking["type"], asking["name"], asking["arguments"]) == ("function_call", "find_order", '{"order": "o-7"}')
+    tool = next(call for call in first.calls if call.asked.kind == "tool")
+    assert (tool.asked.request["kwargs"], tool.answer) == ({"order": "o-7"}, {"order": "o-7", "eur": 42})
+    (second,) = last.calls
+    assert [each.get("type", "message") for each in second.asked.request["kwargs"]["input"]] == [
+        "message", "function_call", "function_call_output",
+    ]  # fmt: skip
+    assert second.answer["output"][0]["content"][0]["text"] == DONE
+    for step in run.steps:
+        (usage,) = shared.state(f"step/{run.run}#{step.number}").fields["model_calls"]
+        assert (usage["input_tokens"], usage["output_tokens"], usage["cached_tokens"]) == (7, 5, 3)
+    assert [*broken(run)] == []
 
 
 def test_queries_about_a_run_are_answered(
