@@ -41,6 +41,7 @@ LONG = {
     "tests/agents/adapters/openai_agents/test_processor.py": "runs agents of the OpenAI Agents SDK",
     "tests/agents/adapters/openai_agents/test_session.py": "runs agents of the OpenAI Agents SDK",
     "tests/agents/adapters/test_drift.py": "imports the SDKs of the adapters",
+    "tests/agents/adapters/test_sockets.py": "imports the SDKs of the adapters, in another process",
     "tests/agents/adapters/test_workflow_engines.py": "follows a guide, command by command, and kills its program",
     "tests/agents/bisect/test_bisect.py": "replays many commits, each in a process of its own",
     "tests/agents/capture/test_clients.py": "imports the SDKs of model providers, and records each use of them",
