@@ -4,8 +4,9 @@
 2. `linked` resolves them, and what they need in turn, from the metadata of the distributions that the tests' own
    environment has. It links the files of these into a new environment, with their metadata and scripts. refold itself
    is copied from the checkout; tests/test_wheel.py checks that a wheel holds the same files. No network is used.
-3. `installed` has pip install them from a wheel of refold and the package index, as the reader does. The module
-   tests/test_wheel.py compares both: for one guide, and in `make soak` for each.
+3. `installed` has pip install them from a wheel of refold and the package index, as the reader does, in the releases
+   that the tests' own environment has: another release may need other packages. The module tests/test_wheel.py compares
+   both: for one guide, and in `make soak` for each.
 
 A module that no requirement brings cannot be imported there, and its metadata and plugins cannot be found.
 """
@@ -21,7 +22,7 @@ import sys
 import venv
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -64,9 +65,16 @@ def linked(folder: Path, needed: Iterable[str]) -> Path:
 def installed(folder: Path, needed: Iterable[str], wheel: Path) -> Path:
     """Have pip make the environment, and return its Python."""
     folder.mkdir(parents=True, exist_ok=True)
+    releases = folder / "releases.txt"
+    releases.write_text("".join(f"{each.name}=={each.version}\n" for each in distributions() if each.name != PROJECT))
     python = _made(folder / "environment", with_pip=True)
     given = [f"{each.replace(PROJECT, str(wheel), 1)}" if each.startswith(PROJECT) else each for each in needed]
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *given], cwd=folder, check=True, timeout=600)
+    subprocess.run(
+        [str(python), "-m", "pip", "install", "--quiet", "-c", str(releases), *given],
+        cwd=folder,
+        check=True,
+        timeout=600,
+    )
     return python
 
 
