@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def test_session_is_recorded_and_replayed_without_its_server(
 
 
 def test_every_byte_is_forwarded_and_each_answer_finds_its_request(provider: RawProvider, tmp_path: Path) -> None:
-    """Two clients use the same ids at once; answers come whole, in streams, compressed and in pieces of any size."""
+    """Answers come whole, in streams, compressed and in pieces of any size."""
     chance = random.Random(5)
     notice = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 1}})
     bodies = [
@@ -179,6 +179,33 @@ def test_every_byte_is_forwarded_and_each_answer_finds_its_request(provider: Raw
     assert [each.asked.request["number"] for each in calls] == [1, 1, 2, 1, 2, 1, 1]
     assert all(each.answer == result(each.asked.request["number"])["result"] for each in calls)
     assert not any(b"secret-" in each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
+
+
+class Waiting(list[Raw]):
+    """Answers of a provider. Before it gives the last one, it does something else."""
+
+    def __init__(self, answers: list[Raw], work: Callable[[], object]) -> None:
+        super().__init__(answers)
+        self._work: Callable[[], object] | None = work
+
+    def pop(self, index: Any = -1) -> Raw:
+        work, self._work = self._work, None
+        if work is not None:
+            work()
+        return super().pop(index)
+
+
+def test_two_clients_may_use_one_id_at_once(provider: RawProvider, tmp_path: Path) -> None:
+    """While the first request waits for its answer, another client's request with its id is asked and answered."""
+    other = {**call(1), "params": {"name": "price", "arguments": {"number": 2}}}
+    answers = [Raw(JSON, [json.dumps({**result(2), "id": 1}).encode()]), Raw(JSON, [json.dumps(result(1)).encode()])]
+    with tee(tmp_path, f"{provider.url}/mcp") as url:
+        provider.answers = Waiting(answers, lambda: post(url, json.dumps(other).encode()))
+        assert json.loads(post(url, json.dumps(call(1)).encode())[1]) == result(1)
+    calls = [call for step in recorded(tmp_path).steps for call in step.calls]
+    assert {each.asked.request["number"]: each.answer for each in calls} == {
+        number: result(number)["result"] for number in (1, 2)
+    }
 
 
 def test_missing_answers_say_why(provider: RawProvider, tmp_path: Path) -> None:
