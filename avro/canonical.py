@@ -141,8 +141,12 @@ def _plain_tree(value: object, depth: int) -> Value:
     if depth < MAX_DEPTH:
         if type(value) is list:
             return [_plain_tree(item, depth + 1) for item in value]
-        if type(value) is dict:
-            return {_plain_key(key): _plain_tree(item, depth + 1) for key, item in value.items()}
+        if type(value) is dict:  # most keys and values are short texts, which need no call
+            return {
+                key if type(key) is str and key.isascii() else _plain_key(key):
+                item if type(item) is str and item.isascii() else _plain_tree(item, depth + 1)
+                for key, item in value.items()
+            }  # fmt: skip
     raise _NotPlain
 
 
@@ -181,9 +185,50 @@ def _checked_tree(value: object, path: str, depth: int) -> Value:
     raise ValidationError(path, "a JSON value (null, boolean, number, string, list or object)", value)
 
 
+class JsonText:
+    """A JSON value as its canonical text, for a field whose other occurrences have the same value: it is made once.
+
+    text: From `json_text`; it is not checked again.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def json_text(value: object, path: str = "json") -> str:
     """Canonical JSON of `value`: keys by code point, no white space, numbers as ECMAScript writes them."""
+    if _is_written_alike(value):
+        return _JSON.encode(value).decode()
     return _JSON.encode(_written_floats(json_tree(value, path))).decode()
+
+
+def _is_written_alike(value: Any, depth: int = 0) -> bool:
+    """The fast path of `json_text`: whether the encoder writes this tree as canonical JSON. False decides nothing."""
+    kind = type(value)
+    if kind is dict:
+        if depth >= MAX_DEPTH:
+            return False
+        for key, item in value.items():
+            if type(key) is not str or not (key.isascii() or _is_text(key)):
+                return False
+            if type(item) is str:
+                if not (item.isascii() or _is_text(item)):
+                    return False
+            elif not _is_written_alike(item, depth + 1):
+                return False
+        return True
+    if kind is list:
+        return depth < MAX_DEPTH and all(_is_written_alike(item, depth + 1) for item in value)
+    if kind is str:
+        return bool(value.isascii()) or _is_text(value)
+    if kind is int:
+        return bool(INTEGER_MIN <= value < INTEGER_END)
+    if kind is float:
+        low, end = _SAME_LAYOUT
+        return bool(low <= abs(value) < end) and not value.is_integer()
+    return value is None or kind is bool
 
 
 def check_json_text(given: str, path: str = "json") -> str:
@@ -208,6 +253,8 @@ def _refused(literal: str) -> NoReturn:
 
 
 _JSON = msgspec.json.Encoder(order="sorted")
+_SAME_LAYOUT = (1e-4, 1e15)
+"""Between these the encoder and ECMAScript write a float in the same layout: digits with a point in them."""
 _WITHOUT_FLOATS = msgspec.json.Decoder(float_hook=_refused)
 _IN_64_BITS = msgspec.msgpack.Encoder()
 

@@ -114,10 +114,10 @@ class ObservationValidator:
             kind=kind,
             priority=priority,
             source=source,
-            causes=_id_set(causes, "causes"),
+            causes=() if causes == () else _id_set(causes, "causes"),
             patch=self._patch(patch or {}, blobs),
-            cleared=self._cleared(cleared),
-            retracts=_id_set(retracts, "retracts"),
+            cleared=() if cleared == () else self._cleared(cleared),
+            retracts=() if retracts == () else _id_set(retracts, "retracts"),
             link=link,
             subject=subject,
         )

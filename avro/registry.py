@@ -125,8 +125,9 @@ class Registry:
 
     def find(self, definition: TypeDefinition) -> TypeVersion | None:
         """The version in effect with this fingerprint, if any."""
-        for version in self.in_effect(definition.name):
-            if version.definition.fingerprint == definition.fingerprint:
+        fingerprint, below = definition.fingerprint, len(self)  # asked for each observation, so no list is made
+        for version in self._by_name.get(definition.name, ()):
+            if version.definition.fingerprint == fingerprint and self.is_in_effect(version, below):
                 return version
         return None
 

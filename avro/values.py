@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from refold.avro.blob import Blob, Blobs, Sealed, claim
-from refold.avro.canonical import encode, json_text, number, text
+from refold.avro.canonical import JsonText, encode, json_text, number, text
 from refold.avro.errors import ValidationError
 from refold.avro.logical import logical_checker
 from refold.avro.nodes import JSON, Node, allows, value_of
@@ -69,7 +69,7 @@ def _plain(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
     kind = node["type"]
     if "logicalType" in node:
         if node["logicalType"] == JSON:
-            return lambda given, path, blobs: json_text(given, path)
+            return _json
         return logical_checker(node)
     if kind in RANGES:
         return _integer(*RANGES[kind], kind)
@@ -91,6 +91,10 @@ def _plain(node: dict[str, Any], inline_bytes: int, enclosed: bool) -> Check:
     if kind == "map":
         return _map(checker(node["values"], inline_bytes, enclosed))
     return _record(node, inline_bytes, enclosed)
+
+
+def _json(given: Any, path: str, blobs: Blobs | None) -> Value:
+    return given.text if type(given) is JsonText else json_text(given, path)
 
 
 def _integer(low: int, end: int, kind: str) -> Check:

@@ -259,9 +259,13 @@ def attributes_of(given: Mapping[str, Value]) -> dict[str, Value]:
     written = given.get("attributes")
     found: dict[str, Value] = {}
     for each in written if isinstance(written, list) else ():
-        key = _member(each, "key")
+        if type(each) is dict:  # what a request is decoded to, and a line of JSON; the rest is never rejected here
+            key, value = each.get("key"), each.get("value")
+        else:
+            key, value = _member(each, "key"), _member(each, "value")
         if isinstance(key, str):
-            found[key] = _any_value(_member(each, "value"))
+            text = value.get("stringValue") if type(value) is dict and len(value) == 1 else None
+            found[key] = text if type(text) is str else _any_value(value)
     return found
 
 
@@ -290,7 +294,8 @@ def _any_value(given: Value) -> Value:
         return None
     for name, value in given.items():
         if name == "intValue" and isinstance(value, str):
-            return parsed(value)
+            is_short = value.isascii() and value.isdigit() and len(value) < 19 and (value[0] != "0" or value == "0")
+            return int(value) if is_short else parsed(value)
         if name == "arrayValue":
             inner = _member(value, "values")
             return [_any_value(each) for each in inner] if isinstance(inner, list) else []

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.avro.blob import Blob, Sealed, references
-from refold.avro.canonical import encode
+from refold.avro.canonical import JsonText, encode
 from refold.avro.errors import ValidationError
 from refold.avro.jsonform import formatter
 from refold_tests.specimens import BLOBS, built, canonical, given_observations, only, said, specimen
@@ -117,6 +117,7 @@ def at(year: int, month: int, day: int, *, second: int = 0, zone: dt.tzinfo | No
         (UUID, uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (JSON, {"b": 1.0, "a": [True, None]}, '{"a":[true,null],"b":1}'),
         (JSON, "text", '"text"'),
+        (JSON, JsonText('{"a":[null]}'), '{"a":[null]}'),
         (JSON, (1, 2), "[1,2]"),
         ({"type": "array", "items": "long"}, (2, 1), [2, 1]),
         ({"type": "array", "items": "long"}, range(2), [0, 1]),

@@ -30,10 +30,10 @@ from refold.agents.importers.conversation import label
 from refold.agents.importers.json_lines import parse_json
 from refold.agents.importers.messages import Message, parse_messages, text_of
 from refold.agents.importers.model import NO_TIME_START, Observe
-from refold.agents.importers.otlp import ABOUT, AGENT_NAMES, FORMAT, span_of
-from refold.agents.importers.spans import ImportedSpan, attributes_of
+from refold.agents.importers.otlp import ABOUT, AGENT_NAMES, span_of
+from refold.agents.importers.spans import ImportedSpan
 from refold.agents.recordings.received import RECEIVED, span_entity, trace_entity
-from refold.avro.canonical import json_text, json_tree
+from refold.avro.canonical import JsonText, json_text
 from refold.avro.errors import InputError
 from refold.avro.observation import Kind, Link, Source
 
@@ -60,15 +60,11 @@ def observe_span(sent: SentSpan, observe: Observe) -> None:
     Raises:
         InputError: A value of the span cannot be observed.
     """
-    given = json_tree({"resource": sent.resource, "scope": sent.scope, "span": sent.span})
-    assert isinstance(given, Mapping)
-    span = span_of(sent.trace_id, given["span"], f"span {sent.span_id} of trace {sent.trace_id}")
-    agent = next(
-        (name for each in AGENT_NAMES if (name := text_of(span.attributes.get(each)))),
-        text_of(attributes_of(sent.resource).get("service.name")) or FORMAT,
-    )
+    written = {"resource": sent.resource.json, "scope": sent.scope.json, "span": JsonText(json_text(sent.span))}
+    span = span_of(sent.trace_id, sent.span, f"span {sent.span_id} of trace {sent.trace_id}")
+    agent = next((name for each in AGENT_NAMES if (name := text_of(span.attributes.get(each)))), sent.resource.service)
     tool = span.tool if span.kind == "tool" else ""
-    observe_all(_Said(span, given, agent).every(), agent, sent.trace_id, tool, observe)
+    observe_all(_Said(span, written, agent).every(), agent, sent.trace_id, tool, observe)
 
 
 def observe_all(stated: Iterable[Stated], agent: str, trace_id: str, tool: str, observe: Observe) -> None:
@@ -87,27 +83,28 @@ def observe_all(stated: Iterable[Stated], agent: str, trace_id: str, tool: str, 
 class _Said:
     """What one span states. begin, end: microseconds; for a span without times, the time of conversations without."""
 
-    def __init__(self, span: ImportedSpan, given: Mapping[str, Any], agent: str) -> None:
+    def __init__(self, span: ImportedSpan, written: Mapping[str, JsonText], agent: str) -> None:
         self._span = span
-        self._given = given
+        self._kind = kind = span.kind
+        self._written = written
         self._agent = agent
         self._begin = next((each for each in (span.started_at, span.ended_at) if each is not None), NO_TIME_START)
         self._end = max(self._begin, span.ended_at or 0)
         failed = span.has_failed
         self._outcome = "unknown" if failed is None else "failed" if failed else "succeeded"
-        self._is_failed_call = span.kind == "model" and failed  # its output, if it has one, is no answer
+        self._is_failed_call = kind == "model" and failed  # its output, if it has one, is no answer
         self._times = present(
             started_at=span.started_at, ended_at=None if span.ended_at is None else self._end,
         )  # fmt: skip
-        self._asked, answered = span.said() if span.kind == "model" else ([], [])
+        self._asked, answered = span.said() if kind == "model" else ([], [])
         self._answered = parse_messages(answered, span.place) if answered else ()
         self._text = "\n".join(each.text for each in self._answered if each.text)
         self._run, self._id = f"run/{span.trace_id}", f"{span.trace_id}#{span.id}"
 
     def every(self) -> Iterator[Stated]:
-        span, kind = self._span, self._span.kind
+        span, kind = self._span, self._kind
         own = span_entity(span.trace_id, span.id)
-        yield Stated(own, self._begin, {"kind": "span", "fields": dict(self._given)})
+        yield Stated(own, self._begin, {"kind": "span", "fields": self._written})
         listed = {"kind": "trace", "fields": {span.id: kind or OTHER}}
         yield Stated(trace_entity(span.trace_id), self._begin, listed)
         if span.parent:
@@ -130,13 +127,13 @@ class _Said:
         given = next((each["content"] for each in self._asked if each["role"] == "user"), None)
         given = given if span.input is None else span.input
         begun |= present(
-            started_at=span.started_at, input=None if span.kind == "tool" else given, metadata=about or None
+            started_at=span.started_at, input=None if self._kind == "tool" else given, metadata=about or None
         )
         yield Stated(self._run, self._begin, begun)
         ended: Patch = {"status": "ended", "outcome": self._outcome, "title": span.name}
         output = self._text or None if span.output is None or self._is_failed_call else span.output
-        ended |= present(ended_at=self._times.get("ended_at"), output=None if span.kind == "tool" else output)
-        if span.kind == "model":
+        ended |= present(ended_at=self._times.get("ended_at"), output=None if self._kind == "tool" else output)
+        if self._kind == "model":
             counted = zip(("input_tokens", "output_tokens"), span.tokens, strict=True)
             ended |= {name: count for name, count in counted if count}
             ended |= present(model=span.model or None, model_provider=span.provider or None)

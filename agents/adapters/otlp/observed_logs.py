@@ -22,19 +22,17 @@ from typing import Any
 
 from refold.agents.adapters.otlp.observed import Patch, Stated, answer_of, observe_all, present
 from refold.agents.adapters.otlp.requests import SentLog
-from refold.agents.importers.messages import parse_messages, text_of
+from refold.agents.importers.messages import parse_messages
 from refold.agents.importers.model import NO_TIME_START, Observe
-from refold.agents.importers.otlp import FORMAT
 from refold.agents.importers.spans import (
     MESSAGE_LOGS,
-    attributes_of,
     messages_of_log,
     name_of_log,
     time_of_log,
     values_of_log,
 )
 from refold.agents.recordings.received import RECEIVED, log_name, span_entity, trace_entity
-from refold.avro.canonical import json_text, json_tree
+from refold.avro.canonical import JsonText, json_text
 from refold.avro.observation import Link
 
 DIGEST_CHARACTERS = 32
@@ -50,17 +48,18 @@ def observe_log(sent: SentLog, observe: Observe) -> None:
     Raises:
         InputError: A value of the record cannot be observed.
     """
-    given = json_tree({"resource": sent.resource, "scope": sent.scope, "log": sent.log})
-    assert isinstance(given, Mapping)
-    service = text_of(attributes_of(sent.resource).get("service.name")) or FORMAT
-    observe_all(_stated(sent, given, service), service, sent.trace_id, "", observe)
+    service = sent.resource.service
+    observe_all(_stated(sent, service), service, sent.trace_id, "", observe)
 
 
-def _stated(sent: SentLog, given: Mapping[str, Any], agent: str) -> Iterator[Stated]:
-    log = given["log"]
-    name = log_name(hashlib.sha256(json_text(given).encode()).hexdigest()[:DIGEST_CHARACTERS])
+def _stated(sent: SentLog, agent: str) -> Iterator[Stated]:
+    log = sent.log
+    resource, scope, own_text = sent.resource.json, sent.scope.json, JsonText(json_text(log))
+    # The canonical JSON of all three.
+    whole = f'{{"log":{own_text.text},"resource":{resource.text},"scope":{scope.text}}}'
+    name = log_name(hashlib.sha256(whole.encode()).hexdigest()[:DIGEST_CHARACTERS])
     own, at = f"document/{name}", time_of_log(log) or NO_TIME_START
-    yield Stated(own, at, {"kind": "log", "fields": dict(given)})
+    yield Stated(own, at, {"kind": "log", "fields": {"resource": resource, "scope": scope, "log": own_text}})
     if not sent.trace_id:
         return
     yield Stated(trace_entity(sent.trace_id), at, {"kind": "trace", "fields": {name: sent.span_id}})

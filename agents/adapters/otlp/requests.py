@@ -4,8 +4,8 @@ Protobuf and JSON become the same, so an agent may change the encoding without a
 
 1. JSON is parsed within bounds of depth and size, and its ids, which are hex, are written as protobuf's JSON has them.
 2. Both become OpenTelemetry's message. What it does not know is left out, as OTLP asks of a receiver.
-3. Each span or record is taken from the message with its resource and its scope. A span without a valid id is rejected
-   alone. A log record without valid ids belongs to no span, as OTLP says; it is taken.
+3. Each span or record is taken from the message with its resource and its scope, which all of a list share. A span
+   without a valid id is rejected alone. A log record without valid ids belongs to no span, as OTLP says; it is taken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from refold.agents.adapters.otlp.trees import tree_of
+from refold.agents.importers.messages import text_of
+from refold.agents.importers.otlp import FORMAT
+from refold.agents.importers.spans import attributes_of
 from refold.avro import strict_json
+from refold.avro.canonical import JsonText, json_text
 from refold.avro.errors import InputError
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -31,25 +38,46 @@ _LOG_LISTS = (("resourceLogs", "resource_logs"), ("scopeLogs", "scope_logs"), ("
 _Request = TypeVar("_Request", bound=Message)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """A resource or a scope as OTLP JSON; may be empty. All its spans or records have the same object, so its text is
+    made once.
+    """
+
+    tree: dict[str, Any]
+
+    @cached_property
+    def json(self) -> JsonText:
+        """Its canonical text.
+
+        Raises:
+            InputError: A value cannot be observed.
+        """
+        return JsonText(json_text(self.tree))
+
+    @cached_property
+    def service(self) -> str:
+        """The name of the service, if this is a resource that has one."""
+        return text_of(attributes_of(self.tree).get("service.name")) or FORMAT
+
+
 class SentSpan(NamedTuple):
-    """A span as OTLP JSON. trace_id, span_id: lower-case hex. resource, scope: as in the request; both may be empty."""
+    """A span as OTLP JSON. trace_id, span_id: lower-case hex."""
 
     trace_id: str
     span_id: str
-    resource: dict[str, Any]
-    scope: dict[str, Any]
+    resource: Shared
+    scope: Shared
     span: dict[str, Any]
 
 
 class SentLog(NamedTuple):
-    """A log record as OTLP JSON. trace_id, span_id: lower-case hex; empty if it names none. resource, scope: as in the
-    request; both may be empty.
-    """
+    """A log record as OTLP JSON. trace_id, span_id: lower-case hex; empty if it names none."""
 
     trace_id: str
     span_id: str
-    resource: dict[str, Any]
-    scope: dict[str, Any]
+    resource: Shared
+    scope: Shared
     log: dict[str, Any]
 
 
@@ -69,16 +97,12 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
     request = _parsed(ExportTraceServiceRequest(), _SPAN_LISTS, body, content_type)
     spans: list[SentSpan] = []
     rejected = 0
-    for of_resource in request.resource_spans:
-        resource = _dict(of_resource.resource)
-        for of_scope in of_resource.scope_spans:
-            scope = _dict(of_scope.scope)
-            for span in of_scope.spans:
-                trace_id, span_id = _hex(span.trace_id, 16), _hex(span.span_id, 8)
-                if not (trace_id and span_id):
-                    rejected += 1
-                    continue
-                spans.append(SentSpan(trace_id, span_id, resource, scope, _span(span, trace_id, span_id)))
+    for resource, scope, span in _items(request, "resource_spans", "scope_spans", "spans"):
+        trace_id, span_id = _hex(span.trace_id, 16), _hex(span.span_id, 8)
+        if trace_id and span_id:
+            spans.append(SentSpan(trace_id, span_id, resource, scope, _span(span, trace_id, span_id)))
+        else:
+            rejected += 1
     return spans, rejected
 
 
@@ -94,16 +118,22 @@ def decode_logs(body: bytes, content_type: str) -> list[SentLog]:
     """
     request = _parsed(ExportLogsServiceRequest(), _LOG_LISTS, body, content_type)
     logs: list[SentLog] = []
-    for of_resource in request.resource_logs:
-        resource = _dict(of_resource.resource)
-        for of_scope in of_resource.scope_logs:
-            scope = _dict(of_scope.scope)
-            for log in of_scope.log_records:
-                trace_id, span_id = _hex(log.trace_id, 16), _hex(log.span_id, 8)
-                ids = {name: each for name, each in (("traceId", trace_id), ("spanId", span_id)) if each}
-                given = {name: each for name, each in _dict(log).items() if name not in _IDS}
-                logs.append(SentLog(trace_id, span_id if trace_id else "", resource, scope, given | ids))
+    for resource, scope, log in _items(request, "resource_logs", "scope_logs", "log_records"):
+        trace_id, span_id = _hex(log.trace_id, 16), _hex(log.span_id, 8)
+        ids = {name: each for name, each in (("traceId", trace_id), ("spanId", span_id)) if each}
+        given = {name: each for name, each in tree_of(log).items() if name not in _IDS}
+        logs.append(SentLog(trace_id, span_id if trace_id else "", resource, scope, given | ids))
     return logs
+
+
+def _items(request: Any, resources: str, scopes: str, items: str) -> Iterator[tuple[Shared, Shared, Any]]:
+    """Yield each item of a request with its resource and its scope. The names are those of the message's lists."""
+    for of_resource in getattr(request, resources):
+        resource = Shared(tree_of(of_resource.resource))
+        for of_scope in getattr(of_resource, scopes):
+            scope = Shared(tree_of(of_scope.scope))
+            for each in getattr(of_scope, items):
+                yield resource, scope, each
 
 
 def _hex(identity: bytes, size: int) -> str:
@@ -112,17 +142,13 @@ def _hex(identity: bytes, size: int) -> str:
 
 
 def _span(span: Any, trace_id: str, span_id: str) -> dict[str, Any]:
-    found = _dict(span) | {"traceId": trace_id, "spanId": span_id}
+    found = tree_of(span)
+    found |= {"traceId": trace_id, "spanId": span_id}
     if span.parent_span_id:
         found["parentSpanId"] = span.parent_span_id.hex()
     for link, sent in zip(found.get("links", ()), span.links, strict=False):
         link |= {"traceId": sent.trace_id.hex(), "spanId": sent.span_id.hex()}
     return found
-
-
-def _dict(message: Any) -> dict[str, Any]:
-    made: dict[str, Any] = MessageToDict(message, use_integers_for_enums=True)
-    return made
 
 
 def _parsed(request: _Request, lists: tuple[tuple[str, ...], ...], body: bytes, content_type: str) -> _Request:
