@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from refold.agents.adapters.otlp.counts import ReceiverCounts
+from refold.agents.adapters.otlp.metrics import ReceiverMetrics
 from refold.agents.heal.supervised import HealingKind
 from refold.agents.supervise.metrics import SupervisorMetrics
 from refold.agents.supervise.supervisor import SupervisorCounts
@@ -18,7 +20,7 @@ from refold.streams.worker.host.metrics import COUNTERS, GAUGES, STANDBY_GAUGES,
 from refold_tests.prometheus import METRICS, promtool
 from refold_tests.tree import ROOT
 
-LABELS = {"log", "partition", "state", "sink", "topic", "version", *HealingKind._fields}
+LABELS = {"log", "partition", "state", "sink", "topic", "version", "signal", "reason", *HealingKind._fields}
 ROW = re.compile(r"^\| `(refold_\w+)` \| (gauge|counter) \|", re.MULTILINE)
 
 
@@ -38,6 +40,7 @@ def told() -> str:
         metrics_of(lambda: status, lambda: condition, About("shop", 2, Path("/"), "1"))(),
         sink.page(),
         supervisor.page(),
+        ReceiverMetrics("shop", ReceiverCounts().now).page(),
     )
     return b"".join(pages).decode()
 

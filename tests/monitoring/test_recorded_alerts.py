@@ -20,7 +20,7 @@ SCRAPED_S = 15
 WINDOW_S = 600
 """How long an alert fires on something that happened once."""
 # What a worker of one log that folds everything has no series of, and what all recordings but one are older than.
-ELSEWHERE = ("refold_sink_", "refold_standby_", "refold_supervisor_")
+ELSEWHERE = ("refold_sink_", "refold_standby_", "refold_supervisor_", "refold_receive_")
 OTHERS = {name for name in METRICS if name.startswith(ELSEWHERE)} | {"refold_damaged_records"}
 LASTING = ("topic_gone", "damaged_batches")
 """Faults that are not over when the recording ends."""

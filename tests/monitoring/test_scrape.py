@@ -11,7 +11,7 @@ from refold_tests.waiting import await_true
 from refold_tests.worker_process import starting
 
 ENTITIES = 12
-ELSEWHERE = ("standby", "sink", "supervisor", "== 0")
+ELSEWHERE = ("standby", "sink", "supervisor", "receive", "== 0")
 
 
 def test_workers_metrics_can_be_queried_in_prometheus(kafka: SharedKafka, prefix: str, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_workers_metrics_can_be_queried_in_prometheus(kafka: SharedKafka, prefix
             queries = dashboard_queries()
             answered = {query for query in queries if prometheus.query(query)}
             silent = {*queries} - answered
-            # There is no standby, no sink and no supervisor, and nothing is incomplete.
+            # There is no standby, sink, supervisor or receiver, and nothing is incomplete.
             assert len(answered) > len(silent)
             assert not [each for each in silent if not any(word in each for word in ELSEWHERE)]
 

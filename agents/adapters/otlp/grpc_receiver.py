@@ -75,10 +75,12 @@ class GrpcReceiver:
     def _export(self, signal: Signal, body: bytes, context: grpc.ServicerContext) -> Message:
         try:
             items, without_id = signal.decode(body, PROTOBUF)
-            recorded = self._intake.put(items, len(body)).result()
+            recorded = self._intake.put(items, len(body), without_id).result()
         except InputError as error:
+            self._intake.counts.refused("malformed")
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Unavailable as error:
+            self._intake.counts.refused(error.reason)
             retry = RetryInfo()
             retry.retry_delay.FromSeconds(RETRY_AFTER_S)
             context.set_trailing_metadata((("google.rpc.retryinfo-bin", retry.SerializeToString()),))

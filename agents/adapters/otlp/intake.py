@@ -11,13 +11,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple
 
-from refold.agents.adapters.otlp.requests import SentSpan
+from refold.agents.adapters.otlp.counts import ReceiverCounts, Refused
+from refold.agents.adapters.otlp.requests import SentLog, SentSpan
 from refold.agents.adapters.otlp.signals import Recorded, Sent, observe_sent
 from refold.agents.log import AgentLog
 from refold.avro.definition import TypeDefinition
@@ -35,15 +37,20 @@ REASON_CHARACTERS_MAX = 300
 class Unavailable(Exception):
     """Nothing can be recorded at the moment; the sender may try again."""
 
+    def __init__(self, said: str, reason: Refused) -> None:
+        super().__init__(said)
+        self.reason = reason
+
 
 class _Waiting(NamedTuple):
     items: list[Sent]
     size_bytes: int
+    without_id: int
     done: Future[Recorded]
 
 
 class OtlpIntake:
-    """The queue of requests, and the thread that records them."""
+    """The queue of requests, and the thread that records them. counts: for metrics."""
 
     def __init__(
         self, open_log: Callable[[], AgentLog], own_types: Mapping[str, TypeDefinition], say: Callable[[str], None],
@@ -68,19 +75,20 @@ class OtlpIntake:
         self._queued_bytes = 0
         self._change = threading.Condition()
         self._is_closing = False
-        self.items = 0
+        self.counts = ReceiverCounts()
         self._log: AgentLog | None = None
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="refold-receive", daemon=True)
         self._thread.start()
         opened.result()
 
-    def put(self, items: Sequence[Sent], size_bytes: int) -> Future[Recorded]:
+    def put(self, items: Sequence[Sent], size_bytes: int, without_id: int = 0) -> Future[Recorded]:
         """Queue the spans or log records of a request.
 
         Args:
             items: The spans or log records.
             size_bytes: The size of the request, decompressed.
+            without_id: How many other spans of the request were rejected because their ids are not valid; for metrics.
 
         Returns:
             What was recorded, when it is durable. It raises Unavailable if the log failed.
@@ -88,14 +96,15 @@ class OtlpIntake:
         Raises:
             Unavailable: The queue is full, or this is closing.
         """
-        waiting = _Waiting([*items], size_bytes, Future())
+        waiting = _Waiting([*items], size_bytes, without_id, Future())
         with self._change:
             if self._is_closing:
-                raise Unavailable("the receiver is ending")
+                raise Unavailable("the receiver is ending", "ending")
             if self._queue and self._queued_bytes + size_bytes > self._queued_max:
-                raise Unavailable("too many requests wait for the log")
+                raise Unavailable("too many requests wait for the log", "busy")
             self._queue.append(waiting)
             self._queued_bytes += size_bytes
+            self.counts.queued(self._queued_bytes)
             self._change.notify()
         return waiting.done
 
@@ -127,9 +136,11 @@ class OtlpIntake:
                 together.append(self._queue.popleft())
                 size += together[-1].size_bytes
             self._queued_bytes -= size
+            self.counts.queued(self._queued_bytes)
             return together
 
     def _record_together(self, together: list[_Waiting]) -> None:
+        began_s = time.monotonic()
         try:
             if self._log is None:
                 self._log = self._open_log()
@@ -137,18 +148,22 @@ class OtlpIntake:
             done = [self._record(self._log, vocabulary, each.items) for each in together]
             self._log.flush()
         except (RefoldError, OSError) as error:
+            self.counts.failed()
             self._say(f"nothing can be recorded: {error}")
             self._close_log()
             for each in together:
-                each.done.set_exception(Unavailable("the log is not available"))
+                each.done.set_exception(Unavailable("the log is not available", "log"))
             return
         except BaseException as error:  # a defect: their senders must hear of it, and later ones be served
             self._close_log()
             for each in together:
                 each.done.set_exception(error)
             return
-        self.items += sum(each.items for each in done)
+        self.counts.committed(time.monotonic() - began_s)
         for each, recorded in zip(together, done, strict=True):
+            are_logs = bool(each.items) and isinstance(each.items[0], SentLog)
+            rejected = each.without_id + recorded.rejected
+            self.counts.taken("log_records" if are_logs else "spans", recorded.items, rejected)
             each.done.set_result(recorded)
 
     def _record(self, log: AgentLog, vocabulary: TypeCatalog, items: list[Sent]) -> Recorded:

@@ -27,6 +27,7 @@ from aiohttp import web
 from google.protobuf.json_format import MessageToJson
 from google.rpc.status_pb2 import Status
 
+from refold.agents.adapters.otlp.counts import Refused
 from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF
 from refold.agents.adapters.otlp.signals import SIGNALS, Signal
@@ -42,9 +43,10 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 class _Refusal(Exception):
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, status: int, said: str, reason: Refused = "unsupported") -> None:
         super().__init__(said)
         self.status = status
+        self.reason = reason
 
 
 class OtlpReceiver:
@@ -67,21 +69,25 @@ class OtlpReceiver:
                     async with asyncio.timeout(self._body_s):
                         body = await self._body(request)
                 except TimeoutError:
-                    raise _Refusal(408, f"the body took longer than {self._body_s:g} s") from None
+                    raise _Refusal(408, f"the body took longer than {self._body_s:g} s", "slow") from None
                 items, without_id = await asyncio.to_thread(signal.decode, body, content_type)
-                waiting = self._intake.put(items, len(body))
+                waiting = self._intake.put(items, len(body), without_id)
                 del body
             recorded = await asyncio.shield(asyncio.wrap_future(waiting))
         except _Refusal as refusal:
+            self._intake.counts.refused(refusal.reason)
             return _refused(content_type, refusal.status, str(refusal))
         except InputError as error:
+            self._intake.counts.refused("malformed")
             return _refused(content_type, 400, str(error))
         except Unavailable as error:
+            self._intake.counts.refused(error.reason)
             return _refused(content_type, 503, str(error))
         return _answer(content_type, 200, signal.response(without_id, recorded))
 
     def malformed(self, why: str) -> web.Response:
         """Answer what is not HTTP."""
+        self._intake.counts.refused("malformed")
         return _answer(JSON, 400, Status(code=3, message=f"not a request: {why}"))
 
     def ending(self) -> None:
@@ -103,28 +109,28 @@ class OtlpReceiver:
                 try:
                     piece = unpacking.decompress(piece, self._body_bytes_max + 1 - size)  # noqa: PLW2901
                 except zlib.error:
-                    raise _Refusal(400, "the body is not gzip") from None
+                    raise _Refusal(400, "the body is not gzip", "malformed") from None
                 if unpacking.unconsumed_tail:
                     raise self._too_large()
                 if unpacking.unused_data:
-                    raise _Refusal(400, "the body goes on after its gzip stream")
+                    raise _Refusal(400, "the body goes on after its gzip stream", "malformed")
             size += len(piece)
             if size > self._body_bytes_max:
                 raise self._too_large()
             parts.append(piece)
         if unpacking is not None and not unpacking.eof:
-            raise _Refusal(400, "the body's gzip stream is cut off")
+            raise _Refusal(400, "the body's gzip stream is cut off", "malformed")
         return b"".join(parts)
 
     def _too_large(self) -> _Refusal:
-        return _Refusal(413, f"the body is larger than {self._body_bytes_max:,} bytes")
+        return _Refusal(413, f"the body is larger than {self._body_bytes_max:,} bytes", "large")
 
 
 def _checked(request: web.BaseRequest) -> Signal:
     """Return what a request sends. Refuse what this receiver does not take, before its body is read."""
     host = (request.host or "").rpartition(":")[0] if ":" in (request.host or "") else request.host or ""
     if "Origin" in request.headers or not (host == "localhost" or is_loopback(host.strip("[]"))):
-        raise _Refusal(403, "only programs of this machine may send here")
+        raise _Refusal(403, "only programs of this machine may send here", "foreign")
     signal = _BY_PATH.get(request.path)
     if signal is None:
         raise _Refusal(404, f"this receiver takes {' and '.join(f'{each.name} at {each.path}' for each in SIGNALS)}")

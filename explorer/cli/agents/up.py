@@ -7,22 +7,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
 from refold.agents.supervise.lease import LEASE_MS
 from refold.agents.supervise.settings import FILE, chosen, load_agents
-from refold.avro.errors import InputError
+from refold.explorer.cli.metrics_page import log_label, needing_metrics, serving_metrics
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
-
-if TYPE_CHECKING:
-    from refold.agents.supervise.supervisor import SupervisorCounts
 
 LEASE_S = LEASE_MS / 1000
 _REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
@@ -76,34 +71,12 @@ def up(
         supervisor = Supervisor(log, agents, by)
         with contextlib.ExitStack() as ending:
             if metrics_port is not None:
-                _serve_metrics(url, metrics_port, supervisor.counts, ending)
+                with needing_metrics():
+                    from refold.agents.supervise.metrics import SupervisorMetrics
+                metrics = SupervisorMetrics(log_label(url), supervisor.counts)
+                ending.enter_context(serving_metrics(metrics_port, metrics.page, "the supervisor's"))
             has_succeeded = supervisor.run(stop.wait, is_until_done=is_until_done)
     return 1 if is_until_done and not has_succeeded else 0
-
-
-def _serve_metrics(
-    log_url: str, port: int, counts: Callable[[], SupervisorCounts], ending: contextlib.ExitStack
-) -> None:  # fmt: skip
-    """Serve the metrics of a supervisor until `ending` closes.
-
-    Raises:
-        InputError: The libraries for metrics are not installed.
-    """
-    try:
-        from refold.agents.supervise.metrics import SupervisorMetrics
-        from refold.sinks.metrics import SinkPages
-        from refold.streams.web.guard import token_in
-        from refold.streams.web.listening import Access
-        from refold.streams.web.server import WebServer
-    except ModuleNotFoundError as error:
-        if error.name not in ("prometheus_client", "aiohttp"):
-            raise
-        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
-    log = log_url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:")
-    server = WebServer("127.0.0.1", port, Access(token_in(os.environ)), what="the supervisor's pages")
-    ending.callback(server.close)
-    server.serve(SinkPages(SupervisorMetrics(log, counts).page))
-    click.echo(f"metrics on {server.url}/metrics", err=True)
 
 
 def _stopped_by_signals() -> Event:

@@ -20,7 +20,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from refold.avro.errors import InputError, StorageError
+from refold.avro.errors import StorageError
+from refold.explorer.cli.metrics_page import log_label, needing_metrics
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
 from refold.sinks.feed import Lag
@@ -240,17 +241,12 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
     Raises:
         InputError: The libraries for metrics are not installed.
     """
-    try:
+    with needing_metrics():
         from refold.sinks.metrics import SinkMetrics, SinkPages
         from refold.streams.web.guard import token_in
         from refold.streams.web.listening import Access
         from refold.streams.web.server import WebServer
-    except ModuleNotFoundError as error:
-        if error.name not in ("prometheus_client", "aiohttp"):
-            raise
-        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
-    url = resolved_url(place.url)
-    found = SinkMetrics(url.partition("?")[0].rstrip("/").rpartition("/")[2].removeprefix("file:"), name, time.time)
+    found = SinkMetrics(log_label(resolved_url(place.url)), name, time.time)
     access = Access(token_in(os.environ), given.allowed_hosts, None, given.certificate, given.key)
     server = WebServer(given.host, given.port, access, what="the sink's pages")
     ending.callback(server.close)

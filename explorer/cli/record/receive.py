@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from refold.avro.errors import InputError
+from refold.explorer.cli.metrics_page import log_label, needing_metrics, serving_metrics
 from refold.explorer.cli.options import on_log
 from refold.explorer.cli.output.screen import counted
 from refold.explorer.cli.record.proxy import address_of
 from refold.explorer.queries.log_target import LogTarget
+from refold.streams.open import resolved_url
 from refold.streams.runtime import wait_for
 
 if TYPE_CHECKING:
@@ -33,8 +35,10 @@ DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio", "opentelemetry": "opent
               help="The address to listen on, loopback only; port 0 is any free port.")  # fmt: skip
 @click.option("--listen-grpc", metavar="HOST:PORT",
               help="Also listen for OTLP over gRPC there; exporters send to 127.0.0.1:4317.")  # fmt: skip
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve Prometheus' /metrics on this port of 127.0.0.1; 0: any free port.")  # fmt: skip
 @on_log
-def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
+def receive(place: LogTarget, listen: str, listen_grpc: str | None, metrics_port: int | None) -> int:
     """Record traces and logs of agents that OpenTelemetry sends.
 
     It takes OTLP over HTTP at /v1/traces and /v1/logs, as protobuf or JSON, plain or gzip, and over gRPC. A trace with
@@ -54,6 +58,7 @@ def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
       OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 python my_agent.py
       refold receive --listen-grpc 127.0.0.1:4317
       refold receive --listen 127.0.0.1:0 --log kafka://127.0.0.1:9092/agents
+      refold receive --metrics-port 9464
     """
     host, port = address_of(listen)
     stop = Event()
@@ -65,10 +70,16 @@ def receive(place: LogTarget, listen: str, listen_grpc: str | None) -> int:
         signal.signal(number, ended)
     with _started(place, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
         over_grpc = f", gRPC at {started.grpc_address}" if started.grpc_address else ""
-        click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
-        wait_for(stop)
-        intake = started.intake
-    click.echo(f"refold: {counted(intake.items, 'item')} received", err=True)
+        counts = started.intake.counts
+        with ExitStack() as serving:
+            if metrics_port is not None:
+                with needing_metrics():
+                    from refold.agents.adapters.otlp.metrics import ReceiverMetrics
+                metrics = ReceiverMetrics(log_label(resolved_url(place.url)), counts.now)
+                serving.enter_context(serving_metrics(metrics_port, metrics.page, "the receiver's"))
+            click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
+            wait_for(stop)
+    click.echo(f"refold: {counted(sum(counts.now().recorded.values()), 'item')} received", err=True)
     return 0
 
 

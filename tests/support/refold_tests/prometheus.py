@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from refold.agents.adapters.otlp import metrics as of_receivers
 from refold.agents.supervise import metrics as of_supervisors
 from refold.sinks import metrics as of_sinks
 from refold.streams.worker.host import metrics as of_workers
@@ -38,8 +39,15 @@ _TYPES = {
         of_workers.STANDBY_GAUGES,
         of_sinks.GAUGES,
         of_supervisors.GAUGES,
+        of_receivers.GAUGES,
     ),
-    "counter": (of_workers.WORKER_COUNTERS, of_workers.COUNTERS, of_sinks.COUNTERS, of_supervisors.COUNTERS),
+    "counter": (
+        of_workers.WORKER_COUNTERS,
+        of_workers.COUNTERS,
+        of_sinks.COUNTERS,
+        of_supervisors.COUNTERS,
+        of_receivers.COUNTERS,
+    ),
 }
 METRICS = {name: kind for kind, tables in _TYPES.items() for table in tables for name, _ in table.values()}
 """The type of each metric, from the tables that collectors are created from."""

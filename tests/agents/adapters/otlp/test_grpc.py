@@ -140,6 +140,9 @@ def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: O
     assert retry.retry_delay.seconds == 1
     log.fails = False
     assert export(address, request(good)) == ExportTraceServiceResponse()
+    counts = intake.counts.now()
+    assert {reason: count for reason, count in counts.refused.items() if count} == {"malformed": 1, "log": 1}
+    assert (counts.recorded["spans"], counts.rejected["spans"], counts.taken) == (3, 1, 3)
 
 
 def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, intake: OtlpIntake) -> None:

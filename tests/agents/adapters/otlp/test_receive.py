@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
+import ipaddress
 import json
 import os
 import random
-import re
-import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -41,73 +43,17 @@ import refold
 from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
 from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, READING_MAX, OtlpReceiver
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
-from refold.agents.adapters.otlp.signals import Recorded
+from refold.agents.adapters.otlp.signals import TRACES, Recorded
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
-from refold_tests.command import COMMAND, refold_command
+from refold_tests.command import refold_command
+from refold_tests.otlp_receiving import OK, START, WAIT_S, Answer, Receiving, post, request, span
+from refold_tests.otlp_requests import as_protobuf
 from refold_tests.recipes import BLOCK, is_as_shown
 from refold_tests.tree import ROOT
 
 pytestmark = pytest.mark.outside
-
-WAIT_S = 120
-START = 1_790_000_000_000_000_000
-
-
-class Answer(NamedTuple):
-    status: int
-    body: bytes
-    retry_after: str | None
-
-
-def post(url: str, body: bytes, content_type: str = JSON, path: str = "/v1/traces", method: str = "POST",
-         **headers: str) -> Answer:  # fmt: skip
-    parts = urlsplit(url)
-    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=WAIT_S)) as connection:
-        given = {name.replace("_", "-"): each for name, each in headers.items()}
-        connection.request(method, path, body, {"Content-Type": content_type, **given})
-        response = connection.getresponse()
-        return Answer(response.status, response.read(), response.getheader("Retry-After"))
-
-
-def span(trace: int, number: int) -> dict[str, object]:
-    """Return a span of a call of a model."""
-    values = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
-    return {
-        "traceId": f"{trace:032x}", "spanId": f"{number:016x}", "name": f"chat {number}",
-        "startTimeUnixNano": str(START + number), "endTimeUnixNano": str(START + number + 5),
-        "attributes": [{"key": key, "value": {"stringValue": each}} for key, each in values.items()],
-    }  # fmt: skip
-
-
-def request(*spans: dict[str, object]) -> bytes:
-    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}).encode()
-
-
-class Receiving:
-    """`refold receive` in a process of its own."""
-
-    def __init__(self, log: str) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "receive", "--listen", "127.0.0.1:0", "--log", log], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        found = re.search(r"http://[\d.:]+", said)
-        assert found is not None, said + (self.process.stderr.read() if self.process.stderr else "")
-        self.url = found[0]
-
-    def end(self) -> str:
-        self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=WAIT_S)
-        assert self.process.returncode == 0, said
-        return said
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture
@@ -168,7 +114,7 @@ def test_spans_of_a_real_agent_and_exporter_become_a_run(tmp_path: Path) -> None
 
 def test_response_uses_the_encoding_of_its_request(served: str) -> None:
     good, bad = span(1, 1), {**span(1, 2), "spanId": ""}
-    assert post(served, request(good)) == Answer(200, b"{}", None)
+    assert post(served, request(good)) == OK
     partial = json.loads(post(served, request(good, bad)).body)["partialSuccess"]
     assert partial == {"rejectedSpans": "1", "errorMessage": "1 spans have no valid ids"}
     message = ExportTraceServiceRequest()
@@ -193,7 +139,7 @@ def log_request(*records: dict[str, object]) -> bytes:
 
 def test_logs_are_recorded_and_what_is_refused_of_them_is_said(served: str, tmp_path: Path) -> None:
     deep = log_record(1, 2, body=_nested(30))
-    assert post(served, log_request(log_record(1, 1)), path="/v1/logs") == Answer(200, b"{}", None)
+    assert post(served, log_request(log_record(1, 1)), path="/v1/logs") == OK
     answer = json.loads(post(served, log_request(log_record(1, 3), deep), path="/v1/logs").body)["partialSuccess"]
     assert answer["rejectedLogRecords"] == "1"
     assert answer["errorMessage"].startswith("log record: ")
@@ -275,6 +221,123 @@ def test_endless_bodies_do_not_block_other_clients(tmp_path: Path) -> None:
             each.endheaders(b"{")
         assert post(server.url, request(span(1, 1))).status == 200
         assert {each.getresponse().status for each in slow} == {408}
+
+
+# Metrics, and sockets
+
+
+def test_answers_are_counted(tmp_path: Path) -> None:
+    fails = [False]
+
+    def opened() -> AgentLog:
+        if fails[0]:
+            raise StorageError("the disk is gone")
+        return open_log(f"file:{tmp_path / 'log'}")
+
+    intake = OtlpIntake(opened, {}, lambda line: None)
+    server = LoopbackServer(lambda: OtlpReceiver(intake, 100_000))
+    try:
+        deep = {**span(1, 2), "attributes": [{"key": "gen_ai.request.model", "value": _nested(30)}]}
+        post(server.url, request(span(1, 1), deep, {**span(1, 3), "spanId": ""}, span(1, 4)))
+        post(server.url, log_request(log_record(1, 1)), path="/v1/logs")
+        for _, how, body, status in WIRE:
+            assert post(server.url, body, **how).status == status
+        good = intake.counts.now()
+        fails[0] = True
+        intake._close_log()
+        assert post(server.url, request(span(1, 1))).status == 503
+        failed = intake.counts.now()
+        fails[0] = False
+        assert post(server.url, request(span(1, 1))).status == 200
+    finally:
+        server.close()
+        intake.close()
+    assert (good.recorded, good.rejected) == ({"spans": 2, "log_records": 1}, {"spans": 2, "log_records": 0})
+    by_status = Counter(status for _, _, _, status in WIRE)
+    assert {reason: count for reason, count in good.refused.items() if count} == {
+        "malformed": by_status[400], "large": by_status[413], "foreign": by_status[403],
+        "unsupported": by_status[404] + by_status[405] + by_status[415],
+    }  # fmt: skip
+    assert (good.taken, good.queued_bytes, good.is_log_available) == (2 + by_status[200], 0, True)
+    assert 0 < good.commits <= good.taken
+    assert 0 < good.commit_s < WAIT_S
+    assert (failed.refused["log"], failed.is_log_available) == (1, False)
+    assert intake.counts.now().is_log_available
+
+
+# Writes each address that Python's sockets are bound or connected to, or look up, to a file; then the command runs.
+WATCHED = """
+import sys
+import os
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def watch(event, args):
+    if event in ("socket.bind", "socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
+        os.write(out, f"{event} {args[1 if event in ('socket.bind', 'socket.connect') else 0]!r}\\n".encode())
+sys.addaudithook(watch)
+del sys.argv[1]
+from refold.explorer.cli.main import main
+main()
+"""
+
+
+def test_process_opens_the_named_ports_alone_and_serves_metrics_there(tmp_path: Path) -> None:
+    """Python's sockets are watched, and those of gRPC's library by the kernel's tables."""
+    watched = tmp_path / "sockets"
+    receiving = Receiving(
+        f"file:{tmp_path / 'log'}", "--listen-grpc", "127.0.0.1:0", "--metrics-port", "0",
+        command=[sys.executable, "-P", "-c", WATCHED, str(watched)],
+    )  # fmt: skip
+    try:
+        assert receiving.process.stderr is not None
+        metrics = receiving.process.stderr.readline().split()[-1]
+        over_grpc = receiving.said.partition("gRPC at ")[2].partition(";")[0]
+        assert post(receiving.url, request(span(1, 1))).status == 200
+        with grpc.insecure_channel(over_grpc) as channel:
+            call: Any = channel.unary_unary(f"/{TRACES.service}/Export")
+            assert call(as_protobuf(request(span(1, 2))), timeout=WAIT_S) == b""
+        with urllib.request.urlopen(metrics, timeout=WAIT_S) as answer:
+            page = answer.read().decode()
+        with urllib.request.urlopen(metrics.replace("/metrics", "/health"), timeout=WAIT_S) as answer:
+            assert json.load(answer) == {"healthy": True}
+        listening, connected = _sockets_of(receiving.process.pid)
+    finally:
+        receiving.end()
+    assert 'refold_receive_items_total{log="log",signal="spans"} 2.0' in page.splitlines()
+    ports = {urlsplit(each).port for each in (receiving.url, metrics, f"http://{over_grpc}")}
+    assert len(ports) == 3
+    assert listening == {("127.0.0.1", port) for port in ports}
+    assert connected <= listening  # all others are connections that senders opened
+    lines = watched.read_text().splitlines()
+    assert lines.count("socket.bind ('127.0.0.1', 0)") == 2
+    of_log = f"socket.bind '{tmp_path / 'log' / 'owner.sock'}'"  # for other processes that record into the log
+    named = ("socket.bind ('127.0.0.1', 0)", "socket.getaddrinfo '127.0.0.1'", of_log)
+    assert not [line for line in lines if line not in named]
+
+
+def _sockets_of(pid: int) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    """Return the local addresses of a process's listening and of its other sockets of TCP, and refuse those of UDP."""
+    own = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            own.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
+    listening: set[tuple[str, int]] = set()
+    others: set[tuple[str, int]] = set()
+    for protocol in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[9] in own:
+                assert protocol.startswith("tcp"), line
+                host, _, port = fields[1].partition(":")
+                raw = bytes.fromhex(host)
+                swapped = b"".join(raw[k : k + 4][::-1] for k in range(0, len(raw), 4))
+                address = (_ip(swapped), int(port, 16))
+                (listening if fields[3] == "0A" else others).add(address)
+    return listening, others
+
+
+def _ip(packed: bytes) -> str:
+    found = ipaddress.ip_address(packed)
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 # Back-pressure
@@ -393,7 +456,7 @@ def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int
                     )
                 except (OSError, http.client.HTTPException):
                     return
-                if answer == logged == Answer(200, b"{}", None):
+                if answer == logged == OK:
                     acknowledged.update((each % 5 + 1, each) for each in numbers)
                     if len(acknowledged) >= wanted:
                         enough.set()
