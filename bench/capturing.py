@@ -178,7 +178,7 @@ def started(command: list[str], said: str, environment: dict[str, str] | None = 
 @contextmanager
 def mitmproxy(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
     """Run mitmproxy in reverse mode. Raises ServerMissing if it cannot be installed."""
-    port = _free_port()
+    port = free_port()
     run = "import sys; from mitmproxy.tools.main import mitmdump; sys.exit(mitmdump())"
     options = ["--quiet", "--mode", f"reverse:{upstream}", "--listen-host", "127.0.0.1", "--listen-port", str(port),
                "-s", str(HERE / "peers" / "mitmproxy" / "save.py")]  # fmt: skip
@@ -189,7 +189,7 @@ def mitmproxy(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
 @contextmanager
 def litellm(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
     """Run LiteLLM's proxy. Raises ServerMissing if it cannot be installed."""
-    port = _free_port()
+    port = free_port()
     model = {"model": "openai/bench", "api_base": f"{upstream}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": "bench", "litellm_params": model}],
@@ -204,7 +204,8 @@ def litellm(upstream: str, folder: Path) -> Iterator[tuple[str, int]]:
         yield found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that is free at the moment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

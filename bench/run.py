@@ -23,6 +23,7 @@ import exploring
 import flat
 import parquet_sink
 import postgres_sink
+import receiving
 import recording_table
 import saver
 import searching
@@ -186,6 +187,7 @@ PARTS = {
     "search": searching.show,
     "explorer": exploring.show,
     "capture": capturing.show,
+    "otlp": receiving.show,
 }
 PEER_PARTS = {
     "worker": compare,

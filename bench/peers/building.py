@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from pathlib import Path
 
 from refold.testing.fetching import fetched, find_maven, run_fetch, run_maven
 from refold.testing.processes import ServerMissing, cache_folder
+
+_COLLECTOR_BUILDER = "go.opentelemetry.io/collector/cmd/builder"
+_COLLECTOR_RELEASE = "v0.165.0"  # as in otel-collector/builder.yaml
 
 
 @cache
@@ -54,6 +58,32 @@ def built_python(project: Path) -> Path:
         run_fetch(what, [*pip, "--requirement", str(project / "requirements.txt")], whole.parent)
 
     return fetched(folder, build) / "bin" / "python"
+
+
+@cache
+def built_collector() -> Path:
+    """Return the program of the OpenTelemetry Collector, built by its own builder from Go's module proxy.
+
+    Raises:
+        ServerMissing: There is no Go, or it cannot be built in ten minutes.
+    """
+    project = Path(__file__).parent / "otel-collector"
+    what = f"bench/peers/{project.name}"
+    folder = cache_folder() / f"bench-{project.name}-{_digest([project], '.yaml')}"
+    if not folder.is_dir() and shutil.which("go") is None:
+        raise ServerMissing(f"{what} needs Go; on Debian and Ubuntu: apt install golang-go")
+
+    def build(whole: Path) -> None:
+        # The builder's own `go mod tidy` also asks for what the modules' tests import, which may not be there.
+        config, sources = project / "builder.yaml", whole.with_name("sources")
+        modules = re.findall(r"gomod: (\S+) (v\S+)", config.read_text())
+        given = ["--config", str(config), f"--output-path={sources}", "--skip-get-modules", "--skip-compilation"]
+        run_fetch(what, ["go", "run", f"{_COLLECTOR_BUILDER}@{_COLLECTOR_RELEASE}", *given], whole.parent)
+        run_fetch(what, ["go", "mod", "init", "collector"], sources)
+        run_fetch(what, ["go", "get", *(f"{module}@{release}" for module, release in modules)], sources)
+        run_fetch(what, ["go", "build", "-mod=mod", "-o", str(whole / "collector"), "."], sources)
+
+    return fetched(folder, build) / "collector"
 
 
 def _digest(projects: Sequence[Path], *suffixes: str) -> str:
