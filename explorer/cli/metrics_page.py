@@ -17,8 +17,11 @@ def log_label(url: str) -> str:
 
 
 @contextmanager
-def needing_metrics() -> Iterator[None]:
+def needing_metrics(extra: str = "kafka") -> Iterator[None]:
     """Turn a missing library of metrics into an error that names the remedy.
+
+    Args:
+        extra: The extra that has it, and that the command needs.
 
     Raises:
         InputError: The libraries for metrics are not installed.
@@ -28,7 +31,8 @@ def needing_metrics() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("prometheus_client", "aiohttp"):
             raise
-        raise InputError("--metrics-port needs more than is installed here; pip install 'refold[kafka]'") from error
+        needed = f"pip install 'refold[{extra}]'"
+        raise InputError(f"--metrics-port needs more than is installed here; {needed}") from error
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def receive(place: LogTarget, listen: str, listen_grpc: str | None, metrics_port
         counts = started.intake.counts
         with ExitStack() as serving:
             if metrics_port is not None:
-                with needing_metrics():
+                with needing_metrics("otlp"):
                     from refold.agents.adapters.otlp.metrics import ReceiverMetrics
                 metrics = ReceiverMetrics(log_label(resolved_url(place.url)), counts.now)
                 serving.enter_context(serving_metrics(metrics_port, metrics.page, "the receiver's"))

@@ -48,6 +48,7 @@ from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
 from refold_tests.command import refold_command
+from refold_tests.fresh_environment import linked, requirements
 from refold_tests.otlp_receiving import OK, START, WAIT_S, Answer, Receiving, post, request, span
 from refold_tests.otlp_requests import as_protobuf
 from refold_tests.recipes import BLOCK, is_as_shown
@@ -480,26 +481,33 @@ def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int
 
 
 def test_guide_commands_work(tmp_path: Path) -> None:
-    """The page's commands in its order, but for a free port: exporters read it from the environment."""
-    page = (ROOT / "docs" / "guides" / "opentelemetry.md").read_text(encoding="utf-8")
-    blocks = BLOCK.findall(page)
+    """The page's commands in its order, in an environment with what it installs and nothing else. But for a free port:
+    exporters read it from the environment.
+    """
+    page = ROOT / "docs" / "guides" / "opentelemetry.md"
+    python = linked(tmp_path / "reader", requirements(page))
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     assert [language for language, _ in blocks] == ["sh", "python", "sh", "text"]
     assert blocks[0][1].splitlines()[1:] == ["refold receive"]
     (tmp_path / "agent.py").write_text(blocks[1][1])
     log = f"file:{tmp_path / '.refold'}"
-    receiving = Receiving(log)
+    refold_there = [str(python), "-P", "-m", "refold.explorer.cli.main"]
+    receiving = Receiving(log, command=refold_there)
     try:
         [first, *commands] = blocks[2][1].splitlines()
         assert first == "python agent.py"
         done = subprocess.run(
-            [sys.executable, "-P", "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+            [str(python), "-P", "agent.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
             env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": receiving.url},
         )  # fmt: skip
         printed = [done.stdout]
         for command in commands:
-            found = refold_command(*command.split()[1:], log=log)
-            assert found.status == 0
-            printed.append(found.out)
+            found = subprocess.run(
+                [*refold_there, *command.split()[1:]], cwd=tmp_path, capture_output=True, text=True, check=False,
+                env={**os.environ, "COLUMNS": "120"},
+            )  # fmt: skip
+            assert found.returncode == 0, found.stderr
+            printed.append(found.stdout)
     finally:
         receiving.end()
     assert is_as_shown(blocks[3][1], "".join(printed), receiving.url), printed
