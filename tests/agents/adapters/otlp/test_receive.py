@@ -383,6 +383,33 @@ def test_full_queue_and_failing_log_refuse_requests_without_loss(tmp_path: Path)
         assert len(log.recording(f"{1:032x}").steps) == 4
 
 
+def test_request_is_answered_only_when_the_log_is_flushed(tmp_path: Path) -> None:
+    flushing, may_flush = threading.Event(), threading.Event()
+
+    def opened() -> AgentLog:
+        log = open_log(f"file:{tmp_path / 'log'}")
+        flush = log.flush
+
+        def held() -> None:
+            flushing.set()
+            assert may_flush.wait(WAIT_S)
+            flush()
+
+        log.flush = held  # type: ignore[method-assign]
+        return log
+
+    intake = OtlpIntake(opened, {}, print)
+    try:
+        answer = intake.put(spans_of(1), 10)
+        assert flushing.wait(WAIT_S)
+        assert not answer.done()
+        may_flush.set()
+        assert answer.result(WAIT_S) == Recorded(1, 0, "")
+    finally:
+        may_flush.set()
+        intake.close()
+
+
 def test_unavailable_log_answers_503_with_retry_after(tmp_path: Path) -> None:
     fails = [False]
 
