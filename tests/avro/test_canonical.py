@@ -206,12 +206,12 @@ def test_json_number_round_trips(value: float) -> None:
     assert float(json_text(value)) == value
 
 
-@given(
-    FINITE | st.builds(lambda digits, power: float(f"{digits}e{power}"), st.integers(-999, 999), st.integers(-12, 20))
-)
-def test_float_in_a_list_is_written_as_alone(value: float) -> None:
+@pytest.mark.parametrize("digits", ["5", "-1.5", "7.374512500957098", "9.007199254740991"])
+def test_float_in_a_list_is_written_as_alone(digits: str) -> None:
     """Lists and objects of plain values are written by the encoder in one go; a tuple never is."""
-    assert json_text([value, {"a": value}]) == json_text((value, {"a": value}))
+    for power in range(-12, 22):
+        value = float(f"{digits}e{power}")
+        assert json_text([value, {"a": value}]) == json_text((value, {"a": value}))
 
 
 @given(JSONS)
