@@ -33,6 +33,7 @@ LONG = {
     "tests/agents/adapters/otlp/test_grpc.py": "runs gRPC's server, in this process and in others",
     "tests/agents/adapters/otlp/test_malformed.py": "sends hundreds of damaged requests, over HTTP and gRPC",
     "tests/agents/adapters/otlp/test_receive.py": "receives spans, in processes of their own",
+    "tests/agents/adapters/otlp/test_sockets.py": "receives spans in a process whose sockets are watched",
     "tests/agents/adapters/claude_agent_sdk/test_guide.py": "follows a guide, command by command",
     "tests/agents/adapters/claude_agent_sdk/test_hooks.py": "runs sessions of the Claude Agent SDK in other processes",
     "tests/agents/adapters/claude_agent_sdk/test_store.py": "runs sessions of the Claude Agent SDK in other processes",

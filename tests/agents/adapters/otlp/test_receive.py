@@ -5,24 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
-import ipaddress
 import json
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.exporter.otlp.proto.http import Compression
@@ -43,14 +38,13 @@ import refold
 from refold.agents.adapters.otlp.intake import OtlpIntake, Unavailable
 from refold.agents.adapters.otlp.receiver import BODY_BYTES_MAX, READING_MAX, OtlpReceiver
 from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
-from refold.agents.adapters.otlp.signals import TRACES, Recorded
+from refold.agents.adapters.otlp.signals import Recorded
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
 from refold_tests.command import refold_command
 from refold_tests.fresh_environment import linked, requirements
 from refold_tests.otlp_receiving import OK, START, WAIT_S, Answer, Receiving, post, request, span
-from refold_tests.otlp_requests import as_protobuf
 from refold_tests.recipes import BLOCK, is_as_shown
 from refold_tests.tree import ROOT
 
@@ -224,7 +218,7 @@ def test_endless_bodies_do_not_block_other_clients(tmp_path: Path) -> None:
         assert {each.getresponse().status for each in slow} == {408}
 
 
-# Metrics, and sockets
+# Metrics
 
 
 def test_answers_are_counted(tmp_path: Path) -> None:
@@ -264,81 +258,6 @@ def test_answers_are_counted(tmp_path: Path) -> None:
     assert 0 < good.commit_s < WAIT_S
     assert (failed.refused["log"], failed.is_log_available) == (1, False)
     assert intake.counts.now().is_log_available
-
-
-# Writes each address that Python's sockets are bound or connected to, or look up, to a file; then the command runs.
-WATCHED = """
-import sys
-import os
-out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-def watch(event, args):
-    if event in ("socket.bind", "socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
-        os.write(out, f"{event} {args[1 if event in ('socket.bind', 'socket.connect') else 0]!r}\\n".encode())
-sys.addaudithook(watch)
-del sys.argv[1]
-from refold.explorer.cli.main import main
-main()
-"""
-
-
-def test_process_opens_the_named_ports_alone_and_serves_metrics_there(tmp_path: Path) -> None:
-    """Python's sockets are watched, and those of gRPC's library by the kernel's tables."""
-    watched = tmp_path / "sockets"
-    receiving = Receiving(
-        f"file:{tmp_path / 'log'}", "--listen-grpc", "127.0.0.1:0", "--metrics-port", "0",
-        command=[sys.executable, "-P", "-c", WATCHED, str(watched)],
-    )  # fmt: skip
-    try:
-        assert receiving.process.stderr is not None
-        metrics = receiving.process.stderr.readline().split()[-1]
-        over_grpc = receiving.said.partition("gRPC at ")[2].partition(";")[0]
-        assert post(receiving.url, request(span(1, 1))).status == 200
-        with grpc.insecure_channel(over_grpc) as channel:
-            call: Any = channel.unary_unary(f"/{TRACES.service}/Export")
-            assert call(as_protobuf(request(span(1, 2))), timeout=WAIT_S) == b""
-        with urllib.request.urlopen(metrics, timeout=WAIT_S) as answer:
-            page = answer.read().decode()
-        with urllib.request.urlopen(metrics.replace("/metrics", "/health"), timeout=WAIT_S) as answer:
-            assert json.load(answer) == {"healthy": True}
-        listening, connected = _sockets_of(receiving.process.pid)
-    finally:
-        receiving.end()
-    assert 'refold_receive_items_total{log="log",signal="spans"} 2.0' in page.splitlines()
-    ports = {urlsplit(each).port for each in (receiving.url, metrics, f"http://{over_grpc}")}
-    assert len(ports) == 3
-    assert listening == {("127.0.0.1", port) for port in ports}
-    assert connected <= listening  # all others are connections that senders opened
-    lines = watched.read_text().splitlines()
-    assert lines.count("socket.bind ('127.0.0.1', 0)") == 2
-    of_log = f"socket.bind '{tmp_path / 'log' / 'owner.sock'}'"  # for other processes that record into the log
-    named = ("socket.bind ('127.0.0.1', 0)", "socket.getaddrinfo '127.0.0.1'", of_log)
-    assert not [line for line in lines if line not in named]
-
-
-def _sockets_of(pid: int) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Return the local addresses of a process's listening and of its other sockets of TCP, and refuse those of UDP."""
-    own = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            own.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
-    listening: set[tuple[str, int]] = set()
-    others: set[tuple[str, int]] = set()
-    for protocol in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[9] in own:
-                assert protocol.startswith("tcp"), line
-                host, _, port = fields[1].partition(":")
-                raw = bytes.fromhex(host)
-                swapped = b"".join(raw[k : k + 4][::-1] for k in range(0, len(raw), 4))
-                address = (_ip(swapped), int(port, 16))
-                (listening if fields[3] == "0A" else others).add(address)
-    return listening, others
-
-
-def _ip(packed: bytes) -> str:
-    found = ipaddress.ip_address(packed)
-    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 # Back-pressure
@@ -519,7 +438,7 @@ def test_guide_commands_work(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(blocks[1][1])
     log = f"file:{tmp_path / '.refold'}"
     refold_there = [str(python), "-P", "-m", "refold.explorer.cli.main"]
-    receiving = Receiving(log, command=refold_there)
+    receiving = Receiving(log, "--metrics-port", "0", command=refold_there)
     try:
         [first, *commands] = blocks[2][1].splitlines()
         assert first == "python agent.py"
