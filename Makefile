@@ -19,7 +19,7 @@ NATIVE = $(if $(shell command -v cargo),$(VENV)/.installed-kernel)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka kernel check test suite test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures lint format clean
+.PHONY: help demo kafka kernel check test suite test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures looks lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
@@ -93,6 +93,10 @@ docs: $(VENV)/.installed-dev ## build the documentation as a site, in build/docs
 
 pictures: $(VENV)/.installed-dev ## take the pictures of the explorer anew, from the demo (needs Debian's chromium)
 	@PYTHONPATH=tests/support $(BIN)/python -P -m refold_tests.pictures $(ARGS)
+
+looks: $(VENV)/.installed-dev ## write how the explorer's pages and the deck's screens look, for their tests, after an intended change
+	@REFOLD_RENEW_LOOKS=1 $(BIN)/pytest -q tests/explorer/web/test_looks.py \
+	    tests/explorer/deck/test_deck.py::test_screens_match_their_snapshots $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy --strict, changing nothing
 	@$(BIN)/ruff check --quiet

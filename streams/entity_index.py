@@ -136,6 +136,22 @@ def facts(log: IndexedLog, type_name: str, fact: Callable[[EntityView], T | None
     return index.at(log, cut)
 
 
+def views(log: IndexedLog, type_name: str, cut: Cut) -> Mapping[str, EntityView]:
+    """Return every entity of a type at a cut, by name. A log with indexes reads only these entities.
+
+    Args:
+        log: The log.
+        type_name: The entity type.
+        cut: The cut.
+    """
+    if log.indexes is not None:
+        return log.states(facts(log, type_name, exists, cut), cut)
+    if type_name not in log.port.registry.fingerprints():
+        return {}
+    found = log.rebuild(cut, types=[type_name])
+    return {name: found[name] for name in found}
+
+
 def exists(view: EntityView) -> bool:
     """Return True: the fact of an index that is asked for names only."""
     return True

@@ -87,6 +87,7 @@ LONG = {
     "tests/explorer/test_snapshots_acceptance.py": "folds all recorded conversations again at many cuts",
     "tests/explorer/web/test_api.py": "serves the explorer, and runs a command for each of its answers",
     "tests/explorer/web/test_browser.py": "drives a browser",
+    "tests/explorer/web/test_looks.py": "drives a browser",
     "tests/explorer/web/test_export.py": "records an incident, and exports it",
     "tests/explorer/web/test_guarded.py": "serves the explorer, with large values",
     "tests/explorer/web/test_pages.py": "serves the explorer, and runs each command that its pages show",

@@ -237,7 +237,7 @@ class Ledger:
             at: As they were at this point. Whether a lease is over is always judged by the current time.
         """
         with self._book.log.turn:
-            found = listing.listed(self._book.log, self._now_micros(), at=at)
+            found = listing.listed(self._book.log, self._now_micros(), at=at, status=status, run=run, tool=tool)
         return [*filter(listing.chosen_by(status, run, tool), found)]
 
     def effect(self, key: str) -> Effect:

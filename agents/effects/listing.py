@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from refold.agents.effects.claims import EffectState, run_of
 from refold.agents.effects.keys import TYPE, entity_of
 from refold.streams.client import Log
+from refold.streams.entity_index import facts
 from refold.streams.log.port import observation_in
 from refold.streams.point import When
 from refold.streams.view import EntityView
@@ -56,7 +57,29 @@ class Effect:
     times_done: int
 
 
-def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: When = None) -> list[Effect]:
+class EffectKey(NamedTuple):
+    """What a closed effect is selected by. status: "" for an open one, which only the log's order decides."""
+
+    status: str
+    tool: str
+    runs: frozenset[str]
+
+
+def effect_key(view: EntityView) -> EffectKey:
+    """Return the key of an effect."""
+    fields = view.fields
+    claims: Mapping[str, str] = fields.get("claims") or {}
+    if _is_open(claims):
+        return EffectKey("", fields.get("tool", ""), frozenset())
+    token, done = _token(fields, claims)
+    return EffectKey(_closed_status(claims) or fields.get("status", "unknown"), fields.get("tool", ""),
+                     _runs(token, done))  # fmt: skip
+
+
+def listed(
+    log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: When = None, status: str = "", run: str = "",
+    tool: str = "",
+) -> list[Effect]:  # fmt: skip
     """Return every effect of a log at a point, or some, in the order in which they were first intended.
 
     Args:
@@ -64,17 +87,42 @@ def listed(log: Log, now_micros: int, *, keys: Iterable[str] | None = None, at: 
         now_micros: The time, microseconds; it decides which leases are over.
         keys: The keys of the effects; None is all.
         at: The point; None is now.
+        status, run, tool: A log with indexes does not read an effect that cannot have this status, run or tool; ""
+            is any. Others may be in the result.
     """
     cut = log.point(at).cut
     if TYPE not in {version.definition.name for version in log.port.registry}:
         return []
-    names = None if keys is None else [entity_of(each) for each in keys]
-    view = log.rebuild(cut, types=[TYPE]) if names is None else log.rebuild(cut, entities=names)
-    views = {name: view[name] for name in view}
+    views: Mapping[str, EntityView]
+    if keys is None and log.indexes is not None:
+        every = facts(log, TYPE, effect_key, cut)
+        views = log.states([name for name, key in every.items() if _may_be(key, status, run, tool)], cut)
+    else:
+        names = None if keys is None else [entity_of(each) for each in keys]
+        view = log.rebuild(cut, types=[TYPE]) if names is None else log.rebuild(cut, entities=names)
+        views = {name: view[name] for name in view}
     open_ones = [name for name, each in views.items() if _is_open(each.fields.get("claims") or {})]
-    standings = dict(_standings(log, open_ones, view.cut.offsets))
+    standings = dict(_standings(log, open_ones, cut.offsets))
     found = [_effect(each, standings.get(name), now_micros) for name, each in views.items()]
     return sorted(found, key=lambda each: (each.intended_at, each.key))
+
+
+def _may_be(key: EffectKey, status: str, run: str, tool: str) -> bool:
+    is_open = not key.status
+    return (
+        tool in ("", key.tool) and (is_open or status in ("", key.status)) and (is_open or not run or run in key.runs)
+    )  # fmt: skip
+
+
+def _token(fields: Mapping[str, Any], claims: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Return the token of the claim that holds, unless the log's order decides otherwise, and those that did it."""
+    done = [token for token, said in claims.items() if said == "done"]
+    return (done[0] if done else fields.get("token", "")), done
+
+
+def _runs(token: str, done: Iterable[str]) -> frozenset[str]:
+    """Return the runs that carried an effect out, or else the one that has the claim."""
+    return frozenset(map(run_of, done)) or frozenset((run_of(token),))
 
 
 def _is_open(claims: Mapping[str, str]) -> bool:
@@ -99,8 +147,7 @@ def _standings(log: Log, names: list[str], offsets: Mapping[int, int]) -> Iterat
 def _effect(view: EntityView, standing: EffectState | None, now_micros: int) -> Effect:
     fields = view.fields
     claims: Mapping[str, str] = fields.get("claims") or {}
-    done = [token for token, said in claims.items() if said == "done"]
-    token = done[0] if done else fields.get("token", "")
+    token, done = _token(fields, claims)
     status = _closed_status(claims) or fields.get("status", "unknown")
     until = 0
     if standing is not None:
@@ -109,7 +156,7 @@ def _effect(view: EntityView, standing: EffectState | None, now_micros: int) -> 
             token, until = standing.holder.token, standing.holder.until
             if status == "intended" and until <= now_micros:
                 status = "unknown"
-    runs = frozenset(map(run_of, done)) if done else frozenset((run_of(token),))
+    runs = _runs(token, done)
     compensation = fields.get("compensation")
     return Effect(
         key=fields.get("key") or view.entity.partition("/")[2], status=status, tool=fields.get("tool", ""),

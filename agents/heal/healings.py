@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from refold.agents.heal.diagnosis import Diagnosis, RunFinding
-from refold.agents.recordings.load import rebuilt
 from refold.avro.observation import Source
 from refold.avro.shipped import shipped_types
 from refold.streams.client import Log
+from refold.streams.entity_index import views
 from refold.streams.point import When
 from refold.streams.view import EntityView
 
@@ -73,8 +73,7 @@ def healings(log: Log, run: str = "", at: When = None) -> list[Healing]:
         run: The run's id; empty: all.
         at: The point; None is now.
     """
-    view = rebuilt(log, [TYPE], at)
-    found = [] if view is None else [_healing(view[name]) for name in view]
+    found = [_healing(view) for view in views(log, TYPE, log.point(at).cut).values()]
     return sorted((each for each in found if run in ("", each.run)), key=lambda each: (each.started_at, each.id))
 
 

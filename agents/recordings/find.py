@@ -159,8 +159,8 @@ class RunList(Sequence[RunRow]):
     """The matching runs, newest first.
 
     unread: ids of runs that may match, but have a content that cannot be read. damaged: by run, the damage of its
-    content or its key. older: how many more match by their fields in clear and were left out by the limit;
-    their steps were not searched.
+    content or its key. older: how many more match by their fields in clear and were left out by the limit; their steps
+    were not searched. It includes newer runs with more steps than a search may read.
     """
 
     cut: Cut
@@ -203,7 +203,10 @@ def _moment(micros: int | None) -> dt.datetime | None:
     return None if micros is None else EPOCH + dt.timedelta(microseconds=micros)
 
 
-def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None = None, at: When = None) -> RunList:
+def find(
+    log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None = None, at: When = None,
+    search_steps: int | None = None,
+) -> RunList:  # fmt: skip
     """Find the matching runs as they were at a point.
 
     Args:
@@ -212,26 +215,34 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
         wanted: The conditions.
         limit: At most so many runs.
         at: The point; None is now.
+        search_steps: How many steps a search for a tool, an error, a text or a model reads at most: those of the newest
+            runs, without runs that have more steps than that. None: all.
 
     Raises:
-        InputError: The limit is negative.
+        InputError: The limit or `search_steps` is negative.
     """
-    if limit is not None and limit < 0:
-        raise InputError(f"limit: 0 or more, given {limit}")
+    for name, value in (("limit", limit), ("search_steps", search_steps)):
+        if value is not None and value < 0:
+            raise InputError(f"{name}: 0 or more, given {value}")
     cut = log.point(at).cut
     found = RunList(cut)
+    left = search_steps if wanted.is_in_steps else None
     every, look = _keys(log, wanted, cut)
+    searched = 0
     agreeing = sorted(filter(wanted.clear, every), key=lambda each: (-each.started_at, each.entity))
     for begin in range(0, len(agreeing), READ_AT_ONCE):
         names = [each.entity for each in agreeing[begin : begin + READ_AT_ONCE]]
         views = look(names)
-        some = [Fields(views[name], vault) for name in names]
+        some, is_over = [Fields(views[name], vault) for name in names], False
+        if left is not None:
+            some, left, is_over = _affordable(some, search_steps or 0, left)
         is_read = wanted.is_in_steps or wanted.usage or _any_open(some)
         steps = _steps(log, vault, some, cut) if is_read else {}
-        for number, run in enumerate(some, begin):
+        for run in some:
             if limit is not None and len(found.rows) >= limit:
-                found.older = len(agreeing) - number
+                found.older = len(agreeing) - searched
                 return found
+            searched += 1
             count, own = steps.get(run.entity, NO_PARTS)
             try:
                 if wanted.is_in_steps and not _matches(log, vault, wanted, run, own, cut):
@@ -244,7 +255,33 @@ def find(log: Log, vault: ValueCipher, wanted: RunConditions, limit: int | None 
                 continue
             row = _row(run, count, found.damaged)
             found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
+        if is_over:
+            break
+    found.older = len(agreeing) - searched
     return found
+
+
+def _affordable(runs: Sequence[Fields], most: int, left: int) -> tuple[list[Fields], int, bool]:
+    """Return the first runs whose steps are to be searched.
+
+    Args:
+        runs: Runs, newest first. One that does not record its number of steps, because it has not ended, counts as 0.
+        most: Runs with more steps are left out.
+        left: How many steps the runs may have together.
+
+    Returns:
+        The runs; how many steps are left; whether a run needs more than these.
+    """
+    found: list[Fields] = []
+    for run in runs:
+        count = step_count(run) or 0
+        if count > most:
+            continue
+        if count > left:
+            return found, left, True
+        left -= count
+        found.append(run)
+    return found, left, False
 
 
 def run_keys(log: Log, cut: Cut) -> Mapping[str, RunKey]:

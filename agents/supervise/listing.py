@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from refold.agents.recordings.load import rebuilt
 from refold.agents.supervise.entries import TYPE
 from refold.agents.supervise.lease import ACTIVE
 from refold.avro.errors import InputError
 from refold.streams.client import Log
+from refold.streams.entity_index import views
 from refold.streams.point import When
 
 UNKNOWN = "unknown"
@@ -74,11 +74,9 @@ def agents(log: Log, now: int, at: When = None) -> list[AgentRow]:
         now: The time, microseconds; an owner whose lease is over by then is gone.
         at: The point; None is now. As of another point, agents are as their owners recorded them.
     """
-    view = rebuilt(log, [TYPE], at)
-    if view is None:
-        return []
+    found = views(log, TYPE, log.point(at).cut)
     judged_at = now if at is None else 0
-    return [agent_row(entity.removeprefix(f"{TYPE}/"), view[entity].fields, judged_at) for entity in sorted(view)]
+    return [agent_row(entity.removeprefix(f"{TYPE}/"), found[entity].fields, judged_at) for entity in sorted(found)]
 
 
 def agent_row(name: str, fields: Mapping[str, Any], now: int) -> AgentRow:

@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Rows
 from refold.explorer.deck.texts import source_text, utc
-from refold.explorer.queries.tail import TailQuery, by_observation, changes_before
+from refold.explorer.queries.tail import TailQuery, by_observation, cut_before
 from refold.explorer.views.recorded_text import cell
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ChangesScreen(DeckScreen):
 
         def asked(log: AgentLog) -> tuple[str, TailQuery, list[dict[str, Any]]]:
             cut = log.point(at or None).cut
-            query = TailQuery(str(changes_before(cut)))
+            query = TailQuery(str(cut_before(cut)))
             rows = [
                 row
                 for change in query.changes(log)

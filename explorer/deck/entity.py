@@ -15,7 +15,8 @@ from refold.explorer.deck.frame import DeckColumn, DeckScreen, Rows
 from refold.explorer.deck.texts import source_text, utc
 from refold.explorer.queries.entity import HistoryQuery, StateQuery
 from refold.explorer.queries.operate import MarkersQuery
-from refold.explorer.views.moments import CLOCKS, SliderStops, moments_of, placed
+from refold.explorer.queries.tail import cut_before
+from refold.explorer.views.moments import CLOCKS, READS_SEARCHED, SliderStops, moments_of, placed
 from refold.explorer.views.recorded_text import cell, visible
 
 HISTORY_LISTED = 300
@@ -25,13 +26,16 @@ CLOCK_WORDS = {
 
 
 class EntityAnswer(NamedTuple):
-    """An entity at a cut, and its history up to the end of the slider."""
+    """An entity at a cut, and its history up to the end of the slider. unsearched: in how many of the oldest records
+    reads were not looked for.
+    """
 
     cut: str
     end: str
     state: dict[str, Any]
     rows: list[dict[str, Any]]
     stops: SliderStops
+    unsearched: int
 
 
 class EntityScreen(DeckScreen):
@@ -88,10 +92,12 @@ class EntityScreen(DeckScreen):
             last = log.point(end or None).cut
             state = StateQuery(entity, str(cut)).answer(log)
             rows = HistoryQuery(entity, until=str(last)).answer(log)
-            stops = moments_of(log, entity, clock, state["version"], rows, cut, last)
+            begin = cut_before(last, READS_SEARCHED)
+            stops = moments_of(log, entity, clock, state["version"], rows, cut, last, begin)
+            unsearched = begin.records if clock == "read" else 0
             return EntityAnswer(
-                str(cut), str(last), state, rows, placed(clock, stops, MarkersQuery().answer(log))
-            )  # fmt: skip
+                str(cut), str(last), state, rows, placed(clock, stops, MarkersQuery().answer(log)), unsearched
+            )
 
         answer = await self.ask(asked)
         self._answer, self.cut_text = answer, answer.cut
@@ -124,7 +130,9 @@ class EntityScreen(DeckScreen):
         if self._answer is None:
             return
         stops = self._answer.stops
-        text = Text(f" {CLOCK_WORDS[stops.clock]}   c: next clock\n", "dim", no_wrap=True, overflow="ellipsis")
+        left_out = self._answer.unsearched
+        where = f", in the newest {READS_SEARCHED:,} records" if left_out else ""
+        text = Text(f" {CLOCK_WORDS[stops.clock]}{where}   c: next clock\n", "dim", no_wrap=True, overflow="ellipsis")
         text.append_text(slider_text(stops, max(self.app.size.width - 2, 20))).append("\n")
         chosen = stops.moments[stops.chosen] if stops.chosen >= 0 else None
         number = stops.earlier + stops.chosen + 1

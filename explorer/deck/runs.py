@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -13,7 +14,7 @@ from refold.agents.recordings.find import RunList
 from refold.avro.errors import InputError
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
 from refold.explorer.deck.texts import outcome_text, utc
-from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.queries.runs import MORE_SEARCHED, STEPS_SEARCHED, RunsQuery, as_tree
 from refold.explorer.queries.shapes import time_json
 from refold.explorer.views.recorded_text import took
 
@@ -29,7 +30,8 @@ class RunsScreen(DeckScreen):
         "✓ succeeded  ✗ failed or timed out  ▶ runs  ■ cancelled  ? unknown\n\n"
         "/ finds words in all that a run was given, said, called and got.\n"
         "agent:NAME outcome:failed tool:NAME error:TEXT model:NAME user:NAME\n"
-        "tag:TAG parent:RUN since:TIME until:TIME flagged   narrow it down."
+        "tag:TAG parent:RUN since:TIME until:TIME flagged   narrow it down.\n"
+        "A search reads some steps at first; steps:N reads N."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "find", "find", key_display="/"),
@@ -61,6 +63,8 @@ class RunsScreen(DeckScreen):
 
         def asked(log: Any) -> tuple[RunsQuery, RunList]:
             query = RunsQuery(**wanted, limit=LISTED, at=str(log.point(at or None).cut))
+            if query.is_in_steps:
+                query = replace(query, search_steps=query.search_steps or STEPS_SEARCHED)
             return query, query.find(log)
 
         query, found = await self.ask(asked)
@@ -75,6 +79,8 @@ class RunsScreen(DeckScreen):
             for row, depth in as_tree(found.rows, with_forks=True)
             for started in [time_json(row.started_at)]
         ])  # fmt: skip
+        if found.older and query.search_steps and len(found) < LISTED:
+            return f"{found.older:,} runs were not searched: steps:{query.search_steps * MORE_SEARCHED} searches more"
         if found.rows:
             return ""
         return "no run matches" if self._wanted else "no run is recorded here"
@@ -86,7 +92,7 @@ class RunsScreen(DeckScreen):
     def action_find(self) -> None:
         """Ask for a filter."""
         self.app.push_screen(
-            Prompt("words, agent:NAME outcome:failed tool:NAME error:TEXT tag:T since:TIME flagged", self._wanted),
+            Prompt("words, agent:NAME outcome:failed tool:NAME error:TEXT tag:T since:T flagged steps:N", self._wanted),
             self._find,
         )
 
@@ -130,6 +136,8 @@ def wanted_runs(text: str) -> dict[str, Any]:
         name, colon, value = word.partition(":")
         if word == "flagged":
             wanted["flagged"] = True
+        elif colon and name == "steps" and value.isdecimal() and len(value) < 10:
+            wanted["search_steps"] = int(value)
         elif colon and name in FILTERS:
             wanted[name] = value
         else:

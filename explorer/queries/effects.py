@@ -39,8 +39,8 @@ class EffectsQuery:
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return each effect, ordered by when it was first intended."""
         ledger = log.effects
-        every = ledger.list(at=self.at)
-        return [effect_json(ledger, each) for each in effects_like(every, self.status, self.run, self.tool)]
+        found = ledger.list(status=self.status or "", run=self.run, tool=self.tool, at=self.at)
+        return [effect_json(ledger, each) for each in found]
 
 
 def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:

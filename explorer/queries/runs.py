@@ -7,9 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from refold.agents.log import AgentLog
-from refold.agents.recordings.find import RunList, RunRow
+from refold.agents.recordings.find import RunConditions, RunList, RunRow, find, time_of
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.run_shapes import row_json
+
+STEPS_SEARCHED = 2_000
+"""How many steps a screen searches at first; about a second's work. It offers to search MORE_SEARCHED times as many."""
+MORE_SEARCHED = 4
+NO_CONDITIONS = frozenset({"at", "limit", "search_steps", "usage", "further"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +36,32 @@ class RunsQuery:
     usage: bool = False
     further: bool = False
     limit: int | None = None
+    search_steps: int | None = None
     at: str | None = None
 
     @property
     def is_filtered(self) -> bool:
         """Whether any condition besides the point and the limit is given."""
-        return any(value for name, value in asdict(self).items() if name not in {"at", "limit", "usage", "further"})
+        return any(value for name, value in asdict(self).items() if name not in NO_CONDITIONS)
+
+    @property
+    def is_in_steps(self) -> bool:
+        """Whether the search must read the steps of runs."""
+        return bool(self.text or self.tool or self.error or self.model)
 
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold runs`."""
-        return ["runs", *options_of(asdict(self))]
+        given = asdict(self)
+        return ["runs", *options_of({name.replace("_", "-"): value for name, value in given.items()})]
 
     def find(self, log: AgentLog) -> RunList:
         """Return the matching runs, newest first, and what could not be read."""
-        return log.runs(**asdict(self))
+        wanted = RunConditions(
+            time_of(self.since, "since"), time_of(self.until, "until"), self.agent, self.outcome, self.user, self.tag,
+            self.parent, self.flagged, self.tool, self.error, self.text, self.model, self.usage, self.further,
+        )  # fmt: skip
+        return find(log, log.vault, wanted, self.limit, self.at, self.search_steps)
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each run."""

@@ -14,6 +14,7 @@ from refold.agents.journal.record import Call, Edit, Plain, Recording, Step
 from refold.agents.journal.self_replay import begun_with, states
 from refold.agents.log import AgentLog
 from refold.agents.recorder.observations import model_call
+from refold.agents.recordings.find import words
 from refold.agents.redaction.redactor import Redact
 from refold.agents.usage.of_runs import usage_of_call
 from refold.agents.usage.prices import prices
@@ -61,6 +62,27 @@ def opening_step(run: Recording) -> int:
     if run.outcome in ("failed", "timed_out", "cancelled"):
         return failed[-1] if failed else len(run.steps)
     return failed[0] if failed else 1
+
+
+def step_with(run: Recording, text: str) -> int | None:
+    """Return the number of the first step whose calls, failures or result contain a text in any case of letters; None
+    if none does.
+    """
+    wanted = text.casefold()
+    return next(
+        (step.number for step in run.steps if any(wanted in each.casefold() for each in _said(step))), None
+    )  # fmt: skip
+
+
+def _said(step: Step) -> Iterator[str]:
+    """Yield the texts of a step as `refold runs --text` and `--error` search them."""
+    yield from words(step.result)
+    for attempt in step.attempts:
+        failures = [attempt.failure, *(call.failure for call in attempt.calls)]
+        yield from (f"{each.exception}: {each.message}" for each in failures if each is not None)
+        for call in attempt.calls:
+            yield from words(call.asked.request)
+            yield from words(call.answer)
 
 
 def step_rows(log: AgentLog, run: Recording, number: int, around: int, cut: Cut) -> Iterator[dict[str, Any]]:

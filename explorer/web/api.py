@@ -20,10 +20,12 @@ from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, 
 from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.healings import HealingsQuery
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, RebuildQuery, VerifyQuery
 from refold.explorer.queries.query import AT, CLOCK, Parameter, Query
+from refold.explorer.queries.retention import RetentionQuery, SnapshotsQuery
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery
+from refold.explorer.queries.tail import TailQuery
 
 OPENAPI = "openapi.json"
 
@@ -39,13 +41,14 @@ class Endpoint(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
 
 
-_TEXTS = ("since", "until", "text", "tool", "error", "outcome", "agent", "user", "tag", "parent")
+_TEXTS = ("since", "until", "text", "tool", "error", "outcome", "agent", "user", "tag", "parent", "model")
 
 ENDPOINTS: Mapping[str, Endpoint] = {
     "runs": Endpoint(
         "The runs of agents, the newest first.", lambda _, __, given: RunsQuery(**given),
         parameters=(*(Parameter(name) for name in _TEXTS), Parameter("flagged", "boolean"),
-                    Parameter("limit", "integer"), AT),
+                    Parameter("limit", "integer"),
+                    Parameter("search_steps", "integer", "How many steps a search in steps reads at most."), AT),
     ),
     "run": Endpoint("One run, with its steps.", lambda _, run, given: RunQuery(run, **given), "run", (AT,)),
     "steps": Endpoint(
@@ -102,6 +105,19 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     "deadletters": Endpoint(
         "The records that are no observations.", lambda _, __, given: DeadLettersQuery(**given),
         parameters=(Parameter("limit", "integer"),),
+    ),
+    "snapshots": Endpoint("The sealed epochs.", lambda _, __, ___: SnapshotsQuery()),
+    "retain": Endpoint(
+        "The runs whose content has expired; reads every run, and removes nothing.", lambda _, __, ___: RetentionQuery()
+    ),
+    "tail": Endpoint(
+        "The changes after a point.", lambda _, __, given: TailQuery(given["from"]),
+        parameters=(Parameter("from", about="The point, as WHEN.", is_required=True),),
+    ),
+    "rebuild": Endpoint(
+        "The number of entities, and the root; reads every entity.",
+        lambda _, __, given: RebuildQuery(given.get("at"), (given["type"],) if "type" in given else ()),
+        parameters=(AT, Parameter("type", about="Only entities of this type.")),
     ),
     "doctor": Endpoint("Whether the log can be used here.", lambda place, _, __: DoctorQuery(place)),
     "verify": Endpoint(
@@ -191,4 +207,4 @@ def _command(name: str) -> list[str]:
     """Return the words of a command, without its options."""
     return {"run": ["run", "show"], "steps": ["run", "steps"], "compare": ["run", "compare"],
             "effects": ["effects", "list"], "agents": ["agents", "list"], "deadletters": ["deadletters", "list"],
-            "healings": ["heal", "--report"]}.get(name, [name])  # fmt: skip
+            "healings": ["heal", "--report"], "snapshots": ["snapshot", "--list"]}.get(name, [name])  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refold.explorer.queries.tail import TailQuery, by_observation, changes_before
+from refold.explorer.queries.tail import TailQuery, by_observation, cut_before
 from refold.explorer.web.view import PageView
 
 
@@ -12,7 +12,7 @@ def changes_page(view: PageView) -> bytes:
     `from` in the address: the cut after which the changes begin.
     """
     cut = view.cut()
-    since = view.cut(name="from") if view.get("from") else changes_before(cut)
+    since = view.cut(name="from") if view.get("from") else cut_before(cut)
     query = TailQuery(str(since))
     rows = [
         row
@@ -21,7 +21,7 @@ def changes_page(view: PageView) -> bytes:
         if row["position"]["offset"] < cut.offsets[row["position"]["partition"]]
     ]
     rows.sort(key=lambda row: (row["recorded_at"] or "", row["position"]["offset"]), reverse=True)
-    before = changes_before(since)
+    before = cut_before(since)
     return view.render(
         "changes.html", "Changes", cut, [("these changes, and those that come", query)], is_live=not view.get("from"),
         rows=rows, is_first=since.records == 0, before=view.address(**{"from": str(before)}),

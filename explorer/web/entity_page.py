@@ -12,7 +12,8 @@ from refold.avro.times import time_text
 from refold.explorer.queries.entity import HistoryQuery, StateQuery, WhyQuery
 from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
-from refold.explorer.views.moments import CLOCKS, moments_of, placed
+from refold.explorer.queries.tail import cut_before
+from refold.explorer.views.moments import CLOCKS, READS_SEARCHED, moments_of, placed
 from refold.explorer.web.charts import graph, lanes
 from refold.explorer.web.rendering import entity_link
 from refold.explorer.web.view import PageMoved, PageView
@@ -20,6 +21,7 @@ from refold.streams.cut import Cut
 from refold.streams.entity_index import exists, facts
 
 LISTED = 200
+MORE_SEARCHED = 4
 
 
 def entities_page(view: PageView) -> bytes:
@@ -48,7 +50,9 @@ def entities_page(view: PageView) -> bytes:
 
 
 def entity_page(view: PageView) -> bytes:
-    """Return one entity at a moment. `to` in the address is the cut at which the slider ends."""
+    """Return one entity at a moment. In the address, `to` is the cut at which the slider ends, and `reads` in how many
+    records before it agents' reads are looked for.
+    """
     if len(view.path) < 2:
         raise InputError(f"{'/'.join(view.path):.80}: name an entity as TYPE/ID")
     entity = view.path[0] + "/" + "/".join(view.path[1:])
@@ -63,8 +67,11 @@ def entity_page(view: PageView) -> bytes:
     state_query, history_query = StateQuery(entity, str(cut)), HistoryQuery(entity, until=str(end))
     state = state_query.answer(view.log)
     rows = history_query.answer(view.log)
-    moments = placed(clock, moments_of(view.log, entity, clock, state["version"], rows, cut, end),
+    begin = cut_before(end, view.number("reads") or READS_SEARCHED)
+    moments = placed(clock, moments_of(view.log, entity, clock, state["version"], rows, cut, end, begin),
                      MarkersQuery().answer(view.log))  # fmt: skip
+    searched = end.records - begin.records
+    unsearched = begin.records if clock == "read" else 0
     shown: list[tuple[str, Query]] = [("the state", state_query), ("the history", history_query)]
     field = view.get("field")
     chain: list[dict[str, Any]] = []
@@ -79,7 +86,8 @@ def entity_page(view: PageView) -> bytes:
         "entity.html", entity, cut, shown, entity=entity, state=state, rows=rows[::-1][:LISTED], total=len(rows),
         moments=moments, clocks=CLOCKS, lanes=lanes(rows), field=field, chain=chain,
         graph=graph(chain) if chain else None, changed=changed, version=state["version"], end=str(end),
-        runs=_runs_among(view, sources, end),
+        runs=_runs_among(view, sources, end), searched=searched, unsearched=unsearched,
+        more=view.address(reads=searched * MORE_SEARCHED),
         observed_until=None if cut.observed_until is None else time_text(cut.observed_until),
     )  # fmt: skip
 

@@ -9,21 +9,25 @@ from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
 from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
 from refold.explorer.queries.query import Query
+from refold.explorer.queries.retention import RetentionQuery, SnapshotsQuery
 from refold.explorer.web.view import PageView
 
 
 def operate_page(view: PageView) -> bytes:
-    """Return the condition of the log now. `verify=1` in the address also verifies the whole log."""
+    """Return the condition of the log now. In the address, `verify=1` also verifies the whole log, and `plan=1` plans
+    retention, which reads every run.
+    """
     queries: dict[str, Query] = {
         "doctor": DoctorQuery(view.place),
         "effects": EffectsQuery("unknown"),
         "questions": ApprovalsQuery(),
         "letters": DeadLettersQuery(),
+        "snapshots": SnapshotsQuery(),
         "markers": MarkersQuery(),
     }
-    if view.get("verify"):
-        queries["verify"] = VerifyQuery()
-    answers: dict[str, Any] = {"verify": None}
+    on_request: dict[str, Query] = {"plan": RetentionQuery(), "verify": VerifyQuery()}
+    queries |= {name: query for name, query in on_request.items() if view.get(name)}
+    answers: dict[str, Any] = dict.fromkeys(on_request)
     problems: dict[str, str] = {}
     for name, query in queries.items():
         try:
@@ -32,11 +36,9 @@ def operate_page(view: PageView) -> bytes:
             answers[name], problems[name] = None, str(error)
     names = {
         "doctor": "the examination", "effects": "unsettled effects", "questions": "calls that wait for a person",
-        "letters": "dead letters", "markers": "markers", "verify": "the full check",
+        "letters": "dead letters", "snapshots": "snapshots", "markers": "markers", "plan": "the retention plan",
+        "verify": "the full check",
     }  # fmt: skip
-    shown = [(names[name], query) for name, query in queries.items()]
-    if not view.get("verify"):
-        shown.append((names["verify"], VerifyQuery()))
-    return view.render(
-        "operate.html", "Operate", None, shown, is_live=not view.get("verify"), problems=problems, **answers
-    )
+    shown = [(names[name], query) for name, query in {**queries, **on_request}.items()]
+    is_live = not any(map(view.get, on_request))
+    return view.render("operate.html", "Operate", None, shown, is_live=is_live, problems=problems, **answers)

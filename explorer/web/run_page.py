@@ -14,7 +14,7 @@ from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import cost_text, run_json
-from refold.explorer.views.step_view import opening_step, step_at, step_in_window, step_rows
+from refold.explorer.views.step_view import opening_step, step_at, step_in_window, step_rows, step_with
 from refold.explorer.web.timeline import timeline
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
@@ -28,7 +28,7 @@ NOT_WITHIN = {"caller": "", "caller_step": 0, "children": (), "synthetic_time": 
 
 
 def run_page(view: PageView) -> bytes:
-    """Return one run at a cut, opened at a step."""
+    """Return one run at a cut, opened at a step. `find` in the address: at the first step that contains this text."""
     cut = view.cut()
     (given,) = view.path
     run_id = known_run(view.log, given, cut)
@@ -45,6 +45,8 @@ def run_page(view: PageView) -> bytes:
         return view.render("run_clear.html", f"Run {run_id}", cut, [("this run", query)], run=found)
     title = run.title or f"Run {run_id}"
     number = view.number("step")
+    if number is None and view.get("find"):
+        raise PageMoved(view.address(step=step_with(run, view.get("find")), find=None))
     if number is None:
         number = opening_step(run)
     shown: list[tuple[str, Query]] = [("the run", query)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from refold.agents.recordings.find import OUTCOMES
 from refold.explorer.queries.run import RunQuery
-from refold.explorer.queries.runs import RunsQuery, as_tree
+from refold.explorer.queries.runs import MORE_SEARCHED, STEPS_SEARCHED, RunsQuery, as_tree
 from refold.explorer.queries.shapes import time_json
 from refold.explorer.web.view import PageView
 
 LISTED = 50
-TEXTS = ("text", "tool", "error", "agent", "user", "tag", "parent", "since", "until")
+MORE_LISTED = 200
+TEXTS = ("text", "tool", "error", "agent", "user", "tag", "parent", "since", "until", "model")
 
 
 def runs_page(view: PageView) -> bytes:
@@ -19,9 +22,16 @@ def runs_page(view: PageView) -> bytes:
     query = RunsQuery(
         view.get("since") or None, view.get("until") or None, view.get("text"), view.get("tool"), view.get("error"),
         view.get("outcome"), view.get("agent"), view.get("user"), view.get("tag"), view.get("parent"),
-        flagged=bool(view.get("flagged")), limit=limit, at=str(cut),
+        model=view.get("model"), flagged=bool(view.get("flagged")), limit=limit, at=str(cut),
     )  # fmt: skip
+    if query.is_in_steps:
+        query = replace(query, search_steps=view.number("search_steps") or STEPS_SEARCHED)
     found = query.find(view.log)
+    is_cut_short = query.is_in_steps and len(found) < limit
+    more = ""
+    if found.older:
+        further = {"search_steps": (query.search_steps or 0) * MORE_SEARCHED}
+        more = view.address(**(further if is_cut_short else {"limit": limit + min(found.older, MORE_LISTED)}))
     rows = [
         {"row": row, "depth": depth, "started": time_json(row.started_at), "ended": time_json(row.ended_at)}
         for row, depth in as_tree(found.rows, with_forks=True)
@@ -29,6 +39,6 @@ def runs_page(view: PageView) -> bytes:
     return view.render(
         "runs.html", "Runs", cut, [("these runs", query)], is_live=True, rows=rows, found=found, query=query,
         outcomes=OUTCOMES,
-        names=TEXTS, more=view.address(limit=limit + found.older) if found.older else "",
+        names=TEXTS, more=more, is_cut_short=is_cut_short, more_listed=min(found.older, MORE_LISTED),
         show=lambda run: view.renderer.command(RunQuery(run, str(cut))),
     )  # fmt: skip

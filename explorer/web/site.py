@@ -89,7 +89,7 @@ SECURITY = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin",
 STATIC, PAGES, SLOW, LIVE, WRITE = "static", "pages", "slow", "live", "write"
 SIGN_IN, ACTION = "sign-in", "do"
 NEWEST_S = 0.5
-SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "verify"})
+SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "rebuild", "retain", "tail", "verify"})
 """The endpoints of the API that read a whole log."""
 TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
 

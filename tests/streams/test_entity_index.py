@@ -13,7 +13,7 @@ import refold
 from refold.streams import entity_index
 from refold.streams.client import Log
 from refold.streams.cut import Cut
-from refold.streams.entity_index import EntityIndex, EntityIndexes, facts
+from refold.streams.entity_index import EntityIndex, EntityIndexes, facts, views
 from refold.streams.view import EntityView
 
 TYPE = "tool_config"
@@ -86,6 +86,23 @@ def test_near_cut_folds_only_changed_entities(tmp_path: Path, monkeypatch: pytes
         assert facts(log, TYPE, limit_of, log.point().cut) == {**first, f"{TYPE}/e4": 100}
         assert folded == [f"{TYPE}/e4"]
         assert first[f"{TYPE}/e4"] == 4  # an answer that was given does not change
+
+
+def test_entities_of_a_type_are_the_same_with_and_without_an_index(tmp_path: Path) -> None:
+    with refold.open(f"file:{tmp_path / 'log'}") as log:
+        for indexes in (None, EntityIndexes()):
+            log.indexes = indexes
+            assert views(log, "healing", log.point().cut) == {}
+        cuts = []
+        for number in range(4):
+            log.observe("document/a", {"fields": {"title": f"t{number}"}})
+            log.observe(f"{TYPE}/e{number % 3}", {"rate_limit": number})
+            cuts.append(log.point().cut)
+        expected = [{name: log.state(name, cut).fields for name in log.rebuild(cut, types=[TYPE])} for cut in cuts]
+        for indexes in (None, EntityIndexes()):
+            log.indexes = indexes
+            found = [{name: view.fields for name, view in views(log, TYPE, cut).items()} for cut in cuts]
+            assert found == expected
 
 
 def test_cut_of_other_definitions_or_of_the_observed_clock_is_rebuilt(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 
@@ -14,11 +13,11 @@ from refold.agents.retention.classes import DAYS, days_of
 from refold.agents.retention.plan import Plan, PlannedRun, plan
 from refold.agents.retention.sweep import GRACE_S, SweepResult, sweep
 from refold.avro.errors import InputError
-from refold.avro.times import time_text
 from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment, printable
 from refold.explorer.queries.log_target import LogTarget
+from refold.explorer.queries.retention import plan_json
 from refold.streams.blobs.store import ContentStore
 
 COLUMNS = (
@@ -87,7 +86,7 @@ def retain(
         found = plan(log, log.vault.ring, days, now_micros)
     screen = Screen()
     if as_json:
-        screen.json({"dry_run": True, **_plan_json(found)})
+        screen.json({"dry_run": True, **plan_json(found)})
         return _damage_said(found, {})
     _table(screen, found, is_all=is_all)
     size = sum(each for each, _ in found.free.values())
@@ -104,7 +103,7 @@ def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> in
     screen = Screen()
     if as_json:
         done = {"keys": swept.keys, "contents": swept.contents, "bytes": swept.bytes, "left": swept.left}
-        screen.json({"dry_run": False, **_plan_json(swept.plan), "removed": done, "failed": swept.failed,
+        screen.json({"dry_run": False, **plan_json(swept.plan), "removed": done, "failed": swept.failed,
                      "remaining": swept.remaining, "remaining_contents": swept.remaining_contents})  # fmt: skip
         return _damage_said(swept.plan, swept.failed)
     _table(screen, swept.plan, is_all=is_all)
@@ -192,24 +191,3 @@ def _kept(found: Plan) -> str:
     kept = sum(bool(each.kept) for each in found.runs.values())
     gone = len(found.runs) - kept - len(found.expiring)
     return f"{kept:,} kept" + (f", {gone:,} with nothing left to remove" if gone else "")
-
-
-def _plan_json(found: Plan) -> dict[str, Any]:
-    return {
-        "cut": str(found.cut),
-        "runs": [
-            {
-                "run": each.run, "agent": each.agent, "class": each.retention_class, "ended": _time(each.ended_at),
-                "due": _time(each.due_at), "expires": each.expires, "kept": each.kept, "key": each.has_key,
-                "contents": each.contents, "bytes": each.bytes,
-            }
-            for each in found.runs.values()
-        ],
-        "damaged": [{"run": each.key_id.removeprefix("run:"), "error": each.why} for each in found.damaged],
-        "contents": len(found.free),
-        "bytes": sum(size for size, _ in found.free.values()),
-    }  # fmt: skip
-
-
-def _time(micros: int | None) -> str | None:
-    return None if micros is None else time_text(micros)

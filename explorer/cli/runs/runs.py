@@ -61,13 +61,19 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @click.option(
     "--limit", type=click.IntRange(1), metavar="N", help=f"At most the newest N [as text {LISTED}, as JSON all]."
 )
+@click.option(
+    "--search-steps",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Read at most N steps for --text, --tool, --error and --model: those of the newest short runs [all].",
+)
 @at
 @as_json
 @on_log
 def runs(
     place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
     agent: str, user: str, tag: str, parent: str, flagged: bool, model: str, indexed: bool, further: bool, usage: bool,
-    limit: int | None, at: str | None, as_json: bool,
+    limit: int | None, search_steps: int | None, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """List the runs of agents, the newest first.
 
@@ -101,7 +107,9 @@ def runs(
             query = RunsQuery(**{**wanted, "text": ""}, usage=usage, further=further, at=at)
             found = _by_index(log, query, text, most)
         else:
-            found = RunsQuery(**wanted, usage=usage, further=further, limit=most, at=at).find(log)
+            found = RunsQuery(
+                **wanted, usage=usage, further=further, limit=most, search_steps=search_steps, at=at
+            ).find(log)
     if as_json:
         screen.json([row_json(row) for row in found.rows])
     else:
@@ -115,7 +123,11 @@ def runs(
             asked = any(wanted.values())
             screen.say("no run matches" if asked else "no run is recorded in this log yet; see `refold demo`")
         if found.older:
-            screen.say(_older(len(found), found.older, is_searched=bool(text or tool or error or model)))
+            is_searched = bool(text or tool or error or model)
+            if is_searched and search_steps is not None and (most is None or len(found) < most):
+                screen.say(f"{counted(found.older, 'run')} not searched, because --search-steps is {search_steps}")
+            else:
+                screen.say(_older(len(found), found.older, is_searched=is_searched))
     _warn_unread(found)
     return 1 if found.damaged else 0
 

@@ -12,11 +12,15 @@ from refold.agents.effects.claims import token_of
 from refold.agents.effects.errors import EffectFailed, EffectUnknown, NotDone, ResultNotKept
 from refold.agents.effects.keys import entity_of
 from refold.agents.effects.ledger import Ledger
+from refold.agents.effects.listing import FATES
 from refold.agents.effects.log_entries import EffectLog, OwnEntry
 from refold.agents.effects.order import Done, Order, Terms
 from refold.agents.keys.ring import MemoryKeyRing
 from refold.agents.vault import Vault, run_key
 from refold.avro.errors import Expired, InputError, StorageError
+from refold.streams.client import Log
+from refold.streams.cut import Cut
+from refold.streams.entity_index import EntityIndexes
 from refold_tests.ledger_world import ARGUMENTS, CARD, LEASE_S, Service, World, ordered
 
 
@@ -24,7 +28,37 @@ from refold_tests.ledger_world import ARGUMENTS, CARD, LEASE_S, Service, World, 
 def world(tmp_path: Path) -> Iterator[World]:
     found = World(tmp_path / "log")
     yield found
+    check_index(found)
     found.log.close()
+
+
+def check_index(world: World) -> None:
+    """Check that a log with indexes lists the same effects: after each test, so in every state that the tests make."""
+    conditions: list[dict[str, str]] = [{}, {"run": "r-1"}, {"run": "r-2"}, {"tool": "pay"}, {"tool": "x"}]
+    conditions += [{"status": each} for each in FATES]
+    expected = [world.ledger().list(**each) for each in conditions]
+    world.log.indexes = EntityIndexes()
+    assert [world.ledger().list(**each) for each in conditions] == expected
+
+
+def test_index_reads_only_effects_that_can_have_the_status(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ledger().perform(ordered(step=1), lambda key: {"id": key})
+    with pytest.raises(EffectUnknown):
+        world.ledger().perform(ordered(step=2), Service(TimeoutError()))
+    world.log.indexes = EntityIndexes()
+    assert len(world.ledger().list(status="done")) == 1  # the index is made
+    read: list[str] = []
+    states = Log.states
+
+    def noted(log: Log, names: list[str], at: Cut) -> Any:
+        read.extend(names)
+        return states(log, names, at)
+
+    monkeypatch.setattr(Log, "states", noted)
+    monkeypatch.setattr(Log, "rebuild", None)
+    [found] = world.ledger().list(status="unknown")
+    assert read == [entity_of(found.key)]
+    monkeypatch.undo()
 
 
 def test_repeated_call_returns_the_first_result(world: World) -> None:

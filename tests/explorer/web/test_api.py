@@ -35,6 +35,11 @@ ASKED: dict[str, tuple[str, Sequence[str]]] = {
     "healings": ("/api/healings", ["heal", "--report"]),
     "deadletters": ("/api/deadletters", ["deadletters", "list"]),
     "verify": ("/api/verify", ["verify"]),
+    "snapshots": ("/api/snapshots", ["snapshot", "--list"]),
+    "retain": ("/api/retain", ["retain"]),
+    "tail": ("/api/tail?from=@deploy-1", ["tail", "--from", "@deploy-1"]),
+    "rebuild": ("/api/rebuild?at=@deploy-1", ["rebuild", "--at", "@deploy-1"]),
+    "rebuild-type": ("/api/rebuild?type=tool_config", ["rebuild", "--type", "tool_config"]),
 }
 
 
@@ -49,7 +54,8 @@ def test_api_answers_what_the_command_prints(
 ) -> None:
     target, command = ASKED[name]
     run([*command, "--log", incident_url, "--json"])
-    printed = json.loads(capsys.readouterr().out)
+    out = capsys.readouterr().out
+    printed = [json.loads(line) for line in out.splitlines()] if command[0] == "tail" else json.loads(out)
     found = pages.ask(target)
     assert found.status == 200
     assert found.headers["Content-Type"] == "application/json"

@@ -2,46 +2,81 @@
 
 from __future__ import annotations
 
+import gzip
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 import refold
+from refold.explorer.cli.main import run as command
 from refold.explorer.demo.desk import RUN
 from refold.explorer.web import run_page
-from refold_tests.absent import without
-from refold_tests.explored import CONFIG, FORK, READER, Explored, explored, incident_in
-from refold_tests.npm import AXE, package_folder
+from refold_tests.browsing import PATIENCE_MS, opened, ready, started_browser
+from refold_tests.explored import CONFIG, Explored, explored, incident_in
 
 # One browser serves the module, so its tests run on one xdist worker.
 pytestmark = [pytest.mark.outside, pytest.mark.xdist_group("explorer-browser")]
 
-PATIENCE_MS = 90_000
-expect.set_options(timeout=PATIENCE_MS)
-PAGES = {
-    "runs": "/", "run": f"/run/{RUN}", "step": f"/run/{READER}?step=2", "raw": f"/run/{RUN}?step=2&raw=1",
-    "story": f"/story/{RUN}", "entities": "/entities?type=tool_config", "entity": f"/entity/{CONFIG}?field=rate_limit",
-    "compare": f"/compare?a={RUN}&b={FORK}", "choose": f"/compare?a={RUN}", "diff": "/diff?a=@deploy-1&b=now",
-    "operate": "/operate", "healings": "/healings", "changes": "/changes", "error": "/run/nobody",
-}  # fmt: skip
+
+class RealIncident(NamedTuple):
+    """A recorded run of a real model in which something went wrong.
+
+    Attributes:
+        name: Of the file.
+        text: What the reader searches for.
+        steps: The numbers of the steps that are looked at, one after another, and what each shows.
+    """
+
+    name: str
+    text: str
+    steps: tuple[tuple[int, str], ...]
+
+
+INCIDENTS = (
+    RealIncident("tau_bench_airline_gpt4o.jsonl", "does not add up", (
+        (10, "payment amount does not add up, total price is 305, but paid 255"),
+        (11, "The total cost for the selected flights in economy class is $255"),
+        (12, "305 - 250"),
+    )),
+    RealIncident("pydicom__pydicom-1458.traj", "new syntax error", (
+        (6, "Your proposed edit has introduced new syntax error(s)"),
+        (7, "It seems there was a syntax error in the edit"),
+        (8, "It appears there was another syntax error"),
+        (9, "It seems there was a mistake in the previous edit"),
+    )),
+    RealIncident("networking_1.traj", "flag{", (
+        (3, "flag{d316759c281bf925d600be698a4973d5"),
+        (4, "submit 'flag{d316759c281bf925d600be698a4973d5"),
+    )),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real_pages(
+    tau_bench_file: Path, sessions_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Explored]:
+    """The pages of a log with those runs; of the conversations, only the first."""
+    folder = tmp_path_factory.mktemp("real")
+    url = f"file:{folder / 'log'}"
+    for name in (each.name for each in INCIDENTS):
+        packed = tau_bench_file if name.endswith(".jsonl") else sessions_folder / f"{name}.gz"
+        with gzip.open(packed, "rt", encoding="utf-8") as stream:
+            text = stream.readline() if name.endswith(".jsonl") else stream.read()
+        (folder / name).write_text(text, encoding="utf-8")
+        assert command(["import", str(folder / name), "--format", "auto", "--log", url]) == 0
+    with explored(url) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium; nothing is downloaded."""
-    program = shutil.which("chromium")
-    if program is None:
-        without("chromium is not installed")
-    with sync_playwright() as playwright:
-        # The test user may be root, for whom Chromium has no sandbox.
-        found = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE_MS)
+    """Debian's Chromium."""
+    with started_browser() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
@@ -67,17 +102,6 @@ def page(context: BrowserContext, pages: Explored) -> Iterator[Page]:
     assert failed == []
 
 
-def opened(page: Page, heading: str) -> None:
-    """Wait until a page with this heading is shown and its script handles keys."""
-    ready(page, "main :is(h1, h2)", heading)
-
-
-def ready(page: Page, selector: str, text: str) -> None:
-    """Wait until a page with this element is shown and its script handles keys."""
-    found = page.locator(f"html[data-ready] {selector}").filter(has_text=text).first
-    expect(found).to_be_visible(timeout=PATIENCE_MS)
-
-
 def test_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None:
     page.goto(f"{pages.url}/")
     page.select_option("select[name=outcome]", "failed")
@@ -97,6 +121,37 @@ def test_incident_is_solved_by_clicking(page: Page, pages: Explored) -> None:
     opened(page, "first divergence at step 4")
     expect(page.locator(".differs .old")).to_contain_text("1998")
     expect(page.locator(".differs .new")).to_contain_text("1999")
+
+
+@pytest.mark.parametrize("hand", ["clicking", "keyboard"])
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
+def test_incident_of_a_real_run_is_solved(
+    context: BrowserContext, real_pages: Explored, incident: RealIncident, hand: str
+) -> None:
+    """The run is found by a text, and it opens at the step that has the text. The steps after it show the rest."""
+    page = context.new_page()
+    page.goto(f"{real_pages.url}/")
+    opened(page, "Runs")
+    if hand == "clicking":
+        page.get_by_label("Text").fill(incident.text)
+        page.get_by_role("button", name="Find").click()
+        page.locator("[data-row]").click()
+    else:
+        page.keyboard.press("/")
+        page.keyboard.type(incident.text)
+        page.keyboard.press("Enter")
+        ready(page, ".count", "1 run")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+    for number, shown in incident.steps:
+        opened(page, f"Step {number}")
+        expect(page.locator("section.step")).to_contain_text(shown)
+        if (number, shown) == incident.steps[-1]:
+            break
+        if hand == "clicking":
+            page.locator(f".steps li:nth-child({number + 1}) a").click()
+        else:
+            page.keyboard.press("j")
 
 
 def test_authorized_reader_flags_a_run_and_marks_a_point(context: BrowserContext, tmp_path: Path) -> None:
@@ -254,37 +309,3 @@ def test_list_of_a_long_runs_steps_continues_as_it_is_scrolled(
         page.locator(".steps a", has_text="s60").click()
         opened(page, "Step 60")
     assert "part=" not in page.url
-
-
-def test_every_page_fits_does_not_shift_and_is_accessible(browser: Browser, pages: Explored) -> None:
-    """Tested on a phone in dark mode and on a desktop in light mode. axe: the rules of WCAG 2.1 A and AA, and best
-    practices.
-    """
-    axe = (package_folder(AXE) / "axe.min.js").read_text(encoding="utf-8")
-    wrong: dict[str, Any] = {}
-    for label, width, scheme in (("phone", 360, "dark"), ("screen", 1280, "light")):
-        with browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme) as context:  # type: ignore[arg-type]
-            page = context.new_page()
-            page.add_init_script(SHIFTS)
-            for name, target in PAGES.items():
-                page.goto(f"{pages.url}{target}")
-                page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-                over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-                shift = page.evaluate("shifted")
-                headings = page.locator("h1").count()
-                page.evaluate(axe)
-                violations = page.evaluate(VIOLATIONS)
-                if over > 0 or shift > 0.02 or headings != 1 or violations:
-                    wrong[f"{name}, {label}"] = (over, shift, headings, violations)
-    assert wrong == {}
-
-
-VIOLATIONS = """
-axe.run(document, {resultTypes: ["violations"]}).then((found) => found.violations.map((each) =>
-    [each.id, each.nodes.map((node) => `${node.target} ${node.html.slice(0, 120)}: ${node.failureSummary}`)]))
-"""
-SHIFTS = """
-globalThis.shifted = 0;
-new PerformanceObserver((list) => { for (const each of list.getEntries()) shifted += each.value; })
-    .observe({ type: "layout-shift", buffered: true });
-"""

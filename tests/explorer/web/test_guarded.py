@@ -56,18 +56,21 @@ def test_hostile_content_changes_nothing(tmp_path: Path) -> None:
             run.decide(SCRIPT, why=REVERSED, options=[ANSI])
             run.state["long"] = LONG
             run.state["many"] = {f"key {number} {SCRIPT}": number for number in range(10_000)}
+            run.state["run"] = run.id
         with run.step("fails"):
             raise ValueError(SCRIPT + REVERSED + ANSI)
 
     with refold.open(url) as log:
         log.observe(f"document/{name}", {"kind": SCRIPT + REVERSED, "fields": {SCRIPT: ANSI}}, source=SCRIPT)
-        with pytest.raises(ValueError, match="script"):
-            log.run(SCRIPT, id="hostile-1", title=SCRIPT + REVERSED, user=SCRIPT, tags=[SCRIPT],
-                    input={SCRIPT: ANSI}).drive(agent)  # fmt: skip
+        for run_id in ("hostile-1", "hostile-2"):
+            with pytest.raises(ValueError, match="script"):
+                log.run(SCRIPT, id=run_id, title=SCRIPT + REVERSED, user=SCRIPT, tags=[SCRIPT],
+                        input={SCRIPT: ANSI}).drive(agent)  # fmt: skip
     run = "/run/hostile-1"
     with explored(url) as pages:
         for target in ("/", run, f"{run}?step=1", f"{run}?step=1&raw=1", "/story/hostile-1", "/entities?type=document",
-                       "/entity/run/hostile-1"):  # fmt: skip
+                       "/entity/run/hostile-1", "/changes", "/diff?a=offset:0=0&b=now",
+                       "/compare?a=hostile-1&b=hostile-2", "/compare?a=hostile-1"):  # fmt: skip
             page = pages.get(target)
             assert page.status == 200, page.text[:2000]
             check(page)

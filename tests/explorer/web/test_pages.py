@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import signal
@@ -14,9 +15,11 @@ import pytest
 
 import refold
 from refold.agents.log import AgentLog
+from refold.agents.retention import classes
 from refold.explorer.cli.main import run
 from refold.explorer.demo.desk import RUN
-from refold.explorer.web import run_page
+from refold.explorer.queries import tail
+from refold.explorer.web import entity_page, run_page, runs_page
 from refold_tests.command import COMMAND
 from refold_tests.explored import CONFIG, FORK, READER, Explored, explored
 from refold_tests.waiting import await_true
@@ -38,7 +41,9 @@ ADDRESSES = {
     "entity-read": f"/entity/{CONFIG}?clock=read",
     "compare": f"/compare?a={RUN}&b={FORK}",
     "diff": f"/diff?a=@deploy-1&b=now&entity={CONFIG}",
-    "operate": "/operate?verify=1",
+    "operate": "/operate?verify=1&plan=1",
+    "healings": "/healings",
+    "diff-all": "/diff?a=@deploy-1&b=now",
     "changes": "/changes",
     "agents": "/agents",
 }
@@ -73,7 +78,9 @@ def test_address_opens_the_same_page_again(pages: Explored, name: str) -> None:
     assert page.status == 200, page.text
     again = pages.get(page.url)
     assert again.url == page.url
-    if name not in ("operate", "agents"):  # these show the present: a clock, the free disk space, leases
+    if name == "healings":  # it has no cut
+        assert again.body == page.body
+    elif name not in ("operate", "agents"):  # these show the present: a clock, the free disk space, leases
         assert "cut%3A1." in page.url
         assert again.body == page.body
 
@@ -181,6 +188,52 @@ def test_reads_of_an_entity_are_stops(pages: Explored) -> None:
     assert f"v1, read by reader in step 1 of {READER}" in page.body
 
 
+def test_reads_are_looked_for_in_the_newest_records_first(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pages.get(f"/entity/{CONFIG}?clock=read")
+    assert "earlier ones were not searched" not in whole.text
+    monkeypatch.setattr(entity_page, "READS_SEARCHED", 1)  # the ten newest of each partition
+    monkeypatch.setattr(tail, "RECORDS_OF_A_PARTITION_MIN", 1)
+    page = pages.get(f"/entity/{CONFIG}?clock=read")
+    assert "No agent recorded in the newest 8 records that it read this entity." in page.text
+    for _ in range(5):
+        [more] = re.findall(r'href="([^"]*)">Search 4 times as many', page.body) or [""]
+        if not more:
+            break
+        page = pages.get(html.unescape(more))
+        assert pages.get(page.url).body == page.body
+    assert f"v1, read by reader in step 1 of {READER}" in page.body
+    assert "not searched" not in page.text
+
+
+def test_search_of_runs_reads_some_steps_and_says_so(
+    pages: Explored, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runs_page, "STEPS_SEARCHED", 1)
+    page = pages.get("/?text=kettle")
+    assert "No run that was searched matches" in page.text
+    found = []
+    for _ in range(4):
+        assert run([*page.commands[0], "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert [each["run"] for each in answer if each["run"] not in page.text] == []
+        found.append(len(answer))
+        [more] = re.findall(r'href="([^"]*)">search 4 times as many', page.body) or [""]
+        if not more:
+            break
+        page = pages.get(html.unescape(more))
+    assert (found[0], found[-1]) == (0, 2)
+    assert "not searched" not in page.text
+
+
+def test_long_list_of_runs_continues(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_page, "LISTED", 1)
+    monkeypatch.setattr(runs_page, "MORE_LISTED", 2)
+    page = pages.get("/")
+    assert "1 run , the newest; 3 older ones are not shown" in " ".join(page.text.split()).replace("run,", "run ,")
+    [more] = re.findall(r'href="([^"]*)">show 2 more', page.body)
+    assert "3 runs" in pages.get(html.unescape(more)).text
+
+
 def test_page_shows_newer_records_only_after_a_reload(tmp_path: Any) -> None:
     url = f"file:{tmp_path / 'log'}"
     with refold.open(url) as log:
@@ -217,6 +270,23 @@ def test_unavailable_content_is_reported(pages: Explored, target: str, status: i
     assert says in page.text
     assert page.status == status
     assert "All runs" in page.text
+
+
+def test_operators_see_snapshots_and_what_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file:{tmp_path / 'log'}"
+    with refold.open(url) as log:
+        with log.run("desk", id="old", input={"order": 7}):
+            pass
+        log.snapshot()
+    with explored(url) as pages:
+        text = pages.get("/operate").text
+        assert re.search(r"\d+ sealed epochs?, with [\d,]+ bytes", text)
+        assert "It reads every run." in text
+        assert "No content has expired." in pages.get("/operate?plan=1").text
+        monkeypatch.setattr(classes, "DAYS", {**classes.DAYS, "success": 0})
+        planned = pages.get("/operate?plan=1").text
+    assert "The content of 1 run has expired" in planned
+    assert "old success" in planned
 
 
 def test_command_serves_until_interrupted(incident_url: str) -> None:
