@@ -232,10 +232,10 @@ class Healer:
         choice = next(iter(self.remedies(recording, diagnosis, tried)), None)
         why = ""
         if len(counted) >= self._plan.attempts:
-            why = f"{len(counted)} attempts were made, of at most {self._plan.attempts} for a run"
+            why = f"{len(counted)} of {self._plan.attempts} attempts for a run are used up"
         elif recent >= self._plan.attempts_per_hour:
-            why = (f"{recent} attempts were made for {recording.agent} within an hour, of at most "
-                   f"{self._plan.attempts_per_hour}")  # fmt: skip
+            why = (f"{recent} of {self._plan.attempts_per_hour} attempts within an hour are used up for "
+                   f"{recording.agent}")  # fmt: skip
         elif choice is None:
             why = "no remedy of the plan is left for what was found"
         if why or choice is None:

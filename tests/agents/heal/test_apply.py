@@ -137,7 +137,7 @@ def test_attempts_are_limited_and_the_limit_is_reported_once(log: AgentLog, fold
     )
     made = heal(log, folder, plan=plan)
     assert [(each.remedy, each.status) for each in made] == [("a", "refuted"), ("b", "refuted"), ("", "stopped")]
-    assert made[-1].reason == "2 attempts were made, of at most 2 for a run"
+    assert made[-1].reason == "2 of 2 attempts for a run are used up"
     assert [each.status for each in heal(log, folder)] == ["stopped"]
     assert len(healings(log)) == 3
 
@@ -148,7 +148,7 @@ def test_attempts_of_an_agent_are_limited_per_hour(log: AgentLog, folder: Path) 
     assert [each.status for each in heal(log, folder, "r", plan)] == ["refuted", "stopped"]
     [stopped] = heal(log, folder, "r2")
     assert (stopped.status, stopped.run) == ("stopped", "r2")
-    assert stopped.reason == "1 attempts were made for payer within an hour, of at most 1"
+    assert stopped.reason == "1 of 1 attempts within an hour are used up for payer"
 
 
 def test_run_continues_only_after_approval(log: AgentLog, folder: Path) -> None:

@@ -23,6 +23,7 @@ from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.machine import Deed, NextMove, ProcessView, next_move
 from refold.agents.supervise.settings import AgentSettings
 from refold.avro.errors import InputError
+from refold_tests.brokers import SharedKafka
 from refold_tests.child import Child, children
 from refold_tests.processes import is_gone
 from refold_tests.stuck_agent import PLAN, paid, placed, setting, stuck
@@ -99,7 +100,7 @@ def test_supervisor_heals_asks_and_gives_up(desk: Desk, start: Callable[..., Chi
     assert story(healed) == ["starting", "failed", "healing", "ended"]
     assert healed.run.endswith(".2.continued")
     assert desk.log.recording(healed.run).outcome == "succeeded"
-    assert stops.why == "not healed: 1 attempts were made, of at most 1 for a run"
+    assert stops.why == "not healed: 1 of 1 attempts for a run are used up"
     assert (stops.heals, asks.heals) == (0, 1)
     assert len(paid(desk.folder)) == 1
     [question] = desk.log.questions()
@@ -136,6 +137,21 @@ def test_successor_of_a_killed_supervisor_continues_the_healing(desk: Desk, star
     assert story(desk.row)[-5:] == ["failed", "healing", "unknown", "healing", "ended"]
     assert [key.split(":")[0] for key in paid(desk.folder)] == [healing.run]
     assert [each.status for each in healings(desk.log, healing.run)] == ["refuted", "healed"]
+
+
+@pytest.mark.outside
+def test_supervisor_heals_on_kafka(
+    kafka: SharedKafka, prefix: str, tmp_path: Path, start: Callable[..., Child]
+) -> None:
+    with Desk(tmp_path, f"kafka://{kafka.bootstrap}/{prefix}") as desk:
+        declared(desk, desk=REMEDIES)
+        one = supervisor(start, desk.url, desk.folder)
+        await_true(lambda: desk.row.status == "ended")
+        assert story(desk.row) == ["starting", "failed", "healing", "ended"]
+        assert desk.log.recording(desk.row.run).outcome == "succeeded"
+        assert [key.split(":")[0] for key in paid(desk.folder)] == [desk.row.run.partition(".")[0]]
+        one.signal(signal.SIGTERM)
+        assert one.end() == 0
 
 
 # What the owner decides, without processes
@@ -247,7 +263,7 @@ def test_agent_that_always_runs_begins_anew_after_it_was_healed(desk: Desk) -> N
 
 
 def test_run_that_a_supervisor_runs_is_healed_by_nobody_else(desk: Desk) -> None:
-    """Not even an attempt that was begun before goes on, until the agent is stopped or its owner's lease is over."""
+    """Not even an attempt that was begun before goes on, until the agent is stopped."""
     placed(desk.folder)
     stuck(desk.log, desk.folder, "r")
     entries = AgentEntries(desk.log, now)
