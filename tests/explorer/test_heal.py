@@ -83,7 +83,8 @@ def test_run_is_healed_reported_and_kept(
 def test_several_healings_are_counted_by_failure_and_each_is_kept(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`r` is healed by another prompt, `down` by another try. The continuation of `broke` fails, and is healed then."""
+    """`r` is healed by another prompt, after it was left to a person; `down` by another try. The continuation of
+    `broke` fails, and is healed then."""
     plan = folder / "heal.toml"
     plan.write_text(plan.read_text().replace('do = "retry"', 'do = "retry"\nanswers.pay = "paid"'))
     with refold.open() as log:
@@ -94,6 +95,11 @@ def test_several_healings_are_counted_by_failure_and_each_is_kept(
     (folder / "broke").touch()
     assert heal(folder, "broke", "--apply") == 1
     (folder / "broke").unlink()
+    kept = plan.read_text()
+    plan.write_text(f"attempts = 1\n{kept}")
+    assert heal(folder, "r", "--apply") == 1
+    assert "stopped   1 of 1 attempts for a run are used up" in capsys.readouterr().out
+    plan.write_text(kept)
     assert [heal(folder, run, "--apply") for run in ("broke", "broke.2.continued", "r")] == [2, 0, 0]
     capsys.readouterr()
     assert run(["heal", "--report"]) == 0
@@ -110,8 +116,8 @@ def test_several_healings_are_counted_by_failure_and_each_is_kept(
         assert counted == pytest.approx(sum(each[field] or 0 for each in found["healings"])) != 0
     monkeypatch.chdir(tmp_path)
     assert [heal(folder, run, "--keep") for run in ("r", "down", "broke")] == [0, 0, 0]
-    kept = sorted(path.name for path in (tmp_path / "golden").iterdir())
-    assert kept == ["healed-broke.golden.json", "healed-down.golden.json", "healed-r.golden.json"]
+    files = sorted(path.name for path in (tmp_path / "golden").iterdir())
+    assert files == ["healed-broke.golden.json", "healed-down.golden.json", "healed-r.golden.json"]
     assert run(["golden", "run", "--agent", f"{folder / 'agent.py'}:agent"]) == 0
     assert sorted(key.split(":")[0] for key in paid(folder)) == ["broke", "down", "r"]
 
