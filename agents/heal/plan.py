@@ -23,8 +23,8 @@ What a remedy does:
     function    continue as a registered function says (registered.py)
     ask         hand it to a person; after their approval, continue from the last good step
 
-Keys of any remedy: `answers`, what a write tool answers to the copy; `expect`, more expectations; `approve`, whether a
-person must approve before the run itself goes on.
+Keys of any remedy: `answers`, what a write tool answers to the copy; `expect`, more expectations; `version`, the
+agent's version in the run that goes on; `approve`, whether a person must approve before the run itself goes on.
 """
 
 from __future__ import annotations
