@@ -124,7 +124,7 @@ class KafkaKeyRing:
         with self._lock:
             self.refresh()
             while key_id not in self._held:  # repeated if another process destroys it at this moment
-                self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=True)
+                self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=True)
                 ours = encode([key_id, secrets.token_bytes(8)])
                 offset = self._write(ours, self._masters.wrap(key_id, self._make()), key_id)
                 self._offsets.wait_past(self._partition, offset, "whoever writes there has a transaction open")
@@ -181,7 +181,7 @@ class KafkaKeyRing:
     def settle(self) -> None:
         """As KeyRing: write one record, so that a segment past its age is closed and compacted."""
         with self._lock:
-            self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=False)
+            self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=False)
             if self._is_there:
                 self._write(_CLOSING, None, "the record that closes a segment")
 
@@ -192,7 +192,7 @@ class KafkaKeyRing:
             if now - self._read_at > FORGOTTEN_S:
                 self._held, self._next = {}, 0
             if not self._is_there:
-                self._is_there = self._topics.beside(self._topic, _NEEDED, _EXTRA, self._address, make=False)
+                self._is_there = self._topics.has_extra_topic(self._topic, _NEEDED, _EXTRA, self._address, make=False)
             if self._is_there:
                 end = self._offsets.ends([self._partition])[self._partition]
                 for raw in self._reading.records(self._partition, self._next, end):

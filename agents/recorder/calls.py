@@ -465,7 +465,7 @@ class CallRecorder:
         self._settle()
         arguments = self._prepared(step, made, tool)
         send = partial(tool.send, args, kwargs)
-        redact = self._redact.beside(decoded(made.request))
+        redact = self._redact.for_answers_to(decoded(made.request))
         return tool.shape.served(self._reach.perform(tool, made.key, arguments, step.number, send, redact))
 
     async def _sent_async(
@@ -474,7 +474,7 @@ class CallRecorder:
         await in_thread(self._settle)
         arguments = self._prepared(step, made, tool)
         send = partial(tool.send_async, args, kwargs)
-        redact = self._redact.beside(decoded(made.request))
+        redact = self._redact.for_answers_to(decoded(made.request))
         found = await self._reach.perform_async(tool, made.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
 

@@ -201,12 +201,12 @@ class StepAssembler:
             branch=made.branch,
         )  # fmt: skip
 
-    def _streamed(self, request: Plain, answer: Plain, beside: Plain) -> Plain:
+    def _streamed(self, request: Plain, answer: Plain, others: Plain) -> Plain:
         """Return an answer without the secrets that span several of its pieces."""
-        redact = self._redact.beside(request)
+        redact = self._redact.for_answers_to(request)
 
         def texts_redacted(texts: list[str]) -> list[str]:
-            given = {"texts": dict(zip(map(str, range(len(texts))), texts, strict=True)), "beside": [answer, beside]}
+            given = {"texts": dict(zip(map(str, range(len(texts))), texts, strict=True)), "others": [answer, others]}
             return [*redact(given)["texts"].values()]
 
         texts = texts_of(answer) if is_exchange(request) and isinstance(answer, dict) else []

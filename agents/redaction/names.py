@@ -87,9 +87,9 @@ class Names:
         return name.endswith(_ALL_ENDINGS) and not name.endswith(HARMLESS_ENDINGS)
 
 
-def is_of_a_model(name: str, beside: Mapping[str, Plain]) -> bool:
+def is_of_a_model(name: str, siblings: Mapping[str, Plain]) -> bool:
     """Tell whether a `token` is a piece of a model's text: the same object also has its probability."""
-    return "logprob" in beside and normal(name) == "token"
+    return "logprob" in siblings and normal(name) == "token"
 
 
 def normal(name: str) -> str:

@@ -143,7 +143,7 @@ class Redactor:
         asked, found = closed(both, None)
         return asked, found
 
-    def beside(self, request: Plain) -> Redact:
+    def for_answers_to(self, request: Plain) -> Redact:
         """Return a function that redacts as a call does, and also knows the secrets named in the request."""
 
         def knowing(tree: Plain) -> Plain:
@@ -202,7 +202,7 @@ class ClosedRedactor:
         """Return the function's results for both."""
         return self(request), self(outcome)
 
-    def beside(self, request: Plain) -> Redact:
+    def for_answers_to(self, request: Plain) -> Redact:
         """Return this object: the function does not depend on the request."""
         return self
 

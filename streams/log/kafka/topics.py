@@ -166,8 +166,8 @@ class TopicAdmin:
         name = Topics(address.prefix).observations
         return name in self._describe([name], address)
 
-    def beside(self, name: str, needed: Mapping[str, str], extra: Mapping[str, str], address: Address,
-               *, make: bool) -> bool:  # fmt: skip
+    def has_extra_topic(self, name: str, needed: Mapping[str, str], extra: Mapping[str, str], address: Address,
+                        *, make: bool) -> bool:  # fmt: skip
         """Return whether there is a one-partition topic next to the log's own; create it if `make` is set.
 
         Args:
