@@ -74,7 +74,7 @@ WRONG: list[tuple[Values, str]] = [
     ({"sinks": [{**_SINK, "terminationGracePeriodSeconds": 1}]}, "at '/sinks/0/terminationGracePeriodSeconds'"),
     ({"sinks": [{**_SINK, "kind": "otlp", "to": "http://c:4318"}]}, "give it a volume, size or existingClaim"),
     ({"sinks": [_SINK, _SINK]}, "sinks: two are called one"),
-    ({"env": {"A": "1"}, "secretEnv": {"A": {"secret": "a", "key": "b"}}}, "A stands under env and under secretEnv"),
+    ({"env": {"A": "1"}, "secretEnv": {"A": {"secret": "a", "key": "b"}}}, "A is under env and under secretEnv"),
     ({"env": {"HOME": "/root"}}, "at '/env/HOME': value must be 'set by the chart"),
     ({"secretEnv": {"REFOLD_KAFKA_SASL_PASSWORD": {"secret": "a", "key": "b"}}}, "value must be 'set by the chart"),
     ({"image": {"repository": "Refold"}}, "at '/image/repository'"),

@@ -79,7 +79,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- $secret := merge (dict) (.secretEnv | default dict) $values.secretEnv -}}
 {{- range $name, $_ := $plain -}}
 {{- if hasKey $secret $name -}}
-{{- fail (printf "%s stands under env and under secretEnv; leave one of them" $name) -}}
+{{- fail (printf "%s is under env and under secretEnv; leave one of them" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- $kafka := .kafka | default $values.kafka -}}
