@@ -19,7 +19,7 @@ SAYS = {
     "agent_graph.py": [
         "path: plan -> search -> write -> search -> write -> publish",
         "why search again: only 1 source",
-        "state behind the 1st write: {'topic': 'logs', 'sources': ['a'], 'draft': 'on logs, by 1'}",
+        "state after the 1st write: {'topic': 'logs', 'sources': ['a'], 'draft': 'on logs, by 1'}",
         "today's graph goes the same way: True",
         "content with 1 source, it would do otherwise in step 4 (publish)",
     ],

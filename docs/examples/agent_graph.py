@@ -8,7 +8,7 @@ until the draft is good enough, and prints
 
     path: plan -> search -> write -> search -> write -> publish
     why search again: only 1 source
-    state behind the 1st write: {'topic': 'logs', 'sources': ['a'], 'draft': 'on logs, by 1'}
+    state after the 1st write: {'topic': 'logs', 'sources': ['a'], 'draft': 'on logs, by 1'}
     today's graph goes the same way: True
     content with 1 source, it would do otherwise in step 4 (publish)
 """
@@ -28,7 +28,7 @@ Node = Callable[[refold.Run], str]
 
 @refold.tool(effect="read")
 def look_up(topic: str, known: list[str]) -> str:
-    """One more source; stands in for a search."""
+    """One more source; simulates a search."""
     return "abc"[len(known)]
 
 
@@ -70,7 +70,7 @@ STEPS_MAX = 20
 
 
 def agent(run: refold.Run, graph: Mapping[str, Node] = GRAPH) -> None:
-    """Goes through the graph, a step a node; a step that stands recorded is not run again in a resume."""
+    """Goes through the graph, a step a node; a recorded step is not run again in a resume."""
     node = "plan"
     for _ in range(STEPS_MAX):
         node = run.step(node, graph[node], run)
@@ -88,7 +88,7 @@ def main() -> None:
         print("path:", " -> ".join(step.name for step in recording.steps))
         decided = [call.asked.request for call in recording.steps[2].calls if call.asked.kind == "decide"]
         print("why search again:", decided[0]["why"])
-        print("state behind the 1st write:", state_at(recording, 3))
+        print("state after the 1st write:", state_at(recording, 3))
         print("today's graph goes the same way:", log.replay(run.id, agent).is_same)
 
         content = {**GRAPH, "write": lambda run: write(run, enough=1)}

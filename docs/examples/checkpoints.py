@@ -5,7 +5,7 @@
 1. A process of its own runs the agent, and is killed (SIGKILL) in step 5, right after it sent a mail.
 2. This one resumes the run. Steps 1 to 4 are not run again. Step 5 is, and what it had looked up is answered from the
    log. It gets the result of its mail, which is not sent again.
-3. Each step is a checkpoint: the state behind it can be had by its number, and a run can be forked from there. What is
+3. Each step is a checkpoint: the state after it can be read by its number, and a run can be forked from there. What is
    stored of it is what the step changed.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
         print(f"done twice: {', '.join(sorted({each for each in done if done.count(each) > 1})) or 'nothing'}")
         assert [line for line in done if line.startswith("mail")] == [f"mail {topic}" for topic in TOPICS]
 
-        print("\nstep  name     stored of it  state behind it")
+        print("\nstep  name     stored of it  state after it")
         recording = log.recording(RUN)
         for step in recording.steps:
             state = state_at(recording, step.number)
