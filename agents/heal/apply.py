@@ -154,7 +154,7 @@ class Healer:
             run: The run's id.
 
         Returns:
-            The attempts of this call, in order; the last one tells how it stands. Empty if there is nothing to heal.
+            The attempts of this call, in order; the last one has the present state. Empty if there is nothing to heal.
 
         Raises:
             InputError: The run cannot be healed, and the message says why; or its code cannot be found.

@@ -16,7 +16,7 @@ The supervisor starts it with pipes and talks to it in lines of JSON. The first 
 5. It says `started`, copies the agent's output into files, and waits. It kills the agent and all its descendants if
    a. its standard input ends: the supervisor is gone;
    b. `until_s` is over: the supervisor is stopped, or has lost the agent, or its log is unreachable;
-   c. it is told to;
+   c. its owner requests it;
    d. the agent's own process ends: what it left is a part of it.
 6. When no descendant is left it says `ended`, and ends. The lock is released by that, not before.
 
@@ -53,7 +53,7 @@ LOCK = "lock"
 
 
 class KeeperOrder(NamedTuple):
-    """What a keeper is told first.
+    """The first message to a keeper.
 
     command: of the agent. environment: its variables, without the mark. work: its folder. folder: of the lock and the
     output. mark: see machine_processes.py. until_s: see the module. output_bytes: size of each output file. contained:

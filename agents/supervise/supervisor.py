@@ -81,7 +81,7 @@ class Supervisor:
             time.sleep(TICK_S / 5)
 
     def _tried(self, name: str, step: Callable[[], bool | None]) -> bool:
-        """Do a step of an owner; return its result. A problem is said once, until a step works again."""
+        """Do a step of an owner; return its result. A problem is logged once, until a step works again."""
         try:
             result = bool(step())
         except Exception as error:  # also a defect: the other agents must go on

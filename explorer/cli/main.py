@@ -39,7 +39,7 @@ COMMANDS = {
         "state": ("ask.state:state", "Show an entity as it was, and what put each value there."),
         "find": ("ask.find:find", "Find the entities whose id or values hold a text."),
         "history": ("ask.history:history", "List what changed in an entity: old, new, when, by whom."),
-        "why": ("ask.why:why", "Trace a value to the observations behind it."),
+        "why": ("ask.why:why", "Trace a value to the observations that led to it."),
         "diff": ("ask.history:diff", "Show what changed between two points."),
         "knew": ("ask.knew:knew_", "Show what an agent knew at a moment, and what the log held."),
         "explore": ("explore:explore", "Explore a log in a browser."),

@@ -26,7 +26,7 @@ class CompareScreen(DeckScreen):
 
     about = (
         "Compare: the steps of both runs side by side; ≠ where they first differ, ~ where they differ later.\n"
-        "Below: what differs there, and the observations behind it."
+        "Below: what differs there, and the observations that led to it."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "open(0)", "open A"), Binding("b", "open(1)", "open B"),

@@ -27,7 +27,7 @@ class WhyScreen(DeckScreen):
     """The sources of a value. value: TYPE/ID.FIELD; at: a cut."""
 
     about = (
-        "Why: the observations behind a value. Below each are those that it was caused by.\n"
+        "Why: the observations that led to a value. Below each are those that it was caused by.\n"
         "Each says what it observed, when, and which agent, run and step it came from."
     )
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -201,7 +201,7 @@ class CheckedAnswers:
         equal("the state that was judged", (subject.version, subject.state_hash), about)
         page.line(f"   It judged {subject.entity} v{about[0]}, state {state_hash[:ID_DIGITS]}.")
         page.line("   Its observation names those it rests on, these name their own causes, and so on.")
-        page.line("   Away is how many causes lie between; place is where it stands in the log.")
+        page.line("   Away is how many causes lie between; place is its position in the log.")
         chain = evaluation.why("passed")
         known = [(each, each.statement) for each in chain if each.statement is not None]
         equal("sources found in the log", len(chain), len(known))
@@ -211,7 +211,7 @@ class CheckedAnswers:
         )  # fmt: skip
         page.table(("away", "entity", "what it says", "by", "place", "observation"), near, {CONFIG})
         beyond, start = len(chain) - len(near), known[-1][1].entity
-        page.line(f"   and {beyond} more behind these, the farthest: {start}")
+        page.line(f"   and {beyond} more before these, the farthest: {start}")
         overwrite = self._view[CONFIG].held_by("rate_limit")[0].hex()
         if equal("the overwrite is among the sources", True, overwrite in [each.observation for each in chain]):
             page.line()
@@ -223,7 +223,7 @@ class CheckedAnswers:
         page.head(f"4  What was the state when the agent died, at {clock(crashed_at)}?")
         whole = self._checks.equal("acknowledged observations in the log", kept, view.observations)
         outcome = "all that were acknowledged" if whole else f"{kept} were acknowledged"
-        page.line(f"   {view.observations} observations stand behind it: {outcome}.")
+        page.line(f"   {view.observations} observations led to it: {outcome}.")
         kinds = Counter(entity.partition("/")[0] for entity in view).most_common(3)
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds)
         page.line(f"   They fold into {len(view)} entities ({counts}, ...). Those that matter here:")

@@ -96,7 +96,7 @@ class Actor:
 
     def _failed(self, status: int) -> DemoFailed:
         self._complaints.seek(0)
-        last = (self._complaints.read().strip().splitlines() or ["it said nothing"])[-1]
+        last = (self._complaints.read().strip().splitlines() or ["no output"])[-1]
         return DemoFailed(f"{self.name} ended with status {status}: {last}")
 
 

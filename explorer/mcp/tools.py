@@ -178,7 +178,7 @@ TOOLS: Mapping[str, HistoryTool] = {each.name: each for each in (
         (_RUN, Parameter("step", "integer", "From 1"), _AT), _show, _at_a_point, "runs lists the runs there are",
     ),
     HistoryTool(
-        "compare", "The first point where two runs differ, and the observations behind it.",
+        "compare", "The first point where two runs differ, and the observations that led to it.",
         (Parameter("a", about="A run", is_required=True), Parameter("b", about="A run", is_required=True), _AT,
          Parameter("exact", "boolean", "Clock, randomness and fresh ids count too"),
          Parameter("depth", "integer", "Causes back")),

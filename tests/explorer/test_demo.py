@@ -131,7 +131,7 @@ def test_root_matches_the_naive_fold(played: Played) -> None:
 def test_every_acknowledged_observation_is_in_the_state(played: Played) -> None:
     ids = {identify(said) for _, said in played.crashed}
     acknowledged = played.number(r"(\d+) of its observations, the entries in the log, had been acknowledged")
-    assert len(ids) == len(played.crashed) == played.number(r"(\d+) observations stand behind it")
+    assert len(ids) == len(played.crashed) == played.number(r"(\d+) observations led to it")
     assert acknowledged == sum(said.source.agent == "refund-agent" for _, said in played.crashed)
 
 
@@ -160,7 +160,7 @@ def test_evaluation_is_traced_to_its_sources(played: Played) -> None:
     rows = played.table("away", "entity")
     listed = sorted([str(away), each.hex()[:12]] for each, away in distances.items() if away <= 3)
     assert sorted([row[0], row[-1]] for row in rows) == listed
-    assert len(distances) - len(listed) == played.number(r"and (\d+) more behind these")
+    assert len(distances) - len(listed) == played.number(r"and (\d+) more before these")
     assert known[verdict].patch["subject_state_hash"] == naive_hash(PIPELINE, played.crashed).hex()
 
 

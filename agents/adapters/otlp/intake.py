@@ -154,7 +154,7 @@ class OtlpIntake:
             for each in together:
                 each.done.set_exception(Unavailable("the log is not available", "log"))
             return
-        except BaseException as error:  # a defect: their senders must hear of it, and later ones be served
+        except BaseException as error:  # a defect: their senders must get the error, and later ones be served
             self._close_log()
             for each in together:
                 each.done.set_exception(error)

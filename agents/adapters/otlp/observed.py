@@ -7,7 +7,7 @@
     action/<trace>#<span>          a call of a tool, a retriever or an embedding: arguments and result
 
 1. Identity. Names of entities are made of the trace's and the span's ids. An observation has the span's own times and
-   a seq by its place among the span's observations. So a span that is sent again adds nothing, whoever sends it, and
+   a seq by its place among the span's observations. So a span that is sent again adds nothing, by any sender, and
    the entities, their states and the root depend only on the set of spans: not on their order, batches or repeats.
 2. Late spans. Nothing waits for a trace to be complete. A run's begin is the earliest begin of its spans, its end the
    latest end so far; outcome, title and output are those of the span that ended last, which is the outermost.

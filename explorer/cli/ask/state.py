@@ -68,7 +68,7 @@ def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bo
 
 
 def _sources(view: EntityView) -> Iterator[Source]:
-    """Yield the source of every observation behind an entity's values."""
+    """Yield the source of every observation that set one of an entity's values."""
     for name in view.shown():
         yield view.holder(name).source
         if view.definition.definition.by_first_name[name].reducer in COLLECTIONS:

@@ -27,7 +27,7 @@ from refold.streams.view import EntityView, TraceLink
 @as_json
 @on_log
 def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
-    """Trace a value to the observations behind it.
+    """Trace a value to the observations that led to it.
 
     From these observations it follows the causes back to the first ones. KEY is a key of a map field. An id may contain
     dots: if several readings of the argument name an entity that exists, the one with the longest id is used.

@@ -124,4 +124,4 @@ def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str
             stack.callback(grpc.close)
             over_grpc = grpc.address
         yield _Receiving(intake, server.url, over_grpc)
-        closing.close()  # first: what waits is answered, and what comes is told to come again
+        closing.close()  # first: waiting requests are answered, and new ones get a retry response

@@ -53,9 +53,9 @@ def compare(
     """Find the first point where two runs differ, and why.
 
     It prints the step, what differs in it, and the origin: the world, which gave another answer to the same request, or
-    the agent, which got the same answers and did something else. Then it prints the nearest observations behind the
-    difference on both sides, with their agents, steps and causes; --full prints all of them. Clock readings, random
-    numbers and generated ids are ignored, and so are a crash that the run was resumed from and a step that was tried
+    the agent, which got the same answers and did something else. Then it prints the nearest observations that led to
+    it on both sides, with their agents, steps and causes; --full prints all of them. Clock readings, random numbers and
+    generated ids are ignored, and so are a crash that the run was resumed from and a step that was tried
     again.
 
     With --all each run is stepped through again from its input, and compared with its recording.
