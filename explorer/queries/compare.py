@@ -11,7 +11,7 @@ from refold.agents.compare.divergence import Divergence, divergence_json
 from refold.agents.compare.provenance import DEPTH, FieldCauses, RunInLog, provenance
 from refold.agents.log import AgentLog
 from refold.explorer.queries.entity import told_chain
-from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run
 
 Pair = tuple[RunInLog, RunInLog]
@@ -39,8 +39,8 @@ class CompareQuery:
     def arguments(self) -> list[str]:
         """The arguments of `refold run compare`."""
         depth = None if self.depth == DEPTH else str(self.depth)
-        named = options_of({"at": self.at, "exact": self.exact, "depth": depth})
-        return ["run", "compare", *named, *positionals(self.a, self.b)]
+        named = {"at": self.at, "exact": self.exact, "depth": depth}
+        return arguments_of(["run", "compare"], named, self.a, self.b)
 
     def pair(self, log: AgentLog) -> Pair:
         """Return both runs, opened.

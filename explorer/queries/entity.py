@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from refold.agents.log import AgentLog
 from refold.avro.errors import InputError, UnknownEntity
 from refold.avro.observation import type_of
-from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.sealed import Opener
 from refold.explorer.queries.shapes import row_json, state_json, why_json
 from refold.explorer.queries.untimed import untimed_json
@@ -38,8 +38,7 @@ class StateQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold state`."""
-        named = options_of({"at": self.at, "clock": _clock(self.clock)})
-        return ["state", *named, *positionals(self.entity)]
+        return arguments_of(["state"], {"at": self.at, "clock": _clock(self.clock)}, self.entity)
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return the entity's fields, each with its origin."""
@@ -71,8 +70,8 @@ class HistoryQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold history`."""
-        named = options_of({"since": self.since, "until": self.until, "clock": _clock(self.clock)})
-        return ["history", *named, *positionals(self.entity)]
+        named = {"since": self.since, "until": self.until, "clock": _clock(self.clock)}
+        return arguments_of(["history"], named, self.entity)
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each mutation."""
@@ -97,7 +96,7 @@ class DiffQuery:
     def arguments(self) -> list[str]:
         """The arguments of `refold diff`."""
         places = [self.a, self.b, *([] if self.entity is None else [self.entity])]
-        return ["diff", *options_of({"clock": _clock(self.clock)}), *positionals(*places)]
+        return arguments_of(["diff"], {"clock": _clock(self.clock)}, *places)
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each mutation."""
@@ -133,8 +132,7 @@ class WhyQuery:
     def arguments(self) -> list[str]:
         """The arguments of `refold why`."""
         depth = None if self.depth is None else str(self.depth)
-        named = options_of({"depth": depth, "at": self.at, "clock": _clock(self.clock)})
-        return ["why", *named, *positionals(self.value)]
+        return arguments_of(["why"], {"depth": depth, "at": self.at, "clock": _clock(self.clock)}, self.value)
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each observation, the nearest first."""

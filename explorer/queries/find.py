@@ -10,7 +10,7 @@ from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.find import words
 from refold.agents.recordings.load import rebuilt
 from refold.avro.errors import CorruptionError, Expired, InputError, NotAnswerable
-from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.query import arguments_of
 from refold.streams.cut import Cut
 from refold.streams.view import EntityView
 
@@ -35,7 +35,7 @@ class FindQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold find`."""
-        return ["find", *options_of({"type": self.type, "at": self.at}), *positionals(*filter(None, [self.text]))]
+        return arguments_of(["find"], {"type": self.type, "at": self.at}, *filter(None, [self.text]))
 
     def names(self, log: AgentLog, cut: Cut) -> dict[str, EntityView]:
         """Return the entities to search, by name.

@@ -8,7 +8,7 @@ from typing import Any
 from refold.agents.heal.healings import healings
 from refold.agents.heal.report import report_json
 from refold.agents.log import AgentLog
-from refold.explorer.queries.query import positionals
+from refold.explorer.queries.query import arguments_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class HealingsQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold heal`."""
-        return ["heal", "--report", *(positionals(self.run) if self.run else [])]
+        return arguments_of(["heal"], {"report": True}, *filter(None, [self.run]))
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return each kind of failure, the most frequent first, and each attempt, the oldest first."""

@@ -65,6 +65,18 @@ def options_of(given: Mapping[str, object]) -> list[str]:
     return found
 
 
-def positionals(*given: str) -> list[str]:
-    """Return positional arguments. They follow `--` if one of them starts with `-`."""
-    return ["--", *given] if any(each.startswith("-") for each in given) else list(given)
+def arguments_of(words: Sequence[str], named: Mapping[str, object], *given: str) -> list[str]:
+    """Return a command's arguments: its words, what it asks about, its options.
+
+    A cut is long, so options come last, and what is asked about can be read first. If a positional argument starts with
+    `-`, all of them follow the options and `--`.
+
+    Args:
+        words: The command, such as `run`, `steps`.
+        named: The options, as for `options_of`.
+        given: The positional arguments.
+    """
+    options = options_of(named)
+    if any(each.startswith("-") for each in given):
+        return [*words, *options, "--", *given]
+    return [*words, *given, *options]

@@ -18,11 +18,12 @@ from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
-from refold.explorer.queries.query import options_of, positionals
+from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
-from refold.explorer.queries.shapes import point_json
+from refold.explorer.queries.shapes import holder_json, point_json
 from refold.streams.cut import Cut
+from refold.streams.view import EntityView
 
 TIMES = {"started": "started_at", "ended": "ended_at"}
 TEXTS = {
@@ -109,7 +110,7 @@ def read_json(given: KnownEntity) -> dict[str, Any]:
         "stale": given.is_stale,
         "newer_when_read": given.newer_then,
         "newer_by_then": given.newer_by,
-        "differing": [_difference_json(each) for each in given.differing],
+        "differing": [_difference_json(each, held) for each in given.differing],
     }  # fmt: skip
 
 
@@ -128,10 +129,17 @@ def _answer_json(each: ReceivedAnswer) -> dict[str, Any]:
     }
 
 
-def _difference_json(each: Difference) -> dict[str, Any]:
-    """Return one difference in JSON. A side without a value has no key."""
+def _difference_json(each: Difference, held: EntityView | None) -> dict[str, Any]:
+    """Return one difference in JSON. A side without a value has no key. holder: the observation that set what the log
+    held, unless the field has elements, which are set one by one.
+    """
     sides = (("known", each.left), ("held", each.right))
-    return {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
+    found = {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
+    field = each.path.partition(".")[0].partition("[")[0]
+    fields = {} if held is None else held.definition.definition.by_first_name
+    if held is not None and field in held.fields and fields[field].reducer not in ("union", "append", "map"):
+        found["holder"] = holder_json(held.holder(field))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ class RunQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold run show`."""
-        return ["run", "show", *options_of({"at": self.at}), *positionals(self.run)]
+        return arguments_of(["run", "show"], {"at": self.at}, self.run)
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return the run and its steps; if its content cannot be read, the fields stored in clear."""
@@ -173,7 +181,7 @@ class StepsQuery:
     @property
     def arguments(self) -> list[str]:
         """The arguments of `refold run steps`."""
-        return ["run", "steps", *options_of({"at": self.at, "step": self.step}), *positionals(self.run)]
+        return arguments_of(["run", "steps"], {"at": self.at, "step": self.step}, self.run)
 
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each step. One step is read without the others, unless its content needs them."""
@@ -208,7 +216,7 @@ class KnewQuery:
     def arguments(self) -> list[str]:
         """The arguments of `refold knew`."""
         named = {"at": self.at, "run": self.run, "step": self.step, "all": self.every}
-        return ["knew", *options_of(named), *positionals(self.agent)]
+        return arguments_of(["knew"], named, self.agent)
 
     def answer(self, log: AgentLog) -> dict[str, Any]:
         """Return the agent's reads and answers, and what the log held at that moment."""

@@ -158,17 +158,18 @@ def link_json(link: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field_json(view: EntityView, shown: MutationFormatter, name: str, value: Any) -> dict[str, Any]:
-    field = {"value": value, **_holder_json(view.holder(name))}
+    field = {"value": value, **holder_json(view.holder(name))}
     if view.definition.definition.by_first_name[name].reducer in ("union", "append", "map"):
         field["elements"] = [
             ({} if key is None else {"key": shown.key(key)})
-            | {"value": shown.value(name, element), **_holder_json(holder)}
+            | {"value": shown.value(name, element), **holder_json(holder)}
             for key, element, holder in view.element_holders(name)
         ]
     return field
 
 
-def _holder_json(holder: Holder) -> dict[str, Any]:
+def holder_json(holder: Holder) -> dict[str, Any]:
+    """Return the observation that set a value, in JSON."""
     return {
         "observed_at": time_text(holder.observed_at),
         "recorded_at": millis_text(holder.recorded_at),

@@ -86,6 +86,7 @@ def entity_page(view: PageView) -> bytes:
         "entity.html", entity, cut, shown, entity=entity, state=state, rows=rows[::-1][:LISTED], total=len(rows),
         moments=moments, clocks=CLOCKS, lanes=lanes(rows), field=field, chain=chain,
         graph=graph(chain) if chain else None, changed=changed, version=state["version"], end=str(end),
+        newest=max((row["version"] for row in rows), default=0),
         runs=_runs_among(view, sources, end), searched=searched, unsearched=unsearched,
         more=view.address(reads=searched * MORE_SEARCHED),
         observed_until=None if cut.observed_until is None else time_text(cut.observed_until),

@@ -271,7 +271,10 @@ class Explorer:
         return self._html(200, self.renderer.page("sign_in.html", {"is_wrong": False}))
 
     def _error(self, status: int, error: Exception) -> PageResponse:
-        given = {"title": TITLES[status], "why": str(error), "status": status, "at": None, "commands": [], "page": None,
+        why = str(error)
+        if isinstance(error, FileNotFoundError):  # files of the log, not of the pages
+            why = f"A file of the log is missing: {error.filename}. If the log was moved or deleted, put it back."
+        given = {"title": TITLES[status], "why": why, "status": status, "at": None, "commands": [], "page": None,
                  "log_url": self.place.url or "", "here": None, "is_live": False}  # fmt: skip
         return self._html(status, self.renderer.page("error.html", given))
 

@@ -211,7 +211,7 @@ def test_overwrite_is_found_from_the_run_that_read_it(page: Page, pages: Explore
     opened(page, "Step 1 read")
     page.keyboard.press("j")
     opened(page, "Step 2 use")
-    expect(page.locator(".differing").first).to_contain_text("it knew 50, the log had 500")
+    expect(page.locator(".differing").first).to_contain_text("it knew 50, the log had 500, set by deployer")
     page.locator(".reads a").click()
     opened(page, CONFIG)
     ready(page, ".state", "50")
