@@ -78,7 +78,7 @@ def _of_step(step: Step) -> Iterator[Sentence]:
     if isinstance(step.result, str) and step.result:
         yield Sentence("said", _sentence(f"It said {_said(step.result)}"))
     if not step.attempts and not step.calls:
-        yield Sentence("did", "What it did in this step is not recorded.")
+        yield Sentence("did", "What it did in this step is not recorded in its run.")
     elif not step.is_committed:
         yield Sentence("failed", "The record ends here: nothing is known of how the step ended.")
 

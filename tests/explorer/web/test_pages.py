@@ -370,8 +370,19 @@ def test_step_without_a_recorder_shows_its_observations(tmp_path: Path) -> None:
         log.observe("run/seen-1", {"agent": "a"}, source="a")
         log.observe("step/seen-1#1", {"run": "seen-1", "position": 1, "decision": "load the plan",
                                       "output": {"planned": 50}}, source="a")  # fmt: skip
+        log.observe("action/seen-1#1.1", {"tool": "fetch"}, source="a")
+        log.observe("action/other#1.1", {"tool": "fetch"}, source="a")
+        log.link("run/seen-1", "has_step", "step/seen-1#1", source="a")
+        log.link("run/seen-1", "of", "document/plan", valid_from=1_700_000_000_000_000, source="a")
         log.flush()
     with explored(url) as pages:
         page = pages.get("/run/seen-1")
+        [actions_at] = re.findall(r'href="([^"]*)">its actions in this step<', page.body)
+        actions = pages.get(html.unescape(actions_at))
+        as_entity = pages.get("/entity/run/seen-1")
     assert page.text.count("load the plan") == 2
     assert '"planned": 50' in page.text
+    assert "seen-1#1.1" in actions.text
+    assert "other#1.1" not in actions.text
+    assert "has_step step/seen-1#1" in as_entity.text
+    assert "of document/plan from 2023-11-14" in as_entity.text
