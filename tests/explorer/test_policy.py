@@ -66,7 +66,8 @@ def test_call_is_approved_and_denied_by_commands(log_path: Path, capsys: pytest.
             questions.append(needed.value.question)
     assert run(["approvals"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [lines[0], lines[3]] == questions
+    assert [lines[0], lines[4]] == questions
+    assert lines[3].startswith("  waits until 2")
     assert lines[1] == '  refund with {"eur": 501}'
     assert lines[2].startswith("  requested by policy desk, rule large at ")
     assert lines[2].endswith(": too much")

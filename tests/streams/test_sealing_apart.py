@@ -35,7 +35,7 @@ from refold_tests.sealing import MemoryStore, Table, View
 from refold_tests.world import LOG_ID
 
 Over = Callable[..., ProcessSealer]
-SAID = "beside the fold from now on"
+SAID = "are sealed in this process from now on"
 
 
 @pytest.fixture(autouse=True)
