@@ -348,7 +348,7 @@ def declare(desk: Desk, orders: int = 4) -> None:
     (desk.folder / "desk.py").write_text(SDK)
     (desk.folder / "refold.toml").write_text(
         f"[agents.desk]\ncommand = [{sys.executable!r}, '-P', 'desk.py', {str(desk.folder)!r}, '{orders}']\n"
-        f"backoff_s = 0.01\n[agents.desk.env]\nPYTHONPATH = 'env:PYTHONPATH'\n"
+        f"backoff_s = 0.01\nbackoff_max_s = 0.05\n[agents.desk.env]\nPYTHONPATH = 'env:PYTHONPATH'\n"
     )
 
 
