@@ -30,6 +30,7 @@ from refold.agents.capture.mcp_playback import RecordedSession
 from refold.agents.capture.mcp_runs import McpRuns
 from refold.agents.capture.mcp_tee import FOLDER
 from refold.agents.capture.mcp_wire import LINE_BYTES_MAX, McpWire, MessageLines, Pending, messages_in
+from refold.agents.capture.proxied import error_of_request
 from refold.agents.capture.proxy import Proxy, Upstreams
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.capture.spool import Spool
@@ -122,7 +123,7 @@ class McpExchange:
             while data := await self._request.content.readany():
                 yield data
         except Exception as error:  # an error of the request, not of the server
-            self.agent_left = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
+            self.agent_left = error_of_request(error)
             raise
 
     def requested(self) -> None:

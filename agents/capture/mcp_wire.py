@@ -103,7 +103,11 @@ class McpWire:
                 self.answered(message)
 
     def asked(self, message: dict[str, Any], channel: str = "") -> Pending | None:
-        """Take a message that is about to be passed to the server. Returns the request; None if it is none."""
+        """Take a message that is about to be passed to the server.
+
+        Returns:
+            The request that waits for its answer; None if the message is no request.
+        """
         if "method" not in message or not isinstance(message.get("id"), str | int | float):
             return None
         with self._turn:

@@ -43,5 +43,10 @@ class ProxiedExchange(Protocol):
         """Return the response if the provider sent none."""
 
 
+def error_of_request(error: Exception) -> ConnectionError:
+    """Return the error of a request's body as one of its connection, which no error of the server is."""
+    return error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
+
+
 Copying = Callable[[web.BaseRequest, str], Awaitable[ProxiedExchange]]
 """Begins the copy of a request that is forwarded to a URL."""

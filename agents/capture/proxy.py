@@ -43,7 +43,7 @@ from refold.agents.capture.exchange import (
     request_of,
     sent_headers,
 )
-from refold.agents.capture.proxied import Copying, ProxiedExchange
+from refold.agents.capture.proxied import Copying, ProxiedExchange, error_of_request
 from refold.agents.capture.proxy_guard import CountedCopy, ProxyGuard, denied
 from refold.agents.capture.spool import Spool, SpoolWriter
 from refold.agents.capture.step_header import STEP_HEADER
@@ -312,7 +312,7 @@ class _Exchange:
                     self._is_long = True
                 yield data
         except Exception as error:  # an error of the request, not of the provider
-            self.agent_left = error if isinstance(error, ConnectionError) else ConnectionResetError(str(error))
+            self.agent_left = error_of_request(error)
             raise
         self.requested()
 

@@ -283,7 +283,7 @@ class Sessions:
         return CapturedSession(self._capturing.begin(head), head, spool)
 
     def _branch(self, turn: ModelTurn) -> ForkedTurn | None:
-        """Return the earlier turn of a session in memory that a turn continues; None if there is none."""
+        """Return the earlier turn that a turn continues, of a session in memory; None if it continues no such turn."""
         for end in [turn.follows] if turn.follows else turn.chain[::-1]:
             session, number = self._earlier.get(end, (None, 0))
             if session is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -54,8 +53,11 @@ def examine(
 
 
 def _runner(log: AgentLog, run: str, supervised: str) -> str:
-    """Return which agent of a supervisor runs a run now; empty if none does, or it is the one in whose place this
-    process heals. Whose status is `healing`, its healing has a lease of its own."""
+    """Return which agent of a supervisor runs a run now; empty if none does.
+
+    The agent in whose place this process heals is left out. So is an agent that is `healing`: its healing has a lease
+    of its own.
+    """
     for each in agents(log, log.now_micros()):
         if each.run == run and each.name != supervised and each.status in ACTIVE - {"healing"}:
             return (
@@ -109,7 +111,7 @@ def _stale(log: AgentLog, run: Recording) -> Iterator[StaleRead]:
         for each in log.knew(run.agent, run=run.run).reads:
             if each.read.run != run.run or each.held is None or not each.newer_by or not each.differing:
                 continue
-            fields = tuple(dict.fromkeys(re.split(r"[.\[]", one.path, maxsplit=1)[0] for one in each.differing))
+            fields = tuple(dict.fromkeys(one.field for one in each.differing))
             there = [name for name in fields if name in each.held.tree["fields"]]
             ids = dict.fromkeys(held.hex() for name in there for held in each.held.held_by(name))
             yield StaleRead(each.read.step, each.read.entity, fields, tuple(ids))

@@ -6,6 +6,7 @@ each element after it. Elements between are compared one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -36,6 +37,11 @@ class Difference(NamedTuple):
     path: str
     left: Plain
     right: Plain
+
+    @property
+    def field(self) -> str:
+        """The first name of the path, such as `kwargs`."""
+        return re.split(r"[.\[]", self.path, maxsplit=1)[0]
 
     def line(self, left: str, right: str) -> str:
         """Return one line for people, such as `kwargs.id: 18 asked, 17 recorded`.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from refold.agents.heal.supervised import HealingKind
 from refold.agents.supervise.supervisor import SupervisorCounts
+from refold.streams.web.metrics_text import metrics_text
 
 GAUGES = {
     "agents": ("refold_supervisor_agents", "Agents that this supervisor owns, by what they do."),
@@ -52,6 +52,4 @@ class SupervisorMetrics(Collector):
 
     def page(self) -> bytes:
         """Return Prometheus' text."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
+        return metrics_text(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,14 +40,6 @@ class EffectsQuery:
         ledger = log.effects
         found = ledger.list(status=self.status or "", run=self.run, tool=self.tool, at=self.at)
         return [effect_json(ledger, each) for each in found]
-
-
-def effects_like(every: Iterable[Effect], status: str | None = None, run: str = "", tool: str = "") -> list[Effect]:
-    """Return the effects that have this status, run and tool. An empty run or tool and a status of None match any."""
-    return [
-        each for each in every
-        if status in (None, each.status) and (not run or run in each.runs) and tool in ("", each.tool)
-    ]  # fmt: skip
 
 
 def effect_json(ledger: Ledger, effect: Effect) -> dict[str, Any]:

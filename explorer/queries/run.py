@@ -135,10 +135,9 @@ def _difference_json(each: Difference, held: EntityView | None) -> dict[str, Any
     """
     sides = (("known", each.left), ("held", each.right))
     found = {"path": each.path, **{name: value for name, value in sides if value is not ABSENT}}
-    field = each.path.partition(".")[0].partition("[")[0]
     fields = {} if held is None else held.definition.definition.by_first_name
-    if held is not None and field in held.fields and fields[field].reducer not in ("union", "append", "map"):
-        found["holder"] = holder_json(held.holder(field))
+    if held is not None and each.field in held.fields and fields[each.field].reducer not in ("union", "append", "map"):
+        found["holder"] = holder_json(held.holder(each.field))
     return found
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from refold.agents.adapters.otlp.counts import ReceivedCounts
+from refold.streams.web.metrics_text import metrics_text
 
 GAUGES = {
     "queued_bytes": ("refold_receive_queued_bytes", "Bytes of requests that wait for the log."),
@@ -49,6 +49,4 @@ class ReceiverMetrics(Collector):
 
     def page(self) -> bytes:
         """Return Prometheus' text."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry)
+        return metrics_text(self)

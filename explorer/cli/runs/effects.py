@@ -12,7 +12,7 @@ import click
 
 from refold.agents.effects.errors import NotDone
 from refold.agents.effects.ledger import Ledger
-from refold.agents.effects.listing import FATES, Effect
+from refold.agents.effects.listing import FATES, Effect, chosen_by
 from refold.agents.effects.order import Done, Undo
 from refold.agents.effects.undo import UndoResult, to_undo
 from refold.agents.entry import agent_of, recorded_agent_of
@@ -23,7 +23,7 @@ from refold.explorer.cli.options import WHEN, InOrder, as_json, merged, on_log, 
 from refold.explorer.cli.options import at as at_option
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment
-from refold.explorer.queries.effects import effect_json, effects_like, opened
+from refold.explorer.queries.effects import effect_json, opened
 from refold.explorer.queries.log_target import LogTarget
 
 COLUMNS = (
@@ -90,7 +90,7 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
         ledger = log.effects
         every = ledger.list(at=at)
         run = _run_of(every, run_id) if run_id else ""
-        found = effects_like(every, status, run, tool)
+        found = [*filter(chosen_by(status or "", run, tool), every)]
         if as_json:
             screen.json([effect_json(ledger, each) for each in found])
             return 0

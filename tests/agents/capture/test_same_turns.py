@@ -311,17 +311,23 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-def test_session_recorded_by_code_and_wire_is_the_codes_run(server: ModelServer, tmp_path: Path) -> None:
-    """The code says which step a request is, to the proxy alone. Both write one log, so one waits for the other."""
+def recorded_program(server: ModelServer, folder: Path, code: str) -> tuple[str, str]:
+    """Run an agent under `refold record`. Return the log, and the run that the agent's code recorded."""
     server.reset()
     server.mind = lambda body: Reply([f"answer {len(body['messages'])}"])
-    log = f"file:{tmp_path / 'log'}"
-    (tmp_path / "agent.py").write_text(AGENT)
-    more = {"OPENAI_BASE_URL": f"{server.url}/v1", "XDG_STATE_HOME": str(tmp_path / "state")}
+    log = f"file:{folder / 'log'}"
+    (folder / "agent.py").write_text(code)
+    more = {"OPENAI_BASE_URL": f"{server.url}/v1", "XDG_STATE_HOME": str(folder / "state")}
     command = ("record", "--", sys.executable, "agent.py", log)
-    done = refold_command(*command, log=log, folder=tmp_path, more=more)
+    done = refold_command(*command, log=log, folder=folder, more=more)
     assert done.status == 0, done.err
     own = done.out.strip()
+    return log, own
+
+
+def test_session_recorded_by_code_and_wire_is_the_codes_run(server: ModelServer, tmp_path: Path) -> None:
+    """The code says which step a request is, to the proxy alone. Both write one log, so one waits for the other."""
+    log, own = recorded_program(server, tmp_path, AGENT)
     assert listed(log) == [own]
     with open_log(log, read_only=True) as opened:
         rows = {row.run: row for row in opened.runs(further=True)}
@@ -398,14 +404,7 @@ asyncio.run(main())
 
 def test_calls_by_model_name_their_step_as_well(server: ModelServer, tmp_path: Path) -> None:
     """Whatever client they use. What a tool sends is no call of a model, so only its own turn is listed and counted."""
-    server.reset()
-    server.mind = lambda body: Reply([f"answer {len(body['messages'])}"])
-    log = f"file:{tmp_path / 'log'}"
-    (tmp_path / "agent.py").write_text(AGENT_BY_MODEL)
-    more = {"OPENAI_BASE_URL": f"{server.url}/v1", "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = refold_command("record", "--", sys.executable, "agent.py", log, log=log, folder=tmp_path, more=more)
-    assert done.status == 0, done.err
-    own = done.out.strip()
+    log, own = recorded_program(server, tmp_path, AGENT_BY_MODEL)
     with open_log(log, read_only=True) as opened:
         rows = {row.run: row for row in opened.runs(usage=True, further=True)}
         of_tool, of_session = sorted(rows.keys() - {own}, key=lambda run: rows[run].steps or 0)

@@ -18,7 +18,7 @@ from refold.agents.supervise.listing import AgentRow, agents
 from refold.agents.supervise.settings import load_agents
 from refold.agents.supervise.supervisor import Supervisor
 from refold_tests.supervised import Desk, now
-from refold_tests.supervising import supervisor_settings
+from refold_tests.supervising import Killed, supervisor_settings
 
 pytestmark = pytest.mark.outside
 
@@ -46,10 +46,6 @@ POLICY = "name = 'p'\n[[rule]]\nname = 'large'\ntool = 'refund'\naction = 'ask'\
 def desk(tmp_path: Path) -> Iterator[Desk]:
     with Desk(tmp_path) as found:
         yield found
-
-
-class Killed(BaseException):
-    """The supervisor was killed: nothing of it runs after this."""
 
 
 def test_agent_that_asks_goes_on_after_the_answer_or_in_time(desk: Desk) -> None:

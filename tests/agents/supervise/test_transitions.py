@@ -25,14 +25,10 @@ from refold.agents.supervise.supervisor import Supervisor
 from refold_tests.dying_keeper import MOMENTS as KEEPER_MOMENTS
 from refold_tests.processes import is_gone
 from refold_tests.supervised import Desk, now
-from refold_tests.supervising import lives, lone_agent, supervisor_settings
+from refold_tests.supervising import Killed, lives, lone_agent, supervisor_settings
 from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.outside
-
-
-class Killed(BaseException):
-    """The supervisor was killed: nothing of it runs after this."""
 
 
 class Moment(NamedTuple):

@@ -9,10 +9,13 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from refold.agents.adapters.otlp.requests import JSON
+from refold.agents.log import AgentLog, open_log
+from refold.avro.errors import StorageError
 from refold_tests.command import COMMAND
 
 WAIT_S = 120
@@ -76,3 +79,16 @@ class Receiving:
     def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+class FailingLog:
+    """Opens the log of a receiver in `folder`/log. fails: whether it cannot be opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"file:{folder / 'log'}"
+        self.fails = False
+
+    def __call__(self) -> AgentLog:
+        if self.fails:
+            raise StorageError("the disk is gone")
+        return open_log(self.url)

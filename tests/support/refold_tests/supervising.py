@@ -32,6 +32,12 @@ MOMENTS: dict[str, tuple[type, str]] = {
     "stopping": (KeptProcess, "stop"),
     "released": (OwnedEntries, "release"),
 }
+
+
+class Killed(BaseException):
+    """A supervisor of this process was killed: nothing of it runs after this."""
+
+
 CODE = "from refold_tests.supervising import main; main()"
 
 

@@ -27,9 +27,8 @@ import refold
 from refold.agents.adapters.otlp.grpc_receiver import GrpcReceiver
 from refold.agents.adapters.otlp.intake import OtlpIntake
 from refold.agents.adapters.otlp.signals import TRACES
-from refold.agents.log import AgentLog, open_log
-from refold.avro.errors import StorageError
 from refold_tests.command import refold_command
+from refold_tests.otlp_receiving import FailingLog
 
 pytestmark = pytest.mark.outside
 
@@ -37,26 +36,13 @@ WAIT_S = 120
 LARGEST = 100_000
 
 
-class Log:
-    """The log of a receiver. fails: whether it cannot be opened."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url = f"file:{folder / 'log'}"
-        self.fails = False
-
-    def __call__(self) -> AgentLog:
-        if self.fails:
-            raise StorageError("the disk is gone")
-        return open_log(self.url)
+@pytest.fixture
+def log(tmp_path: Path) -> FailingLog:
+    return FailingLog(tmp_path)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    return Log(tmp_path)
-
-
-@pytest.fixture
-def intake(log: Log) -> Iterator[OtlpIntake]:
+def intake(log: FailingLog) -> Iterator[OtlpIntake]:
     intake = OtlpIntake(log, {}, print)
     yield intake
     intake.close()
@@ -94,7 +80,7 @@ def request(*spans: tuple[bytes, bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip], ids=["plain", "gzip"])
-def test_spans_of_the_real_exporter_are_a_run(address: str, log: Log, compression: grpc.Compression) -> None:
+def test_spans_of_the_real_exporter_are_a_run(address: str, log: FailingLog, compression: grpc.Compression) -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": "desk"}))
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(address, insecure=True, compression=compression)))
     tracer = provider.get_tracer("test")
@@ -109,7 +95,7 @@ def test_spans_of_the_real_exporter_are_a_run(address: str, log: Log, compressio
         assert opened.verify().ok
 
 
-def test_logs_of_the_real_exporter_join_their_span(address: str, log: Log) -> None:
+def test_logs_of_the_real_exporter_join_their_span(address: str, log: FailingLog) -> None:
     spans, logs = TracerProvider(), LoggerProvider()
     spans.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(address, insecure=True)))
     logs.add_log_record_processor(SimpleLogRecordProcessor(OTLPLogExporter(address, insecure=True)))
@@ -123,7 +109,7 @@ def test_logs_of_the_real_exporter_join_their_span(address: str, log: Log) -> No
         assert [each.result for each in opened.recording(row.run).steps] == ["Hello"]
 
 
-def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: OtlpIntake) -> None:
+def test_each_request_is_answered_as_otlp_says(address: str, log: FailingLog, intake: OtlpIntake) -> None:
     good = (b"1" * 16, b"2" * 8)
     assert export(address, request(good)) == ExportTraceServiceResponse()
     partial = export(address, request(good, (b"1" * 16, b"2" * 7))).partial_success
@@ -145,7 +131,7 @@ def test_each_request_is_answered_as_otlp_says(address: str, log: Log, intake: O
     assert (counts.recorded["spans"], counts.rejected["spans"], counts.taken) == (3, 1, 3)
 
 
-def test_exporter_resends_what_could_not_be_recorded(address: str, log: Log, intake: OtlpIntake) -> None:
+def test_exporter_resends_what_could_not_be_recorded(address: str, log: FailingLog, intake: OtlpIntake) -> None:
     provider = TracerProvider()
     exporter = OTLPSpanExporter(address, insecure=True, timeout=WAIT_S)
     span = provider.get_tracer("test").start_span("chat", attributes={"gen_ai.operation.name": "chat"})

@@ -44,7 +44,7 @@ from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
 from refold_tests.command import refold_command
 from refold_tests.fresh_environment import linked, requirements
-from refold_tests.otlp_receiving import OK, START, WAIT_S, Answer, Receiving, post, request, span
+from refold_tests.otlp_receiving import OK, START, WAIT_S, Answer, FailingLog, Receiving, post, request, span
 from refold_tests.recipes import BLOCK, is_as_shown
 from refold_tests.tree import ROOT
 
@@ -222,14 +222,8 @@ def test_endless_bodies_do_not_block_other_clients(tmp_path: Path) -> None:
 
 
 def test_answers_are_counted(tmp_path: Path) -> None:
-    fails = [False]
-
-    def opened() -> AgentLog:
-        if fails[0]:
-            raise StorageError("the disk is gone")
-        return open_log(f"file:{tmp_path / 'log'}")
-
-    intake = OtlpIntake(opened, {}, lambda line: None)
+    log = FailingLog(tmp_path)
+    intake = OtlpIntake(log, {}, lambda line: None)
     server = LoopbackServer(lambda: OtlpReceiver(intake, 100_000))
     try:
         deep = {**span(1, 2), "attributes": [{"key": "gen_ai.request.model", "value": _nested(30)}]}
@@ -238,11 +232,11 @@ def test_answers_are_counted(tmp_path: Path) -> None:
         for _, how, body, status in WIRE:
             assert post(server.url, body, **how).status == status
         good = intake.counts.now()
-        fails[0] = True
+        log.fails = True
         intake._close_log()
         assert post(server.url, request(span(1, 1))).status == 503
         failed = intake.counts.now()
-        fails[0] = False
+        log.fails = False
         assert post(server.url, request(span(1, 1))).status == 200
     finally:
         server.close()
@@ -330,22 +324,16 @@ def test_request_is_answered_only_when_the_log_is_flushed(tmp_path: Path) -> Non
 
 
 def test_unavailable_log_answers_503_with_retry_after(tmp_path: Path) -> None:
-    fails = [False]
-
-    def opened() -> AgentLog:
-        if fails[0]:
-            raise StorageError("the disk is gone")
-        return open_log(f"file:{tmp_path / 'log'}")
-
-    intake = OtlpIntake(opened, {}, lambda line: None)
+    log = FailingLog(tmp_path)
+    intake = OtlpIntake(log, {}, lambda line: None)
     server = LoopbackServer(lambda: OtlpReceiver(intake))
     try:
-        fails[0] = True
+        log.fails = True
         intake._close_log()
         answer = post(server.url, request(span(1, 1)))
         assert (answer.status, answer.retry_after) == (503, "1")
         assert json.loads(answer.body)["code"] == 14
-        fails[0] = False
+        log.fails = False
         assert post(server.url, request(span(1, 1))).status == 200
     finally:
         server.close()
