@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from refold.avro.errors import InputError, StorageError
 from refold.streams.log.kafka.fold_position import PartitionPoint
@@ -17,15 +17,26 @@ from refold.streams.rocks.database import Database
 from refold.streams.worker.pending_commit import StoredPosition, read_stored
 from refold_tests.folding import append, check_whole, fold_all, history, last_changes, running
 from refold_tests.sample_types import versions
+from refold_tests.waiting import await_true
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def forget_offsets(log: KafkaLog) -> None:
-    """Delete the group, and so its offsets."""
+    """Delete the group, and so its offsets, once it is empty: a broker may keep a member that left for a session."""
     admin = log.clients.admin()
-    (done,) = admin.delete_consumer_groups([log.topics.group]).values()
-    done.result(60)
+
+    def is_deleted() -> bool:
+        (done,) = admin.delete_consumer_groups([log.topics.group]).values()
+        try:
+            done.result(60)
+        except KafkaException as failed:
+            if failed.args[0].code() == KafkaError.NON_EMPTY_GROUP:
+                return False
+            raise
+        return True
+
+    await_true(is_deleted)
 
 
 def put_stored(folder: Path, partition: int, **changed: object) -> None:

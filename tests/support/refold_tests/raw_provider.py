@@ -21,12 +21,13 @@ class Raw(NamedTuple):
 
 
 class RawProvider:
-    """One provider. answers: for the next requests; requests: method, path, headers and body of each; before_end:
-    called before a body ends.
+    """One provider. answers: for the next requests, in order; otherwise: for a request that finds no answer left;
+    requests: method, path, headers and body of each; before_end: called before a body ends.
     """
 
     def __init__(self) -> None:
         self.answers: list[Raw] = []
+        self.otherwise: Raw | None = None
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.before_end: Callable[[], object] = lambda: None
         self.url = ""
@@ -50,7 +51,7 @@ def raw_provider() -> Iterator[RawProvider]:
             else:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             provider.requests.append((self.command, self.path, dict(self.headers.items()), body))
-            given = provider.answers.pop(0)
+            given = provider.otherwise if not provider.answers and provider.otherwise else provider.answers.pop(0)
             self.send_response(given.status)
             for name, value in given.headers:
                 self.send_header(name, value)
