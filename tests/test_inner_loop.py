@@ -82,6 +82,7 @@ LONG = {
     "tests/explorer/mcp/test_tools.py": "serves MCP, and runs a command for each of its answers",
     "tests/explorer/test_acceptance.py": "imports all recorded conversations",
     "tests/explorer/test_demo.py": "runs the demo, with its processes",
+    "tests/explorer/test_heal.py::test_demo_heals": "runs a supervisor, its agent and its healing",
     "tests/explorer/test_import_bounds.py": "imports files as large as each bound",
     "tests/explorer/test_import_faults.py": "imports while processes and disks fail",
     "tests/explorer/test_snapshots_acceptance.py": "folds all recorded conversations again at many cuts",

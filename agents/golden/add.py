@@ -1,8 +1,12 @@
 """Make a golden trace from a recorded run.
 
-1. The values of its reads are looked up in the log, because the file holds them.
-2. The run is made portable, redacted if requested, and admitted: a run that cannot work as a test is refused.
-3. The file is written. Then the run records that a golden trace was made of it, so that retention keeps it.
+1. Unless `exact` is expected, attempts of a step from before the run was resumed in it are left out. Code that is run
+   from the start would be answered by the failure that ended the process, and a write that the resumed process was
+   answered from the ledger would count twice. With `exact` they stay: a replay copies them (replay/player.py), because
+   they count as tries of the step.
+2. The values of its reads are looked up in the log, because the file holds them.
+3. The run is made portable, redacted if requested, and admitted: a run that cannot work as a test is refused.
+4. The file is written. Then the run records that a golden trace was made of it, so that retention keeps it.
 
 How a run is made portable:
 
@@ -25,7 +29,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from refold.agents.golden.file import DefaultAnswer, Golden, Origin
+from refold.agents.golden.file import DefaultAnswer, Golden, Origin, is_exact
 from refold.agents.golden.result import admitted
 from refold.agents.journal.delta import edits
 from refold.agents.journal.record import (
@@ -44,6 +48,7 @@ from refold.agents.journal.self_replay import begun_with, chained, states
 from refold.agents.recordings.values import Fields, with_values
 from refold.agents.redaction.redactor import Redact, for_run
 from refold.agents.redaction.tokens import fresh_key
+from refold.agents.replay.player import attempts_before_resume
 from refold.avro.errors import InputError, NotAnswerable
 
 
@@ -179,6 +184,9 @@ def golden_of_run(
         InputError: It could not work as a test.
         NotAnswerable: Content is gone.
     """
+    expected = tuple(expect) or ("exact",)
+    if not is_exact(expected):
+        run = _since_resume(run)
     missing = [child for each in run.family for child in children_of(each.steps) if child not in each.children]
     if missing:
         raise NotAnswerable(f"run {run.run}: the recording of its nested run {missing[0]} is missing")
@@ -186,12 +194,23 @@ def golden_of_run(
         raise InputError(f"run {run.run} does not name its agent's function: name it with --entry module:function")
     return admitted(
         Golden(
-            name=name or name_of(run), description=description, entry=entry, expect=tuple(expect) or ("exact",),
+            name=name or name_of(run), description=description, entry=entry, expect=expected,
             known_bad=known_bad, must_fail=must_fail, redact=redactor, recorded=Origin(run=run.run, hash=run.hash),
             answers=tuple(DefaultAnswer(name=key, answer=value) for key, value in (answers or {}).items()),
             run=portable(with_values(run, fields), redact),
         )
     )  # fmt: skip
+
+
+def _since_resume(run: Recording) -> Recording:
+    """Return a run without the attempts of its steps from before it was resumed in them. The rest count from 1."""
+    steps = []
+    for step in run.steps:
+        since = step.attempts[len(attempts_before_resume(step)) :]
+        numbered = (msgspec.structs.replace(each, number=number) for number, each in enumerate(since, 1))
+        steps.append(msgspec.structs.replace(step, attempts=tuple(numbered)))
+    children = {child: _since_resume(run.children[child]) for child in children_of(steps) if child in run.children}
+    return msgspec.structs.replace(run, steps=tuple(steps), children=children)
 
 
 def name_of(run: Recording) -> str:

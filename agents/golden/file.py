@@ -35,6 +35,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -155,6 +156,11 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     hash: str = ""
 
 
+def is_exact(expect: Iterable[str]) -> bool:
+    """Tell whether expectations are that the code does exactly what was recorded."""
+    return any(each.strip() == "exact" for each in expect)
+
+
 class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One golden trace. run: chained. See the module for the rest."""
 
@@ -172,7 +178,7 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forb
     @property
     def is_exact(self) -> bool:
         """Whether the code must do exactly what was recorded."""
-        return any(each.strip() == "exact" for each in self.expect)
+        return is_exact(self.expect)
 
     def __repr__(self) -> str:
         return f"<golden trace {self.name}: {'; '.join(self.expect)}>"

@@ -15,7 +15,9 @@
    none, or one that has not ended: the process was killed, or failed itself. 2 after a while, at most CRASHES_MAX times
 4. A process that finds the run being healed by another one ends with ELSEWHERE (lease.py): 2 after a while.
 
-Killed in any of these: the owner's successor finds `heals` set, and goes on with 2, which continues the open attempt.
+Killed in any of these: the owner's successor finds `heals` set. If the newest attempt has healed the run, or led to a
+continuation that failed, 3 says what follows. Otherwise it goes on with 2, which continues the open attempt. The same
+holds after a stop, and if another process healed the run meanwhile.
 """
 
 from __future__ import annotations
@@ -117,6 +119,23 @@ class AgentHealing:
         if last.status == "stopped":
             return failed._replace(why=f"not healed: {last.reason}", heals=0)
         return self._crashed(failed, exit_status, failure)
+
+    def known_result(self, observed: ObservedState) -> ObservedState | None:
+        """Return the agent's status after an attempt that ended its healing, and that no owner has recorded yet.
+
+        Args:
+            observed: The status before, without a process.
+
+        Returns:
+            None if the run is still to be healed.
+        """
+        made = healings(self._log, observed.run)
+        last = made[-1] if made else None
+        goes_on = last is not None and last.status == "failed" and last.healed_by != observed.run
+        if last is None or not (last.status == "healed" or goes_on):
+            return None
+        self._before = frozenset(each.id for each in made[:-1])
+        return self.after(observed, None, "")
 
     def _crashed(self, failed: ObservedState, exit_status: int | None, failure: str) -> ObservedState:
         """Return the status after a process that came to no result."""

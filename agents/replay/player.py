@@ -80,7 +80,7 @@ class Replayer:
             arguments: The changes that a fork makes in this nested run.
         """
         self._recorded = RecordedCalls(recording, scope)
-        self._earlier = {step.number: _earlier(step) for step in recording.steps}
+        self._earlier = {step.number: attempts_before_resume(step) for step in recording.steps}
         self._parents = CommittedSteps(recording, recording.forked_at)
         self._patch = read_patch(recording.patch).with_arguments(arguments)
         self._recording = recording
@@ -198,7 +198,7 @@ class CommittedSteps:
 
     def begun(self, number: int) -> tuple[Attempt, ...]:
         """Return the attempts before the run was last resumed in this step."""
-        return _earlier(self._steps[number])
+        return attempts_before_resume(self._steps[number])
 
     def arguments(self, number: int, kind: Kind, name: str) -> Mapping[str, Plain]:
         """Return the arguments with which a step was recorded in place of the code's own: those of the fork that
@@ -390,7 +390,7 @@ def _by_number(attempt: Attempt) -> Attempt:
     return attempt if attempt.ended_at else msgspec.structs.replace(attempt, calls=())
 
 
-def _earlier(step: Step) -> tuple[Attempt, ...]:
+def attempts_before_resume(step: Step) -> tuple[Attempt, ...]:
     """Return the attempts before the run was last resumed in this step; this includes every one that a crash cut
     short."""
     earlier = 0

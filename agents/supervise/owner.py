@@ -290,10 +290,10 @@ class AgentOwner:
 
     def _next_move(self, record: AgentRecord, process: ProcessView) -> NextMove:
         observed = record.observed
+        at_rest = observed._replace(pid=0, process_start=0, boot="", restart_at=0, handled=record.desired.number)
         has_ended = process.exit_status is not None or bool(process.failure)
         if observed.status == "healing" and has_ended:
-            observed = observed._replace(pid=0, process_start=0, boot="", restart_at=0, handled=record.desired.number)
-            return NextMove(observed=self.healing.after(observed, process.exit_status, process.failure))
+            return NextMove(observed=self.healing.after(at_rest, process.exit_status, process.failure))
         if observed.status == "asking" and not observed.heals:
             if record.desired.what == "running" and self._awaited.is_over(observed.run):
                 now, why = self._by.now_micros(), "the question about its run is answered, or its time is over"
@@ -301,7 +301,11 @@ class AgentOwner:
         elif observed.status == "asking" and self.healing.is_answered(observed.run):
             return NextMove(observed=observed._replace(status="failed", why="the question about its run is answered"))
         outcome = self._outcome(record) if needs_outcome(record, process) else ""
-        return next_move(record, process, self._settings, self._by.now_micros(), outcome)
+        move = next_move(record, process, self._settings, self._by.now_micros(), outcome)
+        if move.deed is Deed.START and move.observed is not None and move.observed.status == "healing":
+            known = self.healing.known_result(at_rest)
+            return move if known is None else NextMove(observed=known)
+        return move
 
     def _start(self, mine: OwnedEntries, record: AgentRecord, observed: ObservedState) -> None:
         """Steps 4 and 5."""

@@ -79,6 +79,14 @@ def test_request_is_recorded_with_author_and_reason(url: str) -> None:
         assert (row["desired"], row["desired_why"]) == (desired, None)
 
 
+def test_answer_to_a_request_that_was_followed_is_what_the_agent_does(url: str) -> None:
+    with refold.open(url) as log:
+        entries = AgentEntries(log, now)
+        paused = entries.read("desk").observed._replace(status="paused", why="it waits at a boundary", handled=2)
+        OwnedEntries(log, now, "desk", "token", "ann@host/7", 3_600_000).status(entries.read("desk"), paused)
+    assert command(url, "pause", "desk").out == "desk: paused: it waits at a boundary\n"
+
+
 def test_agent_that_ended_well_is_only_ended(url: str) -> None:
     with refold.open(url) as log:
         entries = AgentEntries(log, now)
@@ -90,6 +98,7 @@ def test_agent_that_ended_well_is_only_ended(url: str) -> None:
         AgentEntries(log, now).request("desk", "running", "ann", "")
         [row] = agents(log, now())
         assert not row.is_over, "somebody started it again since"
+    assert command(url, "list").out.startswith("desk: ended, to be started again: it exited with 0\n")
 
 
 def test_unanswered_request_times_out_with_exit_status_1(url: str) -> None:

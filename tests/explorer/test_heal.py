@@ -1,4 +1,4 @@
-"""`refold heal`, and `refold demo --heal`, whose story is told on both logs."""
+"""`refold heal`, and `refold demo --heal` on both logs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 
 import refold
 from refold.agents.heal.healings import healings
+from refold.agents.supervise.listing import agents
 from refold.explorer.cli.main import run
 from refold_tests.brokers import SharedKafka
 from refold_tests.explored import explored
 from refold_tests.stuck_agent import failed, paid, placed, stuck
+from refold_tests.supervised import now
 
 
 @pytest.fixture
@@ -122,6 +124,29 @@ def test_several_healings_are_counted_by_failure_and_each_is_kept(
     assert sorted(key.split(":")[0] for key in paid(folder)) == ["broke", "down", "r"]
 
 
+def test_run_that_only_a_person_approved_is_kept_without_its_failure(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is resumed without a copy, so its own recording begins with the failure."""
+    (folder / "heal.toml").write_text("[[remedy]]\nname = 'hand it over'\ndo = 'ask'\n")
+    with refold.open() as log:
+        failed(log, folder, "down")
+    (folder / "down").unlink()
+    assert heal(folder, "down", "--apply") == 1
+    with refold.open(read_only=True) as log:
+        [question] = log.questions()
+    assert run(["approve", question.id]) == 0
+    assert heal(folder, "down", "--apply") == 0
+    monkeypatch.chdir(tmp_path)
+    assert heal(folder, "down", "--keep") == 0
+    capsys.readouterr()
+    code = f"{folder / 'agent.py'}:agent"
+    assert run(["golden", "run", "--agent", code]) == 0, capsys.readouterr().out
+    (folder / "agent.py").write_text((folder / "agent.py").read_text().replace('or "look"', 'and "look"'))
+    assert run(["golden", "run", "--agent", code]) == 1, "it does not pay"
+    assert len(paid(folder)) == 1
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     pytest.param(["heal"], "name the run", id="no run"),
     pytest.param(["heal", "nobody"], "no run nobody is in this log", id="no such run"),
@@ -189,22 +214,29 @@ def test_page_of_healings_shows_each_attempt(folder: Path, log_path: Path, capsy
         assert [each["status"] for each in json.loads(capsys.readouterr().out)["healings"]] == ["refuted", "waiting"]
 
 
-def told(folder: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def demonstrated(folder: Path, url: str, capsys: pytest.CaptureFixture[str], agent: str = "price-watch") -> None:
     assert run(["demo", "--heal", "--folder", str(folder), *(["--log", url] if url else [])]) == 0
     said = capsys.readouterr().out
-    assert "rule 'loop': tool fetch is denied" in said
+    assert "stopped: policy night, rule 'loop': tool fetch is denied" in said
+    assert f"{agent}: ended: its run was healed by the remedy 'say what to do with a page that was read'" in said
     assert "The list was published once: " in said
     assert (folder / "published.jsonl").read_text() == '{"kettle": 20, "toaster": 35, "mixer": 60}\n'
     with refold.open(url or f"file:{folder / 'log'}", read_only=True) as log:
-        made = healings(log)
-        assert [(each.run, each.status) for each in made] == [("nightly-1", "refuted"), ("nightly-1", "healed")]
-        assert log.recording("nightly-1").outcome == "failed"
-        assert log.recording(made[-1].healed_by).output == {"published": 3}
+        [row] = [each for each in agents(log, now()) if each.name == agent]
+        statuses = [change["after"] for change in row.transitions if change["after"] != "running"]
+        assert statuses == ["starting", "failed", "healing", "ended"]
+        refuted, healed = (each for each in healings(log) if row.run.startswith(each.run))
+        assert (refuted.status, healed.status, healed.healed_by) == ("refuted", "healed", row.run)
+        assert log.recording(healed.run).outcome == "failed"
+        assert log.recording(row.run).output == {"published": 3}
 
 
-def test_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(tmp_path / "demo", "", capsys)
-    told(tmp_path / "demo", "", capsys)  # it replaces what it made
+@pytest.mark.outside
+def test_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "published.jsonl").write_text("of an earlier demo\n")
+    demonstrated(tmp_path / "demo", "", capsys)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").touch()
     assert run(["demo", "--heal", "--folder", str(tmp_path / "other")]) == 2
@@ -212,6 +244,7 @@ def test_demo_heals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.outside
 def test_demo_heals_on_kafka(
-    kafka: SharedKafka, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: SharedKafka, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(tmp_path / "demo", f"kafka://{kafka.bootstrap}/{prefix}", capsys)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    demonstrated(tmp_path / "demo", f"kafka://{kafka.bootstrap}/{prefix}", capsys)

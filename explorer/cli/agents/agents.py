@@ -57,12 +57,18 @@ def list_(place: LogTarget, at: str | None, as_json: bool) -> int:
         screen.json([agent_json(each) for each in found])
         return 0
     for each in found:
-        wanted = f", should be {each.desired}" if each.desired not in ("", each.status) and not each.is_over else ""
-        screen.say(f"{each.name}: {each.status or 'new'}{wanted}: {each.why or 'nothing was recorded yet'}")
+        screen.say(f"{each.name}: {each.status or 'new'}{_wanted(each)}: {each.why or 'nothing was recorded yet'}")
         screen.say(f"  {_details(each)}")
     if not found:
         screen.say("no agent was supervised in this log; `refold up` starts those of refold.toml")
     return 0
+
+
+def _wanted(row: AgentRow) -> str:
+    """Return what an agent should do and does not do; empty if there is nothing. One that ended well has done it."""
+    if row.desired in ("", row.status) or row.is_over:
+        return ""
+    return ", to be started again" if (row.status, row.desired) == ("ended", "running") else f", should be {row.desired}"
 
 
 def _details(row: AgentRow) -> str:
@@ -172,8 +178,11 @@ def _requested(place: LogTarget, name: str, wish: AgentWish, why: str, by: str, 
             if has_followed or deadline.is_past or not wait_s:
                 break
             time.sleep(LOOK_S)
-    owner = "" if row.has_owner else "; no supervisor owns it now, and the next `refold up` follows"
-    screen.say(f"{name} should be {wish.desired}; it is {row.status or 'new'}{owner}")
+    if has_followed:
+        screen.say(f"{name}: {row.status}: {row.why}")
+    else:
+        owner = "" if row.has_owner else "; no supervisor owns it now, and the next `refold up` follows"
+        screen.say(f"{name} should be {wish.desired}; it is {row.status or 'new'}{owner}")
     return 1 if wait_s and not has_followed else 0
 
 

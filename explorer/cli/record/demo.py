@@ -37,8 +37,8 @@ def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capt
     With --capture it runs a small agent with `refold record`, and again with `refold play`, with a stand-in for the
     model (docs/guides/capture.md). The log is in .refold-capture.
 
-    With --heal an agent is stuck in a loop at night, is stopped by its policy, and is healed in the morning
-    (docs/guides/heal.md). The log is in .refold-heal, or that of --log.
+    With --heal an agent is stuck in a loop at night. `refold up` runs it, its policy stops it, and the supervisor heals
+    it by morning (docs/guides/heal.md). The log is in .refold-heal, or that of --log.
 
     \b
     Examples
@@ -55,7 +55,7 @@ def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capt
         return run_capture(folder)
     if heal:
         if keep or incident:
-            raise InputError("--heal tells a story of its own: leave --keep and --incident out")
+            raise InputError("--heal records runs of its own: leave --keep and --incident out")
         from refold.explorer.demo.heal.demo import run as run_heal
 
         return run_heal(folder, place)

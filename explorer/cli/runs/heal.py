@@ -242,8 +242,7 @@ def _keep(
         last = _last_healed(log, run_id)
         if last is None:
             raise InputError(f"run {run_id} was not healed: `refold heal {run_id}` shows what is wrong with it")
-        # A run that was resumed begins with the failure. Its copy does what the run does without it.
-        run = log.recording(last.proof if last.proof and last.healed_by == last.run else last.healed_by)
+        run = log.recording(last.healed_by)
         checked = [str(each["check"]) for each in last.checks if not str(each["check"]).startswith("golden ")]
         golden = golden_of_run(
             run, lambda entity, answer: read_again(log, entity, answer).shown(), name=f"healed-{run_id}",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import refold
+from refold.policy import PolicyDenied
 
 PUBLISHED = Path(__file__).with_name("published.jsonl")
 PAGES = {1: {"kettle": 20, "next": 2}, 2: {"toaster": 35, "next": 3}, 3: {"mixer": 60, "next": 3}}
@@ -56,3 +57,11 @@ def watch(run: refold.Run) -> dict[str, int]:
             page = dict(fetch(page=call["page"]))
             run.state["next"] = page.pop("next")
             run.state["pages"].append([call["page"], page])
+
+
+if __name__ == "__main__":
+    with refold.open() as log:
+        try:
+            log.run("price-watch", entry="agent.py:watch").drive(watch)
+        except PolicyDenied as denied:
+            raise SystemExit(f"stopped: {denied}") from None

@@ -1,9 +1,10 @@
-"""`refold demo --heal`: an agent is stuck in a loop at night, is stopped, and is healed and proved in the morning.
+"""`refold demo --heal`: an agent that is stuck in a loop at night is stopped, healed and proved by morning.
 
-1. The agent, its policy and its remedies are copied into the folder, where they can be read and changed.
-2. Night: the agent runs under the policy. Its loop breaker denies the fourth read of the same page, and the run fails.
-3. Morning: `refold heal` shows what is wrong. `refold heal --apply` tries the remedies on copies: the first one runs
-   into the same loop, the second one is proved. Then the run goes on with it, and the list is published once.
+1. The agent, its policy and its declaration are copied into the folder, where they can be read and changed.
+2. Night: `refold up` runs the agent. Its policy's loop breaker denies the fourth read of the same page, and the run
+   fails. The supervisor heals the run by the table `heal`: the first remedy runs into the same loop on a copy, the
+   second one is proved. The run goes on with it, and the list is published once.
+3. Morning: a person reads what happened, in `refold agents list` and `logs`, `refold why` and `refold heal --report`.
 4. The healed run becomes a golden trace, and today's code is run against it.
 
 The exit status is 1 if any of this comes out in another way. Nothing is downloaded.
@@ -11,24 +12,31 @@ The exit status is 1 if any of this comes out in another way. Nothing is downloa
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import click
 
-from refold.agents.entry import agent_of
-from refold.agents.heal.healings import healings
+from refold.agents.heal.healings import Healing, healings
 from refold.agents.log import AgentLog
+from refold.agents.state_home import state_folder, whole_url
+from refold.agents.supervise.listing import agents
 from refold.avro.errors import InputError
 from refold.explorer.cli.main import run as run_command
 from refold.explorer.queries.log_target import LogTarget
-from refold.policy import PolicyDenied
+from refold.streams.open import resolved_url
 
 FOLDER = Path(".refold-heal")
 AGENT = "price-watch"
-_FILES = ("agent.py", "policy.toml", "heal.toml")
+_FILES = ("agent.py", "policy.toml", "refold.toml")
 _MADE = frozenset({*_FILES, "log", "published.jsonl", "golden", "__pycache__"})
+_REFOLD = (sys.executable, "-P", "-m", "refold.explorer.cli.main")
 
 
 def run(folder: Path | None, place: LogTarget) -> int:
@@ -47,51 +55,88 @@ def run(folder: Path | None, place: LogTarget) -> int:
     if where.exists():
         shutil.rmtree(where)
     where.mkdir(parents=True)
-    for name in _FILES:
-        shutil.copy(Path(__file__).parent / name, where / name)
-    target = place if place.url else LogTarget(f"file:{where / 'log'}")
-    agent, remedies = f"{where / 'agent.py'}:watch", str(where / "heal.toml")
-    with target.write() as log:
-        name = _night(log, where, agent)
-    click.echo("\nMorning. What is wrong with it, and what could be done?")
-    _refold(target, "heal", name, "--remedies", remedies, "--agent", agent)
-    click.echo("\nTry the remedies on copies, which publish nothing. Only a proved one is applied to the run:")
-    status = _refold(target, "heal", name, "--apply", "--remedies", remedies, "--agent", agent)
-    click.echo("\nEach step of that is an observation, with its causes:")
-    with target.read() as log:
-        healed = [each for each in healings(log, name) if each.status == "healed"]
-    if healed:
-        _refold(target, "why", f"healing/{healed[-1].id}.status", "--depth", "1")
-    _refold(target, "heal", "--report")
-    click.echo("\nKeep it as a test, and run today's code against it:")
-    kept = _refold(target, "heal", name, "--keep", str(where / "golden"), "--agent", agent)
-    passed = _refold(None, "golden", "run", str(where / "golden"), "--agent", agent)
+    url = place.url or f"file:{where / 'log'}"
+    with LogTarget(url).write() as log:
+        name = _unused_name(log)
+    _copy_files(where, name)
+    # It may hold what an agent of this name wrote for an earlier log of this URL.
+    shutil.rmtree(state_folder("agents", whole_url(resolved_url(url)), os.environ) / name, ignore_errors=True)
+    click.echo("Night. An agent reads a price list page by page. The last page names itself as the next one.")
+    status = _supervise(url, where)
+    click.echo("\nMorning. What does the agent do, and what did it write?")
+    _refold(url, "agents", "list")
+    _refold(url, "agents", "logs", name)
+    with LogTarget(url).read() as log:
+        row = next((each for each in agents(log, time.time_ns() // 1000) if each.name == name), None)
+        healed = _healed(log, "" if row is None else row.run)
+    if healed is not None:
+        click.echo("\nEach step of that is an observation, with its causes:")
+        _refold(url, "why", f"healing/{healed.id}.status", "--depth", "1")
+    _refold(url, "heal", "--report")
+    kept = passed = 1
+    if healed is not None:
+        click.echo("\nKeep it as a test, and run today's code against it:")
+        code, golden = f"{where / 'agent.py'}:watch", str(where / "golden")
+        kept = _refold(url, "heal", healed.run, "--keep", golden, "--agent", code)
+        passed = _refold(None, "golden", "run", golden, "--agent", code)
     published = (where / "published.jsonl").read_text().splitlines() if (where / "published.jsonl").exists() else []
-    is_right = (status, kept, passed, len(published), len(healed)) == (0, 0, 0, 1, 1)
+    has_ended = row is not None and row.status == "ended"
+    is_right = has_ended and (status, kept, passed, len(published)) == (0, 0, 0, 1)
     click.echo(
         f"\nThe list was published once: {published[0]}" if is_right else "\nThis did not come out as it should."
     )
-    click.echo(f"The log is {target.url}; more of what to do: docs/guides/heal.md")
+    click.echo(f"The log is {url}; more of what to do: docs/guides/heal.md")
     return 0 if is_right else 1
 
 
-def _night(log: AgentLog, where: Path, agent: str) -> str:
-    """Run the agent under its policy, until its loop breaker stops it. Returns the run's id."""
-    number = 1
-    while log.states([f"run/nightly-{number}"]):
+def _unused_name(log: AgentLog) -> str:
+    """Return the first of price-watch, price-watch-2 and so on that is no agent of the log. One that ended is not
+    started again."""
+    known = {each.name for each in agents(log, log.now_micros())}
+    name, number = AGENT, 1
+    while name in known:
         number += 1
-    name = f"nightly-{number}"
-    click.echo("Night. An agent reads a price list page by page. The last page names itself as the next one.\n")
-    try:
-        log.run(AGENT, id=name, entry=agent, guard=where / "policy.toml").drive(agent_of(agent, Path.cwd()))
-    except PolicyDenied as denied:
-        click.echo(f"  {denied}")
-    click.echo(f"\nRun {name} is stopped. Nothing was published, and nobody was woken up.")
+        name = f"{AGENT}-{number}"
     return name
 
 
-def _refold(target: LogTarget | None, *arguments: str) -> int:
-    """Show a command, run it, and return its exit status. target: its log, if it has one."""
-    command = [*arguments, *(["--log", target.url] if target is not None and target.url else [])]
-    click.echo(f"\n  $ refold {shlex.join(command)}\n")
+def _copy_files(where: Path, name: str) -> None:
+    """Copy the files of the demo. name: the agent's. Its command names this Python: the shell may have another one."""
+    for each in _FILES:
+        shutil.copy(Path(__file__).parent / each, where / each)
+    declaration = where / "refold.toml"
+    text = declaration.read_text().replace(f"agents.{AGENT}", f"agents.{name}")
+    declaration.write_text(text.replace('"python"', json.dumps(sys.executable, ensure_ascii=False)))
+
+
+def _supervise(url: str, where: Path) -> int:
+    """Run the agent under `refold up` until it ended, and show what is printed. Returns the exit status."""
+    command = ["up", "--until-done", "--file", str(where / "refold.toml"), "--log", url]
+    _show(command)
+    with subprocess.Popen(
+        [*_REFOLD, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as supervisor:  # fmt: skip
+        assert supervisor.stdout is not None
+        try:
+            for line in supervisor.stdout:
+                click.echo(f"  {line}", nl=False)
+            return supervisor.wait()
+        except BaseException:  # such as Ctrl-C: the agent ends with its supervisor
+            supervisor.terminate()
+            raise
+
+
+def _healed(log: AgentLog, run: str) -> Healing | None:
+    """Return the attempt that healed a run or led to it; None if there is none."""
+    return next((each for each in healings(log) if each.status == "healed" and each.healed_by == run), None)
+
+
+def _refold(url: str | None, *arguments: str) -> int:
+    """Show a command, run it, and return its exit status. url: its log, if it has one."""
+    command = [*arguments, *(["--log", url] if url else [])]
+    _show(command)
     return run_command(command)
+
+
+def _show(command: list[str]) -> None:
+    click.echo(f"\n  $ refold {shlex.join(command)}\n")

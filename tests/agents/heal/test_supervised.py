@@ -227,14 +227,14 @@ def test_run_that_another_process_heals_is_tried_again_later(healing: AgentHeali
     assert (found.status, found.heals, found.restart_at) == ("failed", 1, 6_000_000)
 
 
-def attempt(desk: Desk, status: str, **fields: str) -> Healing:
+def attempt(desk: Desk, status: str, healed_by: str = "other") -> Healing:
     """Record an attempt that has come to a status."""
     healer = Healer(desk.log, HealPlan(), setting(desk.folder))
     number = len(healings(desk.log, "r")) + 1
     made = HealingLog.begin(
-        desk.log, now, healer.diagnosis("r"), None, None, attempt=number, run_attempts=1, at_step=2, **fields
+        desk.log, now, healer.diagnosis("r"), None, None, attempt=number, run_attempts=1, at_step=2
     )  # fmt: skip
-    made.note(status, "so it is", **({"healed_by": "other"} if status in ("healed", "failed") else {}))
+    made.note(status, "so it is", **({"healed_by": healed_by} if status in ("healed", "failed") else {}))
     return made.healing
 
 
@@ -250,6 +250,21 @@ def test_newest_attempt_decides(
     assert (found.status, found.heals, found.run) == (after, heals, run)
     is_counted = status not in ("waiting", "resuming")
     assert healing.counts == ({HealingKind("loop", "", status): 1} if is_counted else {})
+
+
+@pytest.mark.parametrize(("status", "healed_by", "after"), [
+    ("healed", "other", "ended"), ("healed", "r", "ended"), ("failed", "other", "failed"), ("failed", "r", None),
+    ("rejected", "", None), ("resuming", "", None), ("stopped", "", None),
+])  # fmt: skip
+def test_result_that_no_owner_recorded_is_not_healed_again(
+    desk: Desk, healing: AgentHealing, status: str, healed_by: str, after: str | None
+) -> None:
+    """Its owner was killed meanwhile, or a person healed the run."""
+    attempt(desk, "refuted")
+    attempt(desk, status, healed_by=healed_by)
+    found = healing.known_result(ObservedState("unknown", run="r", heals=1))
+    assert (found and (found.status, found.run)) == (after and (after, healed_by))
+    assert healing.counts == ({HealingKind("loop", "", status): 1} if after else {}), "the others were counted"
 
 
 def test_agent_that_always_runs_begins_anew_after_it_was_healed(desk: Desk) -> None:

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from refold.agents.heal.apply import Healer
+from refold.agents.heal.healings import HealingLog, healings
+from refold.agents.heal.plan import HealPlan
+from refold.agents.policy.decision_log import ask_person
 from refold.agents.supervise import kept_process
 from refold.agents.supervise.entries import AgentEntries, OwnedEntries
 from refold.agents.supervise.gate import PauseGate
@@ -24,6 +30,7 @@ from refold.agents.supervise.settings import load_agents
 from refold.agents.supervise.supervisor import Supervisor
 from refold_tests.dying_keeper import MOMENTS as KEEPER_MOMENTS
 from refold_tests.processes import is_gone
+from refold_tests.stuck_agent import setting
 from refold_tests.supervised import Desk, now
 from refold_tests.supervising import Killed, lives, lone_agent, supervisor_settings
 from refold_tests.waiting import await_true
@@ -105,7 +112,8 @@ class Machine:
         """Return the next supervisor."""
         by = supervisor_settings(self.desk.url, self.desk.folder, LEASE_MS / 1000, print)
         clock_s = by.clock_s
-        by = by._replace(clock_s=lambda: clock_s() + self._late_s)
+        heal = [sys.executable, "-S", "-E", "alone.py", str(self.desk.folder)]
+        by = by._replace(clock_s=lambda: clock_s() + self._late_s, heal_command=heal)
         return Supervisor(self.desk.log, load_agents(self.desk.folder / "refold.toml"), by)
 
     def act(self, what: str) -> bool:
@@ -309,3 +317,87 @@ def test_keeper_killed_at_each_transition_leaves_no_process(machine: Machine, mo
     whys = [each["why"] for each in machine.desk.row.transitions if each["after"] == "waiting"]
     assert [why for why in whys if "keeper" in why] == ["its keeper was ended by signal 9"] * 5
     assert "it exited with 3" in whys, "a keeper that said how the agent ended is believed"
+
+
+# A healing is recorded here by the test; its process only shows that it is there. heal/test_killed.py kills a real one.
+HEAL_MOMENTS = [
+    Moment(OwnedEntries, "status", status, when, nth=nth)
+    for status, nth, when in [
+        ("failed", 1, "before"), ("failed", 1, "after"), ("healing", 1, "after"), ("healing", 2, "before"),
+        ("healing", 2, "after"), ("asking", 1, "before"), ("asking", 1, "after"), ("failed", 2, "after"),
+        ("healing", 3, "after"), ("ended", 1, "before"), ("ended", 1, "after"),
+    ]
+]  # fmt: skip
+
+
+def night(machine: Machine, outlasts: int) -> Callable[[float], bool]:
+    """Return what a supervisor asks between its steps. Meanwhile the agent's run fails, a person is asked about its
+    healing and agrees, and it is healed. outlasts: after so many steps another supervisor's lease is over; 0: never.
+    """
+    log, ticks = machine.desk.log, 0
+
+    def end(name: str) -> None:
+        """Let the process that runs end."""
+        (machine.desk.folder / name).touch()
+        await_true(lambda: not machine.alive)
+        (machine.desk.folder / name).unlink()
+
+    def fail(run: str) -> None:
+        with suppress(LookupError):
+            log.run("desk", id=run).drive(lambda run: run.step("look", {}.__getitem__, 1))
+
+    def heal(run: str) -> None:
+        made = healings(log, run)
+        assert not made or made[-1].status != "healed", "a healed run is healed again"
+        if not made:
+            diagnosis = Healer(log, HealPlan(), setting(machine.desk.folder)).diagnosis(run)
+            begun = HealingLog.begin(log, now, diagnosis, None, None, attempt=1, run_attempts=1, at_step=0)
+            ask_person(log, f"{run}.question", "heal", run, "desk", "refold heal", "", now(), [begun.healing.last])
+            begun.note("waiting", "so it is", question=f"{run}.question")
+        elif not log.questions():
+            HealingLog(log, now, made[-1]).note("healed", "so it is", healed_by=f"{run}.continued")
+
+    def is_stopped(wait_s: float) -> bool:
+        nonlocal ticks
+        time.sleep(0.01)
+        ticks += 1
+        if ticks == outlasts:
+            machine.late(1)
+        observed = machine.record.observed
+        if observed.status == "running" and machine.alive:
+            if not log.states([f"run/{observed.run}"]):
+                fail(observed.run)
+            end("fail")
+        elif observed.status == "healing" and observed.pid and machine.alive:
+            heal(observed.run)
+            end("done")
+        elif observed.status == "asking":
+            for question in log.questions():
+                log.answer(question.id, is_approved=True, by="ann")
+            machine.late(0.05)  # a question is looked up once a second
+        return False
+
+    return is_stopped
+
+
+def test_supervisor_killed_while_it_heals_is_replaced(machine: Machine) -> None:
+    def killed() -> None:
+        raise Killed
+
+    for moment in HEAL_MOMENTS:
+        print(moment)
+        prepared(machine, restart="never")
+        with (machine.desk.folder / "refold.toml").open("a") as file:
+            file.write("[agents.desk.heal]\nattempts = 1\n")
+        original = OwnedEntries.status
+        machine.armed(moment, killed)
+        with pytest.raises(Killed):
+            machine.supervisor().run(night(machine, outlasts=0), is_until_done=True)
+        machine.disarmed(moment, original)
+        machine.die()
+        machine.supervisor().run(night(machine, outlasts=2), is_until_done=True)
+        row = machine.desk.row
+        assert (row.status, row.heals) == ("ended", 0), row
+        [healed] = healings(machine.desk.log, row.run.removesuffix(".continued"))
+        assert (healed.status, healed.healed_by) == ("healed", row.run)
+        assert not machine.alive
