@@ -68,7 +68,9 @@ def _wanted(row: AgentRow) -> str:
     """Return what an agent should do and does not do; empty if there is nothing. One that ended well has done it."""
     if row.desired in ("", row.status) or row.is_over:
         return ""
-    return ", to be started again" if (row.status, row.desired) == ("ended", "running") else f", should be {row.desired}"
+    if (row.status, row.desired) == ("ended", "running"):
+        return ", to be started again"
+    return f", should be {row.desired}"
 
 
 def _details(row: AgentRow) -> str:
