@@ -25,6 +25,9 @@ from refold.streams.log.kafka.topics import Topics
 from refold.testing.kafka import start_kafka
 
 PATIENCE_S = 60.0
+# Kafka's default. Without it the first of two members gets all partitions and gives up half of them soon after, which a
+# short run would measure.
+JOIN_DELAY_MS = 3_000
 TYPE = "tool_config"
 LOGICAL = "logicalType"
 _FLUSHED_AT_ONCE = 50_000
@@ -36,7 +39,7 @@ def broker() -> Iterator[str]:
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield given
         return
-    with start_kafka() as kafka:
+    with start_kafka(join_delay_ms=JOIN_DELAY_MS) as kafka:
         yield kafka.bootstrap
 
 

@@ -39,6 +39,7 @@ from refold.streams.rocks.faults import (
 )
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
 from refold.streams.rocks.scan import Cursor, FamilySnapshot, Row, rows
+from refold.streams.rocks.wal_limit import WalLimit
 from refold.streams.temporary import TemporaryFolder
 
 _PAUSE_S = 0.001
@@ -93,7 +94,7 @@ class Database:
 
     def __init__(
         self, path: Path, raw: Rdict, *, kind: layout.Kind = "file", note: layout.SyncedNote | None = None,
-        folder: TemporaryFolder | None = None,
+        folder: TemporaryFolder | None = None, wal_limit: WalLimit | None = None,
     ) -> None:  # fmt: skip
         self.path = path
         self._kind = kind
@@ -101,6 +102,7 @@ class Database:
         self._columns = _columns(raw)
         self._handles: dict[Family, ColumnFamily] = {}
         self._note = note  # the owner's
+        self._wal_limit = wal_limit or WalLimit()
         self._folder = "" if folder is None else folder.path  # a reader's
         self._footprint: Footprint = ()
         self._gate = CallGate(partial(closed_error, path))
@@ -144,14 +146,26 @@ class Database:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None
-    ) -> Database:
-        """Open the log as its owner. Raises InputError (no log), LockedError (it has an owner), CorruptionError,
-        StorageError.
+        cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file", memory: Memory | None = None,
+        wal_limit: WalLimit | None = None,
+    ) -> Database:  # fmt: skip
+        """Open the log as its owner.
+
+        Args:
+            path: The log's folder.
+            kind: A log, or a worker's table.
+            memory: The memory that it shares with other databases of this process.
+            wal_limit: When its write-ahead log is moved into table files.
+
+        Raises:
+            InputError: There is no log.
+            LockedError: It has an owner.
+            CorruptionError: It lost an acknowledged write, or holds damaged bytes.
+            StorageError: It cannot be opened.
         """
         place = Path(path).resolve()
         layout.require_log(place, kind)
-        return cls._own(place, kind, create=False, memory=memory)
+        return cls._own(place, kind, create=False, memory=memory, wal_limit=wal_limit)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, kind: layout.Kind = "file") -> Database:
@@ -173,7 +187,10 @@ class Database:
         return reader
 
     @classmethod
-    def _own(cls, path: Path, kind: layout.Kind, *, create: bool, memory: Memory | None = None) -> Database:
+    def _own(
+        cls, path: Path, kind: layout.Kind, *, create: bool, memory: Memory | None = None,
+        wal_limit: WalLimit | None = None,
+    ) -> Database:  # fmt: skip
         synced = layout.synced_number(path)
         if not create and not layout.may_write(path):
             raise unwritable(path, path / "db")
@@ -186,7 +203,7 @@ class Database:
         if found < synced:
             raw.close()
             raise_lost(path, found, synced, kind)
-        return cls(path, raw, kind=kind, note=layout.SyncedNote(path))
+        return cls(path, raw, kind=kind, note=layout.SyncedNote(path), wal_limit=wal_limit)
 
     @property
     def is_owner(self) -> bool:
@@ -286,12 +303,16 @@ class Database:
         with self._gate:
             self._require_writable()
             contents = batch.take()
+            size_bytes = contents.size_in_bytes()
             try:
                 self._raw.write(contents)
             except Exception as error:  # rocksdict raises plain Exception
                 self._fail(error)
             if sync:
                 self._sync()
+            # Only a log has readers; a worker's tables share a smaller limit.
+            if self._kind == "file" and self._wal_limit.is_due(size_bytes):
+                self._start_flush()
 
     def sync(self, through: int | None = None) -> None:
         """Return when everything written is on the device. Errors as in `write`.
@@ -359,6 +380,14 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _start_flush(self) -> None:
+        """Let RocksDB's threads move the write-ahead log into table files."""
+        try:
+            for column in self._columns.values():
+                column.flush(wait=False)
+        except Exception as error:  # rocksdict raises plain Exception
+            self._fail(error)
 
     def _flush(self) -> Exception | None:
         try:

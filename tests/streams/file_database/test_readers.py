@@ -10,8 +10,11 @@ import pytest
 
 from refold.avro.errors import InputError
 from refold.streams.rocks.database import Database
+from refold.streams.rocks.reader import footprint
+from refold.streams.rocks.wal_limit import WalLimit
 from refold_tests.child import Child
 from refold_tests.rows import put
+from refold_tests.waiting import await_true
 
 
 def test_reader_sees_the_owners_writes_after_catching_up(tmp_path: Path, child: Callable[..., Child]) -> None:
@@ -62,6 +65,41 @@ def test_reader_never_returns_an_overwritten_value(tmp_path: Path) -> None:
             reader.catch_up()
             assert reader.get("observations", b"k") == b"%d" % number
             assert list(reader.scan("observations")) == [(b"k", b"%d" % number)]
+
+
+def wal_bytes(path: Path) -> int:
+    """Return how much a reader has to read of the write-ahead log."""
+    return sum(size for name, size in footprint(path)[1:] if name.endswith(".log"))
+
+
+def test_owner_that_writes_little_keeps_its_write_ahead_log_small(tmp_path: Path) -> None:
+    """So that a reader need not read hours of it at each catch-up. An owner that writes much is left to RocksDB."""
+    Database.create(tmp_path / "log").close()
+    clock = Clock()
+    limit = WalLimit(clock, bytes_max=10_000, every_s=30.0)
+    with Database.open(tmp_path / "log", wal_limit=limit) as log, Database.read(tmp_path / "log") as reader:
+        for number in range(50):
+            put(log, {b"%d" % number: bytes(1_000)})
+        assert wal_bytes(log.path) > 50_000
+        clock.now_s = 30.0
+        put(log, {b"50": bytes(1_000)})
+        await_true(lambda: wal_bytes(log.path) < 5_000)
+        reader.catch_up()
+        assert sum(1 for _ in reader.scan("observations")) == 51
+        clock.now_s = 90.0
+        put(log, {b"51": bytes(1_000)})
+        assert not limit.is_due(0), "little was written since"
+    with Database.open(tmp_path / "log") as log:
+        assert sum(1 for _ in log.scan("observations")) == 52
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 def test_reader_leaves_nothing_behind(

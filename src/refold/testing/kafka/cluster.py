@@ -219,8 +219,9 @@ _POLL_S = 0.1
 
 
 def start_kafka(
-    nodes: int = 1, *, secure: bool = False, port: int | None = None, data: str | Path | None = None
-) -> Kafka:
+    nodes: int = 1, *, secure: bool = False, port: int | None = None, data: str | Path | None = None,
+    join_delay_ms: int = 0,
+) -> Kafka:  # fmt: skip
     """Start Kafka, and return once all of its nodes serve. Downloads Kafka first if necessary.
 
     Args:
@@ -228,6 +229,7 @@ def start_kafka(
         secure: use TLS, SCRAM-SHA-512 and access lists (see Kafka.create_user).
         port: the first of the clients' ports; by default free ports are used.
         data: a folder to keep the data in, and to start from again.
+        join_delay_ms: how long an empty consumer group waits for further members; Kafka's default is 3000.
 
     Raises:
         ServerMissing: says what to install.
@@ -240,7 +242,7 @@ def start_kafka(
     options = classes_option()
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return Kafka(asked or free_ports(nodes), secure, data, options)
+            return Kafka(asked or free_ports(nodes), secure, data, options, join_delay_ms)
         except ServerFailed as error:
             # Another process may have taken the port between the check and the broker's start.
             was_taken = "Address already in use" in str(error)
@@ -260,8 +262,11 @@ def _asked_for(port: int, nodes: int) -> list[Ports]:
 class Kafka:
     """A started Kafka. `nodes` are numbered from 1. `bootstrap` is the address for clients."""
 
-    def __init__(self, ports: Sequence[Ports], secure: bool, data: str | Path | None, options: Sequence[str]) -> None:
+    def __init__(
+        self, ports: Sequence[Ports], secure: bool, data: str | Path | None, options: Sequence[str], join_delay_ms: int
+    ) -> None:
         """Start it; see start_kafka."""
+        self._settings = {"group.initial.rebalance.delay.ms": str(join_delay_ms)}
         self.is_kept = data is not None
         self.folder = Path(data or tempfile.mkdtemp(prefix="refold-kafka-")).absolute()
         self.bootstrap = ",".join(f"{HOST}:{each.client}" for each in ports)
@@ -405,7 +410,7 @@ class Kafka:
             protocol, users = PROTOCOL, first_users(passwords[ADMIN])
             security = secured_settings(self._certificates, passwords[ADMIN], passwords[CONTROLLER])
         for number, each in self._nodes.items():
-            each.write_settings(node_settings(number, ports, each.data, protocol) | security)
+            each.write_settings(node_settings(number, ports, each.data, protocol) | self._settings | security)
         with ThreadPoolExecutor(len(self._nodes)) as pool:
             list(pool.map(lambda each: each.format(self._kept.cluster_id, users), self._nodes.values()))
         for each in self._nodes.values():

@@ -52,7 +52,6 @@ def node_settings(number: int, ports: Sequence[Ports], data: Path, protocol: str
         "share.coordinator.state.topic.min.isr": in_sync_min,
         # A transaction that timed out is aborted within one second, not ten.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-        "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
