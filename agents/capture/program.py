@@ -6,7 +6,8 @@
 3. AWS_ENDPOINT_URL_BEDROCK_RUNTIME is set only if AWS_BEARER_TOKEN_BEDROCK is: else clients sign the name of the host
    that they contact, and Amazon refuses a signature for the proxy.
 4. Claude Code turns two features off if its provider is not Anthropic's own host; they are turned on if the upstream is
-   that host. Codex takes its provider by switches, which are inserted after its name.
+   that host, for any program, because SDKs and scripts start Claude Code too. A command that starts Claude Code or
+   Codex gets the switches that take precedence over the agent's own settings (agent_settings.py).
 5. REFOLD_PROXY is set, so that runs of the program's own code are linked to what is captured of it (step_header.py).
 6. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the program. So is SIGINT, unless it is from a
    terminal, which sends it to the program itself.
@@ -21,17 +22,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from refold.agents.capture.agent_settings import (
+    CLAUDE,
+    CODEX,
+    NO_SETTINGS,
+    AgentSettings,
+    agent_in,
+    claude_switches,
+    codex_switches,
+)
 from refold.agents.capture.step_header import PROXY_ENVIRONMENT
 from refold.avro.errors import InputError
 from refold.streams.runtime import LOOK_S
 
 OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK = "openai", "anthropic", "gemini", "ollama", "bedrock"
-PROVIDERS = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK)
+PROVIDERS = (OPENAI, ANTHROPIC, GEMINI, OLLAMA, BEDROCK, CODEX)
 _HOSTS = {
     OPENAI: "https://api.openai.com", ANTHROPIC: "https://api.anthropic.com",
     GEMINI: "https://generativelanguage.googleapis.com", OLLAMA: "http://127.0.0.1:11434",
@@ -62,25 +71,34 @@ VARIABLES = (
     Variable("GOOGLE_GEMINI_BASE_URL", GEMINI, False),  # Google's SDKs, Gemini CLI
     Variable("OLLAMA_HOST", OLLAMA, False),  # Ollama's SDKs and its command
     Variable("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", BEDROCK, False),  # Amazon's SDKs
+    Variable("ANTHROPIC_BEDROCK_BASE_URL", BEDROCK, False),  # Anthropic's SDKs, Claude Code
 )
+_OF_CLAUDE = {"ENABLE_TOOL_SEARCH": "true", "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL": "1"}
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ProgramSettings(NamedTuple):
-    """How a program is pointed at a proxy. variables: environment variables to set. arguments: the whole command."""
+    """How a program is pointed at a proxy. variables: environment variables to set. arguments: the whole command.
+    switches: those of the arguments that were inserted.
+    """
 
     variables: dict[str, str]
     arguments: list[str]
+    switches: list[str]
 
 
-def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[str, str]:
+def upstreams_of(
+    environment: Mapping[str, str], upstream: str | None, own: AgentSettings = NO_SETTINGS
+) -> dict[str, str]:
     """Return the upstream of each provider, without its /v1: the given one, that of the environment, or the
-    provider's.
+    provider's. That of Codex is a base URL.
 
     Args:
         environment: The environment variables.
         upstream: The given upstream, if any.
+        own: The program's own settings.
     """
+    environment = {**environment, **own.variables}
     region = next((environment[name] for name in _REGIONS if environment.get(name)), _REGION)
     found = {}
     for provider, host in _HOSTS.items():
@@ -88,7 +106,8 @@ def upstreams_of(environment: Mapping[str, str], upstream: str | None) -> dict[s
         url = upstream or next((each for each in named if each), host.format(region=region))
         url = _ollama_url(url) if provider == OLLAMA else url
         found[provider] = url.rstrip("/").removesuffix(_VERSION)
-    return found
+    is_own = own.upstream and not upstream
+    return {**found, CODEX: own.upstream.rstrip("/") if is_own else f"{found[OPENAI]}{_VERSION}"}
 
 
 def _ollama_url(host: str) -> str:
@@ -102,8 +121,9 @@ def _ollama_url(host: str) -> str:
 
 
 def pointing(
-    command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str]
-) -> ProgramSettings:
+    command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str],
+    own: AgentSettings = NO_SETTINGS,
+) -> ProgramSettings:  # fmt: skip
     """Return the variables and the switches for a command.
 
     Args:
@@ -111,37 +131,30 @@ def pointing(
         proxy: The proxy's URL.
         upstreams: The upstream of each provider.
         environment: The environment variables.
+        own: The program's own settings.
     """
+    known = {**environment, **own.variables}
     variables = {
         each.name: f"{proxy}/{each.provider}{_VERSION if each.has_version else ''}" for each in VARIABLES
-        if each.provider != BEDROCK or environment.get(BEARER)
+        if each.provider != BEDROCK or known.get(BEARER)
     }  # fmt: skip
     variables[PROXY_ENVIRONMENT] = proxy
     for name in ("NO_PROXY", "no_proxy"):
-        if any(environment.get(each) for each in _OUTER_PROXIES):
-            variables[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1,localhost")))
-    arguments = list(command)
-    program = Path(arguments[0]).name
-    if program == "claude" and urlsplit(upstreams[ANTHROPIC]).hostname == urlsplit(_HOSTS[ANTHROPIC]).hostname:
-        variables |= {"ENABLE_TOOL_SEARCH": "true", "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL": "1"}
-    if program == "codex":
-        arguments[1:1] = _codex_switches(f"{proxy}/{OPENAI}{_VERSION}")
-    return ProgramSettings(variables, arguments)
+        if any(known.get(each) for each in _OUTER_PROXIES):
+            variables[name] = ",".join(filter(None, (known.get(name), "127.0.0.1,localhost")))
+    if urlsplit(upstreams[ANTHROPIC]).hostname == urlsplit(_HOSTS[ANTHROPIC]).hostname:
+        variables |= {name: value for name, value in _OF_CLAUDE.items() if name not in known}
+    agent = agent_in(command)
+    if agent is None:
+        return ProgramSettings(variables, list(command), [])
+    if agent.name == CLAUDE:
+        switches = claude_switches(command[agent.at :], own, variables)
+    else:
+        switches = codex_switches(own, f"{proxy}/{CODEX}", has_key=bool(known.get("OPENAI_API_KEY")))
+    return ProgramSettings(variables, [*command[: agent.at], *switches, *command[agent.at :]], switches)
 
 
 _OUTER_PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-
-
-def _codex_switches(url: str) -> list[str]:
-    provider = (
-        f'{{name="refold",base_url="{url}",env_key="OPENAI_API_KEY",wire_api="responses",supports_websockets=false}}'
-    )
-    settings = (
-        f"model_providers.refold={provider}",
-        'model_provider="refold"',
-        "features.enable_request_compression=false",
-    )
-    return [part for each in settings for part in ("-c", each)]
 
 
 Passing = Callable[[subprocess.Popen[bytes]], Callable[[], None]]

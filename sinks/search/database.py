@@ -8,6 +8,7 @@
     sealed     the hashes of the words and facts of sealed turns, under a key made of the run's own (words.py). Those of
                a run are next to each other, so adding a turn touches few pages of a large index
     sealed_run the number of each run in `sealed`, and its newest turn
+    sealed_filter  a filter of the hashes of each run in `sealed` (filters.py)
 
 1. A batch and its cut are written in one transaction. A write that does not follow the stored cut is refused.
 2. A turn that is written again is replaced. Its old hashes stay, because they cannot be listed by turn; a hit is read
@@ -24,7 +25,7 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,18 @@ from refold.agents.usage.of_runs import ModelUsage
 from refold.agents.usage.prices import Prices
 from refold.agents.usage.tokens import TokenUsage
 from refold.sinks.port import SinkBusy, SinkRefused
+from refold.sinks.search.filters import WordFilter
 from refold.sinks.search.turns import SearchedRun, SearchedTurn
 from refold.sinks.search.words import blinded, words_of
 from refold.streams.cut import Cut, parse_cut
 
-FORMAT = "2"
+FORMAT = "3"
 TURNS_AT_ONCE = 1 << 11
 BUSY_S = 5.0
 CACHE_KIB = 256 << 10
 """At most."""
+FILTERS_BYTES_MAX = 64 << 20
+"""Of filters that a transaction changed: beyond that they are written before its end."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS run (
@@ -58,6 +62,7 @@ CREATE TABLE IF NOT EXISTS name (kind TEXT NOT NULL, name TEXT NOT NULL, PRIMARY
 CREATE TABLE IF NOT EXISTS sealed (
     run INTEGER NOT NULL, word INTEGER NOT NULL, turn INTEGER NOT NULL, PRIMARY KEY (run, word, turn)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS sealed_run (number INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE, newest INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS sealed_filter (run INTEGER PRIMARY KEY, bits BLOB NOT NULL);
 CREATE VIRTUAL TABLE IF NOT EXISTS said USING fts5(
     text, facts, tokenize = "unicode61 remove_diacritics 0 tokenchars '_'");
 """
@@ -74,6 +79,8 @@ class SearchDatabase:
         """
         self.path = path
         self._prices = table
+        self._filters: dict[int, WordFilter] = {}  # those that the transaction changed
+        self._filters_bytes = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -145,11 +152,14 @@ class SearchDatabase:
                 if self.cut != before:
                     raise SinkBusy(f"{self.path}: another process wrote it in between", 0.1)
                 yield
+                self._put_filters()
                 self.put_meta("cut", str(cut))
                 connection.execute("COMMIT")
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._forget_filters()
         except sqlite3.OperationalError as error:
             raise SinkBusy(f"{self.path}: {error}") from None
         except sqlite3.DatabaseError as error:
@@ -157,7 +167,8 @@ class SearchDatabase:
 
     def clear(self) -> None:
         """Delete everything but the settings, within a transaction."""
-        for name in ("run", "turn", "tokens", "name", "sealed", "sealed_run", "said"):
+        self._forget_filters()
+        for name in ("run", "turn", "tokens", "name", "sealed", "sealed_run", "sealed_filter", "said"):
             self.connection.execute(f"DELETE FROM {name}")
         self.put_meta("prices", self._digest)
 
@@ -207,6 +218,7 @@ class SearchDatabase:
             connection.executemany(
                 "INSERT OR IGNORE INTO sealed VALUES (?, ?, ?)", [(run, word, number) for word in hashes]
             )
+            self._add_to_filter(run, hashes)
 
     def remove(self, owner: str, step: int) -> None:
         """Forget a turn."""
@@ -238,6 +250,33 @@ class SearchDatabase:
     def close(self) -> None:
         """Close the file."""
         self.connection.close()
+
+    def _add_to_filter(self, run: int, hashes: Sequence[int]) -> None:
+        """Add hashes to a run's filter, after they were written to `sealed`."""
+        held = self._filters.get(run)
+        if held is None:
+            row = self.connection.execute("SELECT bits FROM sealed_filter WHERE run = ?", (run,)).fetchone()
+            held = WordFilter.of(hashes) if row is None else WordFilter(row[0])
+        else:
+            self._filters_bytes -= len(held)
+        held.add(hashes)
+        if held.is_full:
+            rows = self.connection.execute("SELECT DISTINCT word FROM sealed WHERE run = ?", (run,))
+            held = WordFilter.of([word for (word,) in rows])
+        self._filters[run] = held
+        self._filters_bytes += len(held)
+        if self._filters_bytes > FILTERS_BYTES_MAX:
+            self._put_filters()
+            self._forget_filters()
+
+    def _put_filters(self) -> None:
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO sealed_filter VALUES (?, ?)",
+            ((run, held.bits) for run, held in self._filters.items()),
+        )
+
+    def _forget_filters(self) -> None:
+        self._filters, self._filters_bytes = {}, 0
 
     @property
     def _digest(self) -> str:

@@ -2,9 +2,10 @@
 
 1. For clear content FTS5 returns the turns that contain every word, ordered by id and so by time. Facts (a tool, a
    model, an error, a range of costs) are words of the same index, so FTS5 intersects them too.
-2. For sealed content each run has its own key: the words are hashed under it, and looked up, for more and more runs at
-   once. Runs are searched in the order of their newest turns, until enough hits are newer than all remaining runs.
-   Without a run's key its hashes cannot be computed, so nothing of it is found.
+2. For sealed content each run has its own key: the words are hashed under it, and compared with the run's filter
+   (filters.py). Only in a run whose filter may have all of them are its hashes searched. Runs are searched in the order
+   of their newest turns, until enough hits are newer than all remaining runs. Without a run's key its hashes cannot be
+   computed, so nothing of it is found.
 3. Both results are merged by time. A hit is read from the log before it is shown. It is dropped if it cannot be read,
    or no longer contains the words: so removed content is not found.
 """
@@ -17,8 +18,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from msgspec.json import encode
-
 from refold.agents.keys.ring import KeyRing
 from refold.agents.log import AgentLog
 from refold.agents.recordings.fields import Fields
@@ -26,6 +25,7 @@ from refold.agents.usage.of_runs import UsageSum, summed
 from refold.agents.vault import run_key
 from refold.avro.errors import CorruptionError, InputError, KeyUnreadable, NotAnswerable
 from refold.sinks.search.database import TURNS_AT_ONCE, SearchDatabase, cost_bucket, fact
+from refold.sinks.search.filters import may_have
 from refold.sinks.search.turns import text_of
 from refold.sinks.search.words import SearchText, blinded, search_key, search_text, snippet
 
@@ -145,9 +145,9 @@ class TurnFinder:
         self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any], ring: KeyRing
     ) -> Iterator[FoundTurn]:
         """Search run by run. A turn is yielded when no remaining run can have a newer one."""
-        # The cost is not among the hashes, for it follows the price table. One fact is looked up first, or one word.
+        # The cost is not among the hashes, for it follows the price table. A group of many words is hashed last.
         groups = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
-        groups.sort(key=lambda some: (len(some) > 1, not some[0].startswith("_")))
+        groups.sort(key=len)
         waiting: list[tuple[int, FoundTurn]] = []
         runs = self._database.connection.execute(
             "SELECT number, owner, newest FROM sealed_run WHERE newest >= ? ORDER BY newest DESC",
@@ -166,22 +166,28 @@ class TurnFinder:
 
     def _with_all(
         self, runs: Sequence[tuple[int, str, int]], groups: Sequence[Sequence[str]], ring: KeyRing
-    ) -> list[_HashedRun]:  # fmt: skip
-        """Return those of some runs that have a word of each group, with the hashes of the words."""
-        found: list[_HashedRun] = []
+    ) -> Iterator[_HashedRun]:  # fmt: skip
+        """Return those of some runs whose filter may have a word of each group, with the hashes of the words."""
+        numbers = ", ".join(str(number) for number, _, _ in runs)
+        filters: dict[int, bytes] = dict(
+            self._database.connection.execute(f"SELECT run, bits FROM sealed_filter WHERE run IN ({numbers})")
+        )
         for number, owner, newest in runs:
             try:
                 key = ring.get(run_key(owner.partition("/")[2]))
             except KeyUnreadable:
                 continue
-            if key is not None:
-                own = search_key(key)
-                found.append(_HashedRun(number, owner, newest, [list(blinded(own, some)) for some in groups]))
-        for at in range(len(groups)):  # most runs lack one of the words
-            pairs = [(run.number, word) for run in found for word in run.hashes[at]]
-            there = {number for (number,) in self._database.connection.execute(_THERE, (encode(pairs).decode(),))}
-            found = [run for run in found if run.number in there]
-        return found
+            bits = filters.get(number)
+            if key is None or bits is None:  # None: the run was erased, or the index is being made again
+                continue
+            own, hashes = search_key(key), []
+            for some in groups:
+                there = [each for each in blinded(own, some) if may_have(bits, each)]
+                if not there:
+                    break
+                hashes.append(there)
+            else:
+                yield _HashedRun(number, owner, newest, hashes)
 
     def _in_run(self, run: _HashedRun, checks: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
         first, *others = (f"IN ({', '.join(map(str, some))})" for some in run.hashes)
@@ -201,7 +207,7 @@ class TurnFinder:
 
 
 class _HashedRun(NamedTuple):
-    """A run of sealed content. hashes: of each group of words, under the run's key."""
+    """A run of sealed content. hashes: of each group of words, under the run's key: those that the filter may have."""
 
     number: int
     owner: str
@@ -211,10 +217,6 @@ class _HashedRun(NamedTuple):
 
 _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
 _RUNS_AT_FIRST, _RUNS_AT_ONCE = 8, 512
-_THERE = (
-    "SELECT DISTINCT json_extract(value, '$[0]') AS asked FROM json_each(?) "
-    "WHERE EXISTS (SELECT 1 FROM sealed WHERE run = json_extract(value, '$[0]') AND word = json_extract(value, '$[1]'))"
-)
 
 
 def search(

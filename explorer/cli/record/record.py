@@ -49,8 +49,9 @@ def record(
     The program runs unchanged, on this terminal. A proxy listens on a free port, and the variables that tell SDKs and
     agents where their provider is are set to the proxy: OPENAI_BASE_URL, OPENAI_API_BASE, OPENAI_HOST,
     ANTHROPIC_BASE_URL, ANTHROPIC_API_BASE, ANTHROPIC_HOST, GOOGLE_GEMINI_BASE_URL, OLLAMA_HOST; and
-    AWS_ENDPOINT_URL_BEDROCK_RUNTIME if AWS_BEARER_TOKEN_BEDROCK is set. Claude Code (`claude`) and Codex (`codex`) also
-    get the command-line switches that they need. The record says which variables were set.
+    AWS_ENDPOINT_URL_BEDROCK_RUNTIME and ANTHROPIC_BEDROCK_BASE_URL if AWS_BEARER_TOKEN_BEDROCK is set. Claude Code
+    (`claude`) and Codex (`codex`) also get the command-line switches that they need; the provider that their own
+    settings name is the upstream. The record says which variables and switches were set.
 
     With --policy a request that the policy denies is not passed on: the program gets status 403, with an error in the
     provider's own form, and the denial is recorded. --budget bounds what the program may use, with or without a policy.
@@ -70,10 +71,12 @@ def record(
       refold record --budget tokens=200000 -- claude -p "what does this folder do?"
     """
     module = capture_modules()
+    from refold.agents.capture.agent_settings import agent_settings
     from refold.agents.capture.program import VARIABLES, pointing, run_program, upstreams_of
     from refold.agents.policy.guard import policy_of
 
-    upstreams = upstreams_of(os.environ, upstream)
+    own = agent_settings(command, os.environ, Path.cwd())
+    upstreams = upstreams_of(os.environ, upstream, own)
     shown = {name: module.shown(url) for name, url in upstreams.items()}
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": shown}
@@ -83,11 +86,8 @@ def record(
         given = resumed_settings(given, resume)
     capture = module.Capture(given, upstreams)
     try:
-        pointed = pointing(command, capture.url, upstreams, os.environ)
-        settings |= {
-            "set": pointed.variables,
-            "switches": pointed.arguments[1 : len(pointed.arguments) - len(command) + 1],
-        }
+        pointed = pointing(command, capture.url, upstreams, os.environ, own)
+        settings |= {"set": pointed.variables, "switches": pointed.switches}
         ended = run_program(pointed.arguments, {**os.environ, **pointed.variables})
     finally:
         stored = capture.close(CLOSING_S)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -95,12 +95,15 @@ def held(url: str) -> Iterator[None]:
 class ProxyProcess:
     """`refold proxy` in a separate process."""
 
+    started: ClassVar[list[ProxyProcess]] = []
+
     def __init__(self, folder: Path, upstream: str, *more: str) -> None:
         command = [
             *COMMAND, "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", str(folder / "spool"),
             "--log", f"file:{folder / 'log'}", *more,
         ]  # fmt: skip
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.started.append(self)
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
         found = re.search(r"http://[\d.:]+", said)
@@ -117,6 +120,14 @@ class ProxyProcess:
         _, said = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0, said
         return said
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_is_left() -> Iterator[None]:
+    """A test that fails leaves no process."""
+    yield
+    while ProxyProcess.started:
+        ProxyProcess.started.pop().kill()
 
 
 def titles(log: AgentLog) -> list[str]:

@@ -60,6 +60,7 @@ def shop_url() -> Iterator[str]:
     thread = threading.Thread(target=serving.run)
     thread.start()
     while not serving.started:
+        assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     yield f"http://127.0.0.1:{serving.servers[0].sockets[0].getsockname()[1]}/mcp"
     serving.should_exit = True

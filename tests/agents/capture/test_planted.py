@@ -9,8 +9,9 @@ import json
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -90,12 +91,15 @@ def requests() -> list[Planted]:
 class ProxyProcess:
     """`refold proxy` in a folder, with its output in a file there."""
 
+    started: ClassVar[list[ProxyProcess]] = []
+
     def __init__(self, folder: Path, upstream: str) -> None:
         self.output = (folder / "output").open("ab")
         self.process = subprocess.Popen(
             [*COMMAND, "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", str(folder / "spool")],
             env=environment(f"file:{folder / 'log'}"), stdout=subprocess.PIPE, stderr=self.output,
         )  # fmt: skip
+        self.started.append(self)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.output.write(line)
@@ -108,6 +112,17 @@ class ProxyProcess:
         assert self.process.returncode == (0 if number == signal.SIGTERM else -number)
         self.output.write(out)
         self.output.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_is_left() -> Iterator[None]:
+    """A test that fails leaves no process."""
+    yield
+    while ProxyProcess.started:
+        left = ProxyProcess.started.pop()
+        left.process.kill()
+        left.process.communicate()
+        left.output.close()
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -173,6 +174,10 @@ def test_agent_that_disconnects_during_a_response(provider: SocketProvider, tmp_
         connection.send(asking("x"))
         answered(connection, 2)
         connection.close(4001)
+        deadline = time.monotonic() + WAIT_S
+        while not provider.ended:  # the end of the capture would close the provider's connection too
+            assert time.monotonic() < deadline, "the provider's connection was not closed"
+            time.sleep(0.02)
     (run,) = recordings(tmp_path)
     answer = run.steps[0].calls[0].answer
     assert (answer["end"], len(answer["chunks"]), run.steps[0].outcome) == ("left", 2, "failed")

@@ -13,16 +13,23 @@ from typing import Any
 import pytest
 
 import refold
+from refold.agents.keys.ring import KEY_BYTES, MemoryKeyRing
 from refold.agents.log import AgentLog
-from refold.agents.usage.prices import PRICES_ENVIRONMENT
+from refold.agents.usage.prices import PRICES_ENVIRONMENT, Prices
+from refold.agents.vault import run_key
 from refold.avro.errors import InputError
 from refold.explorer.queries.search import SearchAnswer, runs_with, search_conditions, search_index, searched
 from refold.sinks.port import SinkRefused
 from refold.sinks.registry import open_sink
 from refold.sinks.run import keep_up
+from refold.sinks.search import database as database_module
 from refold.sinks.search.database import SearchDatabase
+from refold.sinks.search.filters import may_have
+from refold.sinks.search.find import SearchConditions, TurnFinder
 from refold.sinks.search.sink import SearchSink
-from refold.sinks.search.words import search_text, words_of
+from refold.sinks.search.turns import SearchedTurn
+from refold.sinks.search.words import blinded, search_key, search_text, words_of
+from refold.streams.cut import Cut
 from refold_tests.command import Done, refold_command
 
 SEED = 20261126
@@ -267,3 +274,46 @@ def test_typed_query_is_words_and_phrases(given: str, words: Sequence[str], phra
     assert (list(asked.words), list(asked.phrases)) == (list(words), list(phrases))
     assert not words or asked.is_in(given)
     assert words_of("") == []
+
+
+def said_in_turn(run: str, step: int, text: str) -> SearchedTurn:
+    return SearchedTurn(f"run/{run}", step, 1_700_000_000_000_000 + step, True, text)
+
+
+def at(records: int) -> Cut:
+    return Cut(bytes(16), {0: records}, 0, bytes(32))
+
+
+def test_filters_find_every_word_and_spare_the_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filters are made again as runs grow, are written before they take much memory, and follow a rollback."""
+    monkeypatch.setattr(database_module, "FILTERS_BYTES_MAX", 1000)
+    rng = random.Random(SEED)
+    ring = MemoryKeyRing(lambda: rng.randbytes(KEY_BYTES))
+    keys = {run: search_key(ring.create(run_key(run))) for run in map(str, range(40))}
+    with contextlib.closing(SearchDatabase(tmp_path / "index", Prices({}))) as database:
+        database.put_meta("sealed", "yes")
+        for part in range(3):
+            with database.writing(database.cut, at(part)):
+                for run, key in keys.items():
+                    for step in range(part * 5, part * 5 + 5):
+                        text = " ".join(f"w{rng.randrange(10_000)}" for _ in range(20))
+                        database.put_turn(said_in_turn(run, step, f"{text} {'rare' * (run == '7')}"), key)
+            with contextlib.suppress(KeyError), database.writing(database.cut, at(9)):
+                database.put_turn(said_in_turn("8", 99, "unwritten"), keys["8"])
+                raise KeyError
+        filters = dict(database.connection.execute("SELECT run, bits FROM sealed_filter"))
+        rows = database.connection.execute("SELECT run, word FROM sealed").fetchall()
+        assert len(rows) > 40 * 250
+        assert all(may_have(filters[run], word) for run, word in rows), f"seed {SEED}"
+        (owner,) = database.connection.execute("SELECT number FROM sealed_run WHERE owner = 'run/8'").fetchone()
+        assert not may_have(filters[owner], *blinded(keys["8"], ["unwritten"]))
+        others = [rng.getrandbits(64) - (1 << 63) for _ in range(1000)]
+        by_chance = [sum(may_have(bits, each) for each in others) for bits in filters.values()]
+        assert max(by_chance) < 50, "less than 5 % of words that a run has not"
+        asked: list[str] = []
+        database.connection.set_trace_callback(lambda query: asked.append(query) if "FROM sealed s " in query else None)
+        found = list(TurnFinder(database, ring).find(SearchConditions("rare")))
+        assert [(each.owner, each.step) for each in found] == [("run/7", step) for step in reversed(range(15))]
+        assert len(asked) < 5, "of 40 runs"
+        ring.destroy(run_key("7"))
+        assert list(TurnFinder(database, ring).find(SearchConditions("rare"))) == []

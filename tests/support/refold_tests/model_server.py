@@ -97,9 +97,9 @@ def model_server() -> Iterator[ModelServer]:
                 data = (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()
-                if server.hold is not None and index == 3:
+                if (hold := server.hold) is not None and index == 3:  # the test may end it at any moment
                     server.held.set()
-                    server.hold.wait(60)
+                    hold.wait(60)
             self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
