@@ -46,6 +46,7 @@ LONG = {
     "tests/agents/adapters/test_sockets.py": "imports the SDKs of the adapters, in another process",
     "tests/agents/adapters/test_workflow_engines.py": "follows a guide, command by command, and kills its program",
     "tests/agents/bisect/test_bisect.py": "replays many commits, each in a process of its own",
+    "tests/agents/capture/test_agent_settings.py": "runs programs below a proxy, in processes of their own",
     "tests/agents/capture/test_clients.py": "imports the SDKs of model providers, and records each use of them",
     "tests/agents/capture/test_mcp_http.py": "runs a server of the MCP SDK, and records what its clients ask",
     "tests/agents/capture/test_encodings.py": "reads large bodies in every encoding, in pieces of every size",

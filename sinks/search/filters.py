@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 
 _PROBES = 3
 _BITS_MIN = 1 << 9
-_BITS_OF_HASH = 16
+_BITS_OF_HASH = 12
 """At least, in a filter that was just made."""
 
 
@@ -29,7 +29,7 @@ class WordFilter:
 
     @classmethod
     def of(cls, hashes: Collection[int]) -> WordFilter:
-        """Return a filter for some hashes, with room for half as many more."""
+        """Return a filter for some hashes, with room for some more."""
         size = max(_BITS_MIN, 1 << (len(hashes) * _BITS_OF_HASH - 1).bit_length())
         made = cls(bytes(size // 8))
         made.add(hashes)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -145,9 +146,9 @@ class TurnFinder:
         self, asked: SearchText, facts: list[list[str]], checks: str, values: Mapping[str, Any], ring: KeyRing
     ) -> Iterator[FoundTurn]:
         """Search run by run. A turn is yielded when no remaining run can have a newer one."""
-        # The cost is not among the hashes, for it follows the price table. A group of many words is hashed last.
+        # The cost is not among the hashes, for it follows the price table.
         groups = [[word] for word in asked.words] + [some for some in facts if not some[0].startswith("_cost_")]
-        groups.sort(key=len)
+        groups.sort(key=_order)
         waiting: list[tuple[int, FoundTurn]] = []
         runs = self._database.connection.execute(
             "SELECT number, owner, newest FROM sealed_run WHERE newest >= ? ORDER BY newest DESC",
@@ -172,6 +173,7 @@ class TurnFinder:
         filters: dict[int, bytes] = dict(
             self._database.connection.execute(f"SELECT run, bits FROM sealed_filter WHERE run IN ({numbers})")
         )
+        cheapest_first = sorted(range(len(groups)), key=lambda at: len(groups[at]))
         for number, owner, newest in runs:
             try:
                 key = ring.get(run_key(owner.partition("/")[2]))
@@ -180,27 +182,19 @@ class TurnFinder:
             bits = filters.get(number)
             if key is None or bits is None:  # None: the run was erased, or the index is being made again
                 continue
-            own, hashes = search_key(key), []
-            for some in groups:
-                there = [each for each in blinded(own, some) if may_have(bits, each)]
-                if not there:
+            own = search_key(key)
+            hashes: list[list[int]] = [[]] * len(groups)
+            for at in cheapest_first:
+                hashes[at] = [each for each in blinded(own, groups[at]) if may_have(bits, each)]
+                if not hashes[at]:
                     break
-                hashes.append(there)
             else:
                 yield _HashedRun(number, owner, newest, hashes)
 
     def _in_run(self, run: _HashedRun, checks: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
-        first, *others = (f"IN ({', '.join(map(str, some))})" for some in run.hashes)
-        both = "".join(
-            f" AND EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group} AND turn = s.turn)"
-            for group in others
-        )
-        query = (
-            f"SELECT {_COLUMNS} FROM sealed s CROSS JOIN turn ON turn.id = s.turn "
-            f"WHERE s.run = :run AND s.word {first}{both} AND {checks.replace('turn.id', 's.turn')}"
-            " AND turn.owner = :owner"
-        )
-        yield from self._rows(query, {**values, "run": run.number, "owner": run.owner})
+        named = {f"w{at}_{each}": word for at, some in enumerate(run.hashes) for each, word in enumerate(some)}
+        query = _query_of_run(tuple(map(len, run.hashes)), checks)
+        yield from self._rows(query, {**values, **named, "run": run.number, "owner": run.owner})
 
     def _rows(self, query: str, values: Mapping[str, Any]) -> Iterator[FoundTurn]:
         yield from (FoundTurn(*row) for row in self._database.connection.execute(query, values))
@@ -213,6 +207,30 @@ class _HashedRun(NamedTuple):
     owner: str
     newest: int
     hashes: list[list[int]]
+
+
+def _order(group: Sequence[str]) -> int:
+    """Where a group of words is in a look-up: first what the fewest turns of a run usually have."""
+    kinds = ("_error_", "_tool_", "", "_model_", "_agent_")
+    return next(at for at in (0, 1, 3, 4, 2) if group[0].startswith(kinds[at]))
+
+
+@lru_cache(maxsize=64)
+def _query_of_run(counts: tuple[int, ...], checks: str) -> str:
+    """Return the look-up of hashes in a run. SQLite compiles an equal text once, and there are thousands of runs.
+
+    Args:
+        counts: How many hashes each group has.
+        checks: The conditions on each turn.
+    """
+    first, *others = (f"IN ({', '.join(f':w{at}_{each}' for each in range(count))})" for at, count in enumerate(counts))
+    both = "".join(
+        f" AND EXISTS (SELECT 1 FROM sealed WHERE run = :run AND word {group} AND turn = s.turn)" for group in others
+    )
+    return (
+        f"SELECT {_COLUMNS} FROM sealed s CROSS JOIN turn ON turn.id = s.turn "
+        f"WHERE s.run = :run AND s.word {first}{both} AND {checks.replace('turn.id', 's.turn')} AND turn.owner = :owner"
+    )
 
 
 _COLUMNS = "turn.id, turn.owner, turn.step, turn.error, turn.cost"
