@@ -41,7 +41,7 @@ class AgentPlace(NamedTuple):
     at: int
 
 
-class AgentSettings(NamedTuple):
+class ProviderSettings(NamedTuple):
     """What an agent's own settings say about its provider; empty if it has none.
 
     variables: that Claude Code's settings set. provider: of Codex, if it is not OpenAI. upstream: the base URL of
@@ -54,7 +54,7 @@ class AgentSettings(NamedTuple):
     has_login: bool = False
 
 
-NO_SETTINGS = AgentSettings()
+NO_SETTINGS = ProviderSettings()
 
 
 def agent_in(command: Sequence[str]) -> AgentPlace | None:
@@ -68,7 +68,7 @@ def agent_in(command: Sequence[str]) -> AgentPlace | None:
     return None
 
 
-def agent_settings(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> AgentSettings:
+def provider_settings(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> ProviderSettings:
     """Return the settings of the agent that a command starts.
 
     Args:
@@ -87,12 +87,12 @@ def agent_settings(command: Sequence[str], environment: Mapping[str, str], folde
             set_there = _read(path).get("env")
             if isinstance(set_there, dict):
                 found |= {name: value for name, value in set_there.items() if isinstance(value, str)}
-        return AgentSettings(variables=found)
+        return ProviderSettings(variables=found)
     own = Path(environment.get("CODEX_HOME") or home / ".codex")
     return _of_codex(_read(own / "config.toml"), _read(own / "auth.json"))
 
 
-def claude_switches(arguments: Sequence[str], own: AgentSettings, variables: Mapping[str, str]) -> list[str]:
+def claude_switches(arguments: Sequence[str], own: ProviderSettings, variables: Mapping[str, str]) -> list[str]:
     """Return the switches for Claude Code: settings with those variables that its own settings would replace.
 
     Args:
@@ -105,7 +105,7 @@ def claude_switches(arguments: Sequence[str], own: AgentSettings, variables: Map
     return ["--settings", json.dumps({"env": replaced})] if replaced and not is_given else []
 
 
-def codex_switches(own: AgentSettings, url: str, *, has_key: bool) -> list[str]:
+def codex_switches(own: ProviderSettings, url: str, *, has_key: bool) -> list[str]:
     """Return the switches for Codex.
 
     Args:
@@ -125,18 +125,18 @@ def codex_switches(own: AgentSettings, url: str, *, has_key: bool) -> list[str]:
     return [part for each in (*settings, "features.enable_request_compression=false") for part in ("-c", each)]
 
 
-def _of_codex(config: Mapping[str, Any], login: Mapping[str, Any]) -> AgentSettings:
+def _of_codex(config: Mapping[str, Any], login: Mapping[str, Any]) -> ProviderSettings:
     has_login = bool(login.get("tokens") or login.get("OPENAI_API_KEY"))
     provider = config.get("model_provider")
     if isinstance(provider, str) and provider != _DEFAULT_PROVIDER:
         table = config.get("model_providers")
         found = table.get(provider) if isinstance(table, dict) else None
         url = found.get("base_url") if isinstance(found, dict) and _BARE_KEY.fullmatch(provider) else None
-        return AgentSettings(provider=provider, upstream=url if isinstance(url, str) else "", has_login=has_login)
+        return ProviderSettings(provider=provider, upstream=url if isinstance(url, str) else "", has_login=has_login)
     mode = login.get("auth_mode") or ("chatgpt" if login.get("tokens") and not login.get("OPENAI_API_KEY") else "")
     url = config.get("openai_base_url")
     usual = _CHATGPT if str(mode).lower() in _CHATGPT_MODES else ""
-    return AgentSettings(upstream=url if isinstance(url, str) else usual, has_login=has_login)
+    return ProviderSettings(upstream=url if isinstance(url, str) else usual, has_login=has_login)
 
 
 def _read(path: Path) -> dict[str, Any]:

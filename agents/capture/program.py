@@ -30,7 +30,7 @@ from refold.agents.capture.agent_settings import (
     CLAUDE,
     CODEX,
     NO_SETTINGS,
-    AgentSettings,
+    ProviderSettings,
     agent_in,
     claude_switches,
     codex_switches,
@@ -88,7 +88,7 @@ class ProgramSettings(NamedTuple):
 
 
 def upstreams_of(
-    environment: Mapping[str, str], upstream: str | None, own: AgentSettings = NO_SETTINGS
+    environment: Mapping[str, str], upstream: str | None, own: ProviderSettings = NO_SETTINGS
 ) -> dict[str, str]:
     """Return the upstream of each provider, without its /v1: the given one, that of the environment, or the
     provider's. That of Codex is a base URL.
@@ -122,7 +122,7 @@ def _ollama_url(host: str) -> str:
 
 def pointing(
     command: Sequence[str], proxy: str, upstreams: Mapping[str, str], environment: Mapping[str, str],
-    own: AgentSettings = NO_SETTINGS,
+    own: ProviderSettings = NO_SETTINGS,
 ) -> ProgramSettings:  # fmt: skip
     """Return the variables and the switches for a command.
 

@@ -59,6 +59,9 @@ class _KeyFile(msgspec.Struct):
     key_id: str
 
 
+_decoder = msgspec.json.Decoder(_KeyFile)
+
+
 class FileKeyRing:
     """Keys in a folder, which is created with the first key; see KeyRing."""
 
@@ -83,14 +86,14 @@ class FileKeyRing:
         held = self._held.get(key_id)
         if held is not None and _identity(held.path) == held.file:
             return held.key
-        path = self._path(key_id)
+        path = f"{self.place}/{_name_of(key_id)}"
         found = self._read(path)
         if found is None:
             self._held.pop(key_id, None)
             return None
         if len(self._held) >= HELD_MAX:
             self._held = {}
-        self._held[key_id] = _HeldKey(str(path), found.file, found.key)
+        self._held[key_id] = _HeldKey(path, found.file, found.key)
         return found.key
 
     def destroy(self, key_id: str) -> None:
@@ -106,7 +109,7 @@ class FileKeyRing:
         found: list[str] = []
         for path in self._paths():
             with suppress(KeyUnreadable):  # `damaged` reports it: one damaged file must not block the other keys
-                read = self._read(path)
+                read = self._read(str(path))
                 found += [read.key_id] if read is not None else []
         return sorted(found)
 
@@ -116,7 +119,7 @@ class FileKeyRing:
         found: list[KeyDamage] = []
         for path in sorted(self._paths()):
             try:
-                self._read(path)
+                self._read(str(path))
             except KeyUnreadable as error:
                 found.append(KeyDamage(ids.get(path, ""), str(error)))
         return found
@@ -171,9 +174,9 @@ class FileKeyRing:
             sync_file(file)
         new.replace(path)
 
-    def _read(self, path: Path) -> _ReadKey | None:
+    def _read(self, path: str) -> _ReadKey | None:
         try:
-            handle = os.open(path, os.O_RDONLY)  # Path.open costs four times as much
+            handle = os.open(path, os.O_RDONLY)  # a Path and its `open` cost more than the rest, for thousands of keys
             try:
                 file, text = _identity_of(os.fstat(handle)), os.read(handle, _FILE_BYTES_MAX)
             finally:
@@ -187,9 +190,9 @@ class FileKeyRing:
             ) from error
         key_id, key, is_its_own = "", b"", False
         try:
-            found = msgspec.json.decode(text, type=_KeyFile)
+            found = _decoder.decode(text)
             key_id, key = found.key_id, bytes.fromhex(found.key)
-            is_its_own = path.name == _name_of(key_id)
+            is_its_own = path.rpartition("/")[2] == _name_of(key_id)
         except (ValueError, RecursionError):  # RecursionError: nested too deeply
             pass
         if not is_its_own or len(key) != KEY_BYTES:

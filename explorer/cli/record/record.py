@@ -71,11 +71,11 @@ def record(
       refold record --budget tokens=200000 -- claude -p "what does this folder do?"
     """
     module = capture_modules()
-    from refold.agents.capture.agent_settings import agent_settings
+    from refold.agents.capture.agent_settings import provider_settings
     from refold.agents.capture.program import VARIABLES, pointing, run_program, upstreams_of
     from refold.agents.policy.guard import policy_of
 
-    own = agent_settings(command, os.environ, Path.cwd())
+    own = provider_settings(command, os.environ, Path.cwd())
     upstreams = upstreams_of(os.environ, upstream, own)
     shown = {name: module.shown(url) for name, url in upstreams.items()}
     name = Path(command[0]).name

@@ -61,7 +61,7 @@ def play(
       refold play 8f2c --rhythm recorded -- python my_agent.py
       refold play 8f2c --fork -- python my_agent.py
     """
-    from refold.agents.capture.agent_settings import AgentSettings, agent_settings
+    from refold.agents.capture.agent_settings import ProviderSettings, provider_settings
     from refold.agents.capture.program import pointing, run_program, upstreams_of
 
     if is_forking:
@@ -74,7 +74,7 @@ def play(
         if "GOOGLE_API_KEY" in os.environ and "GEMINI_API_KEY" not in os.environ:
             del environment["GEMINI_API_KEY"]  # Google's SDK warns if both are set
         # Of the agent's own settings only those of Claude Code are replaced: Codex gets a provider that needs no login.
-        own = AgentSettings(variables=agent_settings(command, environment, Path.cwd()).variables)
+        own = ProviderSettings(variables=provider_settings(command, environment, Path.cwd()).variables)
         pointed = pointing(command, serving.url, upstreams_of({}, None), environment, own)
         ended = run_program(pointed.arguments, {**environment, **pointed.variables})
     finally:
@@ -87,11 +87,11 @@ def play(
 def _fork(
     place: LogTarget, run_id: str, rhythm: str, upstream: str | None, redact: str | None, command: tuple[str, ...]
 ) -> int:
-    from refold.agents.capture.agent_settings import agent_settings
+    from refold.agents.capture.agent_settings import provider_settings
     from refold.agents.capture.program import pointing, run_program, upstreams_of
 
     module = capture_modules()
-    own = agent_settings(command, os.environ, Path.cwd())
+    own = provider_settings(command, os.environ, Path.cwd())
     upstreams = upstreams_of(os.environ, upstream, own)
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": {each: module.shown(url) for each, url in upstreams.items()}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from refold.agents.capture.agent_settings import NO_SETTINGS, AgentSettings, agent_in, agent_settings
+from refold.agents.capture.agent_settings import NO_SETTINGS, ProviderSettings, agent_in, provider_settings
 from refold.agents.capture.program import pointing, upstreams_of
 from refold.agents.log import open_log
 from refold_tests.command import COMMAND
@@ -212,7 +212,7 @@ def test_switches_follow_the_settings_of_codex(
     if login is not None:
         (tmp_path / "auth.json").write_text(json.dumps(login))
     given = {"OPENAI_API_KEY": "k", "CODEX_HOME": str(tmp_path)}
-    own = agent_settings(["codex"], given, tmp_path)
+    own = provider_settings(["codex"], given, tmp_path)
     upstreams = upstreams_of(given, None, own)
     assert upstreams["codex"] == upstream
     assert upstreams_of(given, "http://one:2", own)["codex"] == "http://one:2/v1", "what is given takes precedence"
@@ -226,7 +226,7 @@ def test_switches_follow_the_settings_of_codex(
 
 
 def test_switches_of_claude_code() -> None:
-    own = AgentSettings(variables={"ANTHROPIC_BASE_URL": "http://own:1", "AWS_BEARER_TOKEN_BEDROCK": "k"})
+    own = ProviderSettings(variables={"ANTHROPIC_BASE_URL": "http://own:1", "AWS_BEARER_TOKEN_BEDROCK": "k"})
     upstreams = upstreams_of({}, None, own)
     assert upstreams["anthropic"] == "http://own:1"
     pointed = pointing(["claude", "-p", "hi"], PROXY, upstreams, {}, own)
