@@ -127,8 +127,12 @@ class ObservationValidator:
     def _patch(self, patch: Mapping[str, Any], blobs: Blobs | None) -> dict[str, Value]:
         if not isinstance(patch, Mapping):
             raise ValidationError("patch", "an object of fields and their values", patch)
-        if type(patch) is dict and self._native is not None and self._native.is_canonical(patch):
-            return patch.copy()
+        doubtful = self._native.doubtful(patch) if type(patch) is dict and self._native is not None else None
+        if doubtful is not None and self._are_first_names(doubtful, patch):
+            known: dict[str, Value] = dict(patch)
+            for name in doubtful:
+                known[name] = self._fields[name][1](patch[name], f"patch.{name}", blobs)
+            return known
         tree: dict[str, Value] = {}
         for name, value in patch.items():
             found = self._fields.get(name)
@@ -145,6 +149,13 @@ class ObservationValidator:
                 )
             tree[first] = check(value, f"patch.{name}", blobs)
         return tree
+
+    def _are_first_names(self, names: list[str], patch: Mapping[str, Any]) -> bool:
+        """Whether these are fields by their first names, each with a value."""
+        return all(
+            (found := self._fields.get(name)) is not None and found[0] == name and patch[name] is not None
+            for name in names
+        )  # fmt: skip
 
     def _cleared(self, names: Iterable[str]) -> tuple[str, ...]:
         firsts = set()

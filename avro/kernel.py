@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 5
+FORMAT = 6
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -58,9 +58,9 @@ class ObservationReader(Protocol):
     def read(self, data: bytes) -> ReadParts | None:
         """The observation in framed bytes; None if Python has to read them."""
 
-    def is_canonical(self, patch: dict[str, Any]) -> bool:
-        """Whether each value of a patch is already canonical, by its field's first name; False if Python has to
-        check.
+    def doubtful(self, patch: dict[str, Any]) -> list[str] | None:
+        """The names of the values of a patch, by their fields' first names, that Python has to check; the others are
+        canonical as given. None if Python has to check the patch as a whole.
         """
 
     def encode(self, observation: Observation) -> tuple[bytes, bytes] | None:
@@ -139,6 +139,14 @@ class Kernel(Protocol):
 
     def placed(self, entities: Sequence[str]) -> list[bytes]:
         """The storage key of each entity's state: `placed` of streams/partitioner.py."""
+
+    def spans_of(self, body: bytes) -> tuple[list[tuple[str, str, list[tuple[str, str, str]]]], int] | None:
+        """The spans of a request of OTLP in protobuf. The GIL is released while it decodes.
+
+        Returns:
+            For each scope the canonical JSON of its resource and of itself, and its spans: trace id and span id in hex,
+            and canonical JSON. Then the number of spans without valid ids. None if Python has to decode the request.
+        """
 
     def BaseWriter(self, limit: int) -> BaseWriter:  # noqa: N802
         """The writer of a table.

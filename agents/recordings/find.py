@@ -373,7 +373,7 @@ def _steps(log: Log, vault: ValueCipher, runs: Sequence[Fields], cut: Cut) -> di
     }
     for run in runs:
         if is_received(run):
-            found[run.entity] = _OwnParts(*received_parts(look, id_of(run), vault))
+            found[run.entity] = _OwnParts(*received_parts(look, run, id_of(run), vault))
     return found
 
 

@@ -1,7 +1,8 @@
 """Convert a run that was received as spans (agents/adapters/otlp) to a recording.
 
-1. The trace's document lists its spans and log records; the document of each has it as it was sent. A log record that
-   names a span is joined to it.
+1. The run lists the spans of agents, which are in its steps, its actions and documents, as they were sent. The trace's
+   document lists its other spans and its log records, which are documents. A log record that names a span is joined
+   to it.
 2. The spans become a conversation, by the rules for imported traces (importers/otlp.py), in any order.
 3. The conversation becomes the entities that an import would make, in memory, and those a recording (imported.py).
 
@@ -40,14 +41,20 @@ _UNBOUNDED = FileLimits(conversation_bytes=1 << 62, items=1 << 40)
 SPAN_DIGITS = 16
 _SPAN_ID = re.compile(r"[0-9a-f]{16}")
 _LOG_NAME = re.compile(r"log-[0-9a-f]{32}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 KINDS = {"model": "step", "tool": "action"}
-"""The type of entity that a span of this kind makes, besides its document."""
+"""The type of entity that holds a span of this kind; other spans are documents."""
 _BY_KEY = ("tool_outputs", "metadata")
 
 
 def span_entity(trace_id: str, span_id: str) -> str:
     """Return the entity of a span; both ids are lower-case hex."""
     return f"document/span-{trace_id}-{span_id}"
+
+
+def origin_entity(digest: str) -> str:
+    """Return the entity of a resource and a scope; the digest is 32 hex digits."""
+    return f"document/origin-{digest}"
 
 
 def log_name(digest: str) -> str:
@@ -90,7 +97,7 @@ def received(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> Record
     Raises:
         PartMissing: None of the trace's spans is there.
     """
-    conversation = _conversation(_sent(look, run_id, vault), run_id)
+    conversation = _conversation(_sent(look, run, run_id, vault), run_id)
     agent, outcome = run.plain("agent", conversation.agent), run.plain("outcome", "")
     made = _InMemory()
     import_conversation(replace(conversation, agent=agent, outcome=outcome), made.observe)
@@ -107,55 +114,82 @@ class ReceivedParts(NamedTuple):
     parts: list[Fields]
 
 
-def received_parts(look: Look, run_id: str, vault: ValueCipher) -> ReceivedParts:
+def received_parts(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> ReceivedParts:
     """Return the entities of a received run, for a search.
 
     Args:
         look: Looks up entities.
+        run: The run's fields.
         run_id: The run's id.
         vault: Decrypts contents.
     """
-    sent = _sent(look, run_id, vault)
-    names = [f"{KINDS[kind]}/{run_id}#{span}" for span, kind in sent.kinds.items() if kind in KINDS]
-    made = [Fields(view, vault) for view in look(names).values()]
+    sent = _sent(look, run, run_id, vault)
     try:
         count = sum(each.role == "assistant" for each in _conversation(sent, run_id).messages)
     except NotAnswerable:  # the content is gone; how many calls of models there were is still known
         count = sum(kind == "model" for kind in sent.kinds.values())
-    return ReceivedParts(count, [*made, *sent.spans, *(each for each, _ in sent.logs)])
+    return ReceivedParts(count, [*sent.spans, *(each for each, _ in sent.logs)])
 
 
 class _Sent(NamedTuple):
-    """What a trace's list names, and is there. kinds: the kind of each span, by its id. logs: with their span's ids."""
+    """What is listed of a trace, and is there.
+
+    kinds: the kind of each span, by its id. spans: the entities that hold them. origins: documents by their digests.
+    logs: with their spans' ids.
+    """
 
     kinds: dict[str, str]
     spans: list[Fields]
+    origins: dict[str, Fields]
     logs: list[tuple[Fields, str]]
 
 
-def _sent(look: Look, run_id: str, vault: ValueCipher) -> _Sent:
+def _sent(look: Look, run: Fields, run_id: str, vault: ValueCipher) -> _Sent:
     listing = look([trace_entity(run_id)]).get(trace_entity(run_id))
     listed = {} if listing is None else listing.fields.get("fields", {})
+    listed = {**listed, **run.plain("spans", {})}
     texts = {name: value for name, value in sorted(listed.items()) if isinstance(value, str)}
     kinds = {name: kind for name, kind in texts.items() if _SPAN_ID.fullmatch(name)}  # others wrote the rest
     logs = {name: span for name, span in texts.items() if _LOG_NAME.fullmatch(name)}
-    names = [*(span_entity(run_id, each) for each in kinds), *(f"document/{each}" for each in logs)]
+    places = {each: _place(run_id, each, kind) for each, kind in kinds.items()}
+    names = [*places.values(), *(f"document/{each}" for each in logs)]
     views = look(names) if names else {}
     found = {name: Fields(views[name], vault) for name in names if name in views}
-    spans = [found[name] for each in kinds if (name := span_entity(run_id, each)) in found]
+    spans = [found[name] for name in places.values() if name in found]
+    digests = {digest for each in spans if (digest := _digest(each))}
+    origins = look(map(origin_entity, digests)) if digests else {}
     return _Sent(
-        kinds, spans, [(found[name], span) for each, span in logs.items() if (name := f"document/{each}") in found]
-    )
+        kinds, spans,
+        {each: Fields(origins[name], vault) for each in digests if (name := origin_entity(each)) in origins},
+        [(found[name], span) for each, span in logs.items() if (name := f"document/{each}") in found],
+    )  # fmt: skip
+
+
+def _place(run_id: str, span_id: str, kind: str) -> str:
+    """Return the entity that holds a span."""
+    return f"{KINDS[kind]}/{run_id}#{span_id}" if kind in KINDS else span_entity(run_id, span_id)
+
+
+def _is_document(holder: Fields) -> bool:
+    return holder.entity.startswith("document/")
+
+
+def _digest(holder: Fields) -> str:
+    """Return the digest of a span's origin; empty if it has none."""
+    found = holder.opened_map("fields").get("origin") if _is_document(holder) else holder.plain("span_origin")
+    return found if isinstance(found, str) and _DIGEST.fullmatch(found) else ""
 
 
 def _conversation(sent: _Sent, run_id: str) -> Conversation:
     trace = Trace(run_id)
+    origins: dict[str, Any] = {digest: each.opened_map("fields") for digest, each in sent.origins.items()}
     for each in sent.spans:
-        given: Any = each.opened_map("fields")
-        span, scope = given.get("span"), given.get("scope")
+        span: Any = each.opened_map("fields").get("span") if _is_document(each) else each.opened("span")
         if isinstance(span, Mapping):
+            origin = origins.get(_digest(each), {})
+            scope = origin.get("scope")
             name = scope.get("name") if isinstance(scope, Mapping) else None
-            trace.add(SpanPart(run_id, span, given.get("resource"), text_of(name)), each.entity)
+            trace.add(SpanPart(run_id, span, origin.get("resource"), text_of(name)), each.entity)
     if not trace.spans:
         raise PartMissing("none of its spans is there at this point")
     for each, span_id in sent.logs:

@@ -1,4 +1,5 @@
-//! New observations: whether a patch is canonical as it is given (avro/values.py), and an observation's bytes.
+//! New observations: which values of a patch are canonical as they are given (avro/values.py), and an observation's
+//! bytes.
 //!
 //! Only values that are borrowed from Python are recognised as canonical: texts, bytes, numbers and booleans of exactly
 //! these types. Values that Python has checked may have any kind, also lists and objects, and are encoded.
@@ -21,20 +22,29 @@ const FLOAT_EXACT: i128 = 1 << 24;
 /// Values that are nested deeper are left to Python.
 const DEPTH_MAX: usize = 64;
 
-/// Returns whether every value of a patch is canonical as given, and has its field's kind. False if Python must check.
-pub fn is_canonical(layout: &Layout, patch: &Bound<PyDict>) -> PyResult<bool> {
+/// Returns the names of the values that Python must check; the others are canonical as given. None if Python must check
+/// the patch as a whole: a name is no plain text.
+pub fn doubtful<'py>(layout: &Layout, patch: &Bound<'py, PyDict>) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
+    let mut names = Vec::new();
     for (name, given) in patch.iter() {
-        let Ok(name) = name.cast_exact::<PyString>() else { return Ok(false) };
-        let Ok(name) = name.to_str() else { return Ok(false) };
-        let Some(place) = layout.places.get(name) else { return Ok(false) };
-        let field = &layout.fields[*place];
-        let Some(value) = plain_value(&given)? else { return Ok(false) };
-        let Node::Union(kinds) = &field.patch else { return Ok(false) };
-        if !kinds.iter().any(|kind| is_canonical_in(kind, &value, field.inline_bytes)) {
-            return Ok(false);
+        let Ok(name) = name.cast_into_exact::<PyString>() else { return Ok(None) };
+        let is_canonical = match name.to_str().ok().and_then(|name| layout.places.get(name)) {
+            None => false,
+            Some(place) => {
+                let field = &layout.fields[*place];
+                match (&field.patch, plain_value(&given)?) {
+                    (Node::Union(kinds), Some(value)) => {
+                        kinds.iter().any(|kind| is_canonical_in(kind, &value, field.inline_bytes))
+                    }
+                    _ => false,
+                }
+            }
+        };
+        if !is_canonical {
+            names.push(name);
         }
     }
-    Ok(true)
+    Ok(Some(names))
 }
 
 fn is_canonical_in(kind: &Kind, value: &Value, inline_bytes: usize) -> bool {

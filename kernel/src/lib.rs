@@ -18,6 +18,7 @@ mod links;
 mod msgpack;
 mod node;
 mod observation;
+mod otlp;
 mod place;
 mod state;
 mod value;
@@ -39,7 +40,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -96,10 +97,10 @@ impl ObservationReader {
         (entity, observed_at, priority, source, causes, patch, subject, id).into_pyobject(py).map(Some)
     }
 
-    /// Returns whether each value of a patch, by its field's first name, is canonical as given. False if Python must
-    /// check.
-    fn is_canonical(&self, patch: &Bound<PyDict>) -> PyResult<bool> {
-        unless_panicked(|| Some(door::is_canonical(&self.layout, patch))).unwrap_or(Ok(false))
+    /// Returns the names of the values of a patch, by their fields' first names, that Python must check; the others are
+    /// canonical as given. None if Python must check the patch as a whole.
+    fn doubtful<'py>(&self, patch: &Bound<'py, PyDict>) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
+        unless_panicked(|| Some(door::doubtful(&self.layout, patch))).unwrap_or(Ok(None))
     }
 
     /// Returns the framed bytes of a checked observation, and its id; None if Python must write it.
@@ -169,6 +170,18 @@ impl RecordDecider {
 #[pyfunction]
 fn placed<'py>(py: Python<'py>, entities: Vec<PyBackedStr>) -> Vec<Bound<'py, PyBytes>> {
     entities.iter().map(|entity| PyBytes::new(py, &place::placed(entity))).collect()
+}
+
+/// Returns the spans of a request of OTLP in protobuf: for each scope the texts of its resource and of itself, and its
+/// spans, each with its ids in hex and its text. Then how many spans have no valid ids. None if Python must decode it.
+/// The GIL is released while it decodes.
+#[pyfunction]
+fn spans_of<'py>(py: Python<'py>, body: PyBackedBytes) -> PyResult<Option<(Bound<'py, PyList>, usize)>> {
+    let Some((scopes, rejected)) = py.detach(|| unless_panicked(|| otlp::decode(&body))) else {
+        return Ok(None);
+    };
+    let parts = scopes.into_iter().map(|each| (each.resource, each.scope, each.spans));
+    Ok(Some((PyList::new(py, parts.collect::<Vec<_>>())?, rejected)))
 }
 
 /// Writes a table's rows, in order, as chunks of `.snapshots`.
@@ -395,6 +408,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(panics, module)?)?;
     module.add_function(wrap_pyfunction!(placed, module)?)?;
+    module.add_function(wrap_pyfunction!(spans_of, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<RecordDecider>()?;
     module.add_class::<BaseWriter>()?;

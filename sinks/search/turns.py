@@ -31,7 +31,7 @@ from refold.avro.observation import type_of
 TYPES = ("run", "step", "agent_session")
 _ESCAPED = re.compile(r'\\(?:u[0-9a-fA-F]{4}|[nrtbf"\\/])')
 # Fields whose text is also elsewhere, or is not written by a person or model.
-_LEFT_OUT = frozenset({"state", "metadata", "answered"})
+_LEFT_OUT = frozenset({"state", "metadata", "answered", "span"})
 
 
 @dataclass(slots=True)

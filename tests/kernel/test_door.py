@@ -75,9 +75,11 @@ def test_common_patch_is_canonical_and_others_are_left_to_python() -> None:
     kernel = find_kernel().kernel
     assert kernel is not None
     reader = kernel.ObservationReader(definition.name, bytes(5), field_layouts(definition))
-    assert reader.is_canonical({"tool": "search", "rate_limit": 3, "enabled": True, "effect": "read"})
+    common = {"tool": "search", "rate_limit": 3, "enabled": True, "effect": "read"}
+    assert reader.doubtful(common) == []
     for patch in ({"rate_limit": 1.0}, {"tool": None}, {"tool": 1}, {"effect": "neither"}, {"rate_limit": 2**63}):
-        assert not reader.is_canonical(patch)
+        assert reader.doubtful(common | patch) == [*patch]
+    assert reader.doubtful({"unknown": 1, "\ud800": 2}) == ["unknown", "\ud800"]
     observation = ObservationValidator(definition).build(
         "tool_config/a", {"tool": "search"}, observed_at=1, now=TIME_MAX, source=Source("agent")
     )

@@ -1,6 +1,6 @@
 """A log record becomes observations, each a function of that record alone.
 
-    document/log-<digest>     every record, unchanged, with its resource and scope; linked `of` what it names
+    document/log-<digest>     every record, unchanged, with its resource and scope; linked `of` the trace that it names
     document/trace-<trace>    the name of the record, with the id of its span, if it names a trace
     step/<trace>#<span>       if it holds an answer of a model: its text and the calls that it asks for
     run/<trace>               if it holds messages of a model: what was asked first, and answered last
@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from refold.agents.adapters.otlp.observed import Patch, Stated, answer_of, observe_all, present
+from refold.agents.adapters.otlp.observed import DIGEST_CHARACTERS, Patch, Stated, answer_of, observe_all, present
 from refold.agents.adapters.otlp.requests import SentLog
 from refold.agents.importers.messages import parse_messages
 from refold.agents.importers.model import NO_TIME_START, Observe
@@ -31,11 +31,9 @@ from refold.agents.importers.spans import (
     time_of_log,
     values_of_log,
 )
-from refold.agents.recordings.received import RECEIVED, log_name, span_entity, trace_entity
+from refold.agents.recordings.received import RECEIVED, log_name, trace_entity
 from refold.avro.canonical import JsonText, json_text
 from refold.avro.observation import Link
-
-DIGEST_CHARACTERS = 32
 
 
 def observe_log(sent: SentLog, observe: Observe) -> None:
@@ -63,11 +61,8 @@ def _stated(sent: SentLog, agent: str) -> Iterator[Stated]:
     if not sent.trace_id:
         return
     yield Stated(trace_entity(sent.trace_id), at, {"kind": "trace", "fields": {name: sent.span_id}})
-    if not sent.span_id:
-        yield Stated(own, at, link=Link("of", trace_entity(sent.trace_id)))
-        return
-    yield Stated(own, at, link=Link("of", span_entity(sent.trace_id, sent.span_id)))
-    if name_of_log(log) in MESSAGE_LOGS:
+    yield Stated(own, at, link=Link("of", trace_entity(sent.trace_id)))
+    if sent.span_id and name_of_log(log) in MESSAGE_LOGS:
         yield from _of_messages(sent, log, at, agent)
 
 

@@ -6,6 +6,7 @@ Protobuf and JSON become the same, so an agent may change the encoding without a
 2. Both become OpenTelemetry's message. What it does not know is left out, as OTLP asks of a receiver.
 3. Each span or record is taken from the message with its resource and its scope, which all of a list share. A span
    without a valid id is rejected alone. A log record without valid ids belongs to no span, as OTLP says; it is taken.
+4. Spans in protobuf become text at once where the native kernel can decode them; steps 2 and 3 give the same text.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -29,6 +30,7 @@ from refold.agents.importers.spans import attributes_of
 from refold.avro import strict_json
 from refold.avro.canonical import JsonText, json_text
 from refold.avro.errors import InputError
+from refold.avro.kernel import find_kernel
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 DEPTH_MAX = 256
@@ -38,13 +40,27 @@ _LOG_LISTS = (("resourceLogs", "resource_logs"), ("scopeLogs", "scope_logs"), ("
 _Request = TypeVar("_Request", bound=Message)
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A resource or a scope as OTLP JSON; may be empty. All its spans or records have the same object, so its text is
-    made once.
-    """
+class JsonPart:
+    """A part of a request as OTLP JSON, as a tree and as canonical text. Each is made from the other, once."""
 
-    tree: dict[str, Any]
+    def __init__(self, tree: dict[str, Any] | None = None, text: str = "{}") -> None:
+        """tree: None if only the text is there; it may be empty. text: canonical, as `json_text` returns it."""
+        if tree is None:
+            self.json = JsonText(text)
+        else:
+            self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JsonPart) and self.json.text == other.json.text
+
+    def __hash__(self) -> int:
+        return hash(self.json.text)
+
+    @cached_property
+    def tree(self) -> dict[str, Any]:
+        """Its members."""
+        found: dict[str, Any] = msgspec.json.decode(self.json.text)
+        return found
 
     @cached_property
     def json(self) -> JsonText:
@@ -62,13 +78,13 @@ class Shared:
 
 
 class SentSpan(NamedTuple):
-    """A span as OTLP JSON. trace_id, span_id: lower-case hex."""
+    """A span as OTLP JSON. trace_id, span_id: lower-case hex. All spans of a list have the same resource and scope."""
 
     trace_id: str
     span_id: str
-    resource: Shared
-    scope: Shared
-    span: dict[str, Any]
+    resource: JsonPart
+    scope: JsonPart
+    span: JsonPart
 
 
 class SentLog(NamedTuple):
@@ -76,8 +92,8 @@ class SentLog(NamedTuple):
 
     trace_id: str
     span_id: str
-    resource: Shared
-    scope: Shared
+    resource: JsonPart
+    scope: JsonPart
     log: dict[str, Any]
 
 
@@ -94,16 +110,27 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
     Raises:
         InputError: The body is not a request; the message does not contain any of it.
     """
-    request = _parsed(ExportTraceServiceRequest(), _SPAN_LISTS, body, content_type)
     spans: list[SentSpan] = []
+    if content_type == PROTOBUF and (decoded := _decoded(body)) is not None:
+        scopes, rejected = decoded
+        for resource_text, scope_text, sent in scopes:
+            resource, scope = JsonPart(text=resource_text), JsonPart(text=scope_text)
+            spans += (SentSpan(trace, span, resource, scope, JsonPart(text=text)) for trace, span, text in sent)
+        return spans, rejected
+    request = _parsed(ExportTraceServiceRequest(), _SPAN_LISTS, body, content_type)
     rejected = 0
     for resource, scope, span in _items(request, "resource_spans", "scope_spans", "spans"):
         trace_id, span_id = _hex(span.trace_id, 16), _hex(span.span_id, 8)
         if trace_id and span_id:
-            spans.append(SentSpan(trace_id, span_id, resource, scope, _span(span, trace_id, span_id)))
+            spans.append(SentSpan(trace_id, span_id, resource, scope, JsonPart(_span(span, trace_id, span_id))))
         else:
             rejected += 1
     return spans, rejected
+
+
+def _decoded(body: bytes) -> tuple[list[tuple[str, str, list[tuple[str, str, str]]]], int] | None:
+    kernel = find_kernel().kernel
+    return None if kernel is None else kernel.spans_of(body)
 
 
 def decode_logs(body: bytes, content_type: str) -> list[SentLog]:
@@ -126,12 +153,12 @@ def decode_logs(body: bytes, content_type: str) -> list[SentLog]:
     return logs
 
 
-def _items(request: Any, resources: str, scopes: str, items: str) -> Iterator[tuple[Shared, Shared, Any]]:
+def _items(request: Any, resources: str, scopes: str, items: str) -> Iterator[tuple[JsonPart, JsonPart, Any]]:
     """Yield each item of a request with its resource and its scope. The names are those of the message's lists."""
     for of_resource in getattr(request, resources):
-        resource = Shared(tree_of(of_resource.resource))
+        resource = JsonPart(tree_of(of_resource.resource))
         for of_scope in getattr(of_resource, scopes):
-            scope = Shared(tree_of(of_scope.scope))
+            scope = JsonPart(tree_of(of_scope.scope))
             for each in getattr(of_scope, items):
                 yield resource, scope, each
 

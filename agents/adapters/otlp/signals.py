@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import Message
@@ -50,16 +50,24 @@ class Signal(NamedTuple):
         return self.answer(without_id + recorded.rejected, "; ".join(said))
 
 
-def observe_sent(sent: Sent, observe: Observe) -> None:
+def observe_sent(sent: Sent, observe: Observe, known: Collection[str] = ()) -> str:
     """Observe one item.
+
+    Args:
+        sent: A span or a log record.
+        observe: A log's `observe`.
+        known: The origins of spans that this process recorded.
+
+    Returns:
+        The span's origin; empty for a log record.
 
     Raises:
         InputError: A value of it cannot be observed.
     """
     if isinstance(sent, SentSpan):
-        observe_span(sent, observe)
-    else:
-        observe_log(sent, observe)
+        return observe_span(sent, observe, known)
+    observe_log(sent, observe)
+    return ""
 
 
 def _spans(body: bytes, content_type: str) -> tuple[list[Sent], int]:

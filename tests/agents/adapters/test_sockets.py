@@ -1,14 +1,22 @@
-"""The adapters open no socket but those that a user named: here only the log's own, in its folder."""
+"""The adapters open no socket but those that a user named, and the log's own, in its folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from mcp import Client
 
 from refold_tests.child import Child
+from refold_tests.command import COMMAND, environment
+from refold_tests.mcp import asked
+from refold_tests.sockets import sockets_of
 
 pytestmark = pytest.mark.outside  # it imports the SDKs
 
@@ -77,3 +85,43 @@ def test_adapters_use_only_the_sockets_of_the_log(tmp_path: Path, child: Callabl
     used.remove(URLLIB3)
     assert used, "the owner of the log listens in its folder"
     assert [each for each in used if str(tmp_path / "log") not in each[1]] == []
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[str, int]]:
+    """Run a command that prints its URL as the second or third word of a line; yield the URL and the process's id."""
+    command = [*map(str, COMMAND), *arguments]
+    process = subprocess.Popen(
+        command, env=environment(f"file:{folder / 'log'}"), cwd=folder, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield next(word for word in process.stdout.readline().split() if word.startswith("http")), process.pid
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+
+
+def test_mcp_over_http_uses_only_the_named_ports(tmp_path: Path) -> None:
+    """`refold mcp --http`, and a tee in front of it. The tee's loop opens its sockets in C, so the kernel is asked."""
+    server_folder, tee_folder = tmp_path / "server", tmp_path / "tee"
+    server_folder.mkdir()
+    tee_folder.mkdir()
+
+    async def work(client: Client) -> int:
+        tools = len((await client.list_tools()).tools)
+        assert [sockets_of(pid).listening for pid in (server_pid, tee_pid)] == [{address(server)}, {address(tee)}]
+        assert sockets_of(server_pid).outgoing == set()
+        assert sockets_of(tee_pid).outgoing == {address(server)}
+        return tools
+
+    with (
+        serving(server_folder, "mcp", "--http", "--port", "0") as (server, server_pid),
+        serving(tee_folder, "mcp-record", "--url", server) as (tee, tee_pid),
+    ):
+        assert asked(tee, work)
+
+
+def address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return str(parts.hostname), int(parts.port or 0)

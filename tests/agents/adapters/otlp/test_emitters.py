@@ -29,7 +29,8 @@ pytestmark = pytest.mark.outside
 
 SNAPSHOT = Path(__file__).with_name("emitters.json")
 RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-TIMES = {"started_at", "ended_at", "at", "duration_ms"}
+LEFT_OUT = {"started_at", "ended_at", "at", "duration_ms", "run", "metadata", "span", "span_origin"}
+"""Times, and the spans themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,9 @@ def received(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentLog]:
 
 def shown(log: AgentLog, run: str) -> dict[str, Any]:
     """Return what is shown of a run, and the entities of its calls, without times."""
-    recording, listed = log.recording(run), log.state(f"document/trace-{run}").fields["fields"]
+    recording, state = log.recording(run), log.state(f"run/{run}").fields
+    others = log.states([f"document/trace-{run}"]).values()
+    listed = {**state.pop("spans"), **{name: kind for each in others for name, kind in each.fields["fields"].items()}}
     steps = [
         {"number": each.number, "outcome": each.outcome, "result": each.result,
          "calls": [(call.asked.kind, call.asked.name, call.answer) for call in each.calls]}
@@ -60,7 +63,6 @@ def shown(log: AgentLog, run: str) -> dict[str, Any]:
     kinds = {"model": "step", "tool": "action"}
     named = {f"{kinds[kind]}/{run}#{span}": kind for span, kind in listed.items() if kind in kinds}
     entities = {name: _without_times(view.fields) for name, view in log.states(sorted(named)).items()}
-    state = log.state(f"run/{run}").fields
     return {
         "agent": recording.agent, "title": recording.title, "outcome": recording.outcome, "input": recording.input,
         "output": recording.output, "steps": steps, "run": _without_times(state),
@@ -72,7 +74,7 @@ def shown(log: AgentLog, run: str) -> dict[str, Any]:
 
 def _without_times(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: _without_times(each) for key, each in tree.items() if key not in {*TIMES, "run", "metadata"}}
+        return {key: _without_times(each) for key, each in tree.items() if key not in LEFT_OUT}
     return [_without_times(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 

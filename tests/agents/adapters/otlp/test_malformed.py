@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import random
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -19,71 +17,22 @@ import refold
 from refold.agents.adapters.otlp.grpc_receiver import GrpcReceiver
 from refold.agents.adapters.otlp.intake import OtlpIntake
 from refold.agents.adapters.otlp.receiver import OtlpReceiver
-from refold.agents.adapters.otlp.requests import JSON, PROTOBUF
-from refold.agents.adapters.otlp.signals import SIGNALS, Signal, observe_sent
+from refold.agents.adapters.otlp.requests import PROTOBUF
+from refold.agents.adapters.otlp.signals import observe_sent
 from refold.agents.capture.server import LoopbackServer
 from refold.agents.log import open_log
 from refold.avro.errors import InputError
 from refold.avro.shipped import shipped_types
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
-from refold_tests.otlp_requests import OLDER, TODAY, as_protobuf, log_request
-from refold_tests.tree import ROOT
+from refold_tests.damaged_otlp import SEED, damaged_bodies
 
 pytestmark = pytest.mark.outside
 
-SEED = 29
 DECODED, SENT, SOAK = 2_500, 300, 10_000
 WAIT_S = 120
 WAYS = (200, 400, grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT)
 """What a request may be answered, over HTTP and over gRPC."""
-SAMPLES = [ROOT / "tests" / "agents" / "samples" / name for name in
-           ("otlp_gen_ai.jsonl", "otlp_openinference.jsonl", "otlp_traceloop.json")]  # fmt: skip
-
-
-class Body(NamedTuple):
-    data: bytes
-    content_type: str
-    signal: Signal
-
-
-def whole() -> list[Body]:
-    """Return requests of both signals and both encodings, as real emitters wrote them."""
-    traces, logs = SIGNALS
-    texts = [path.read_text() for path in SAMPLES]
-    lines = [line for path, text in zip(SAMPLES, texts, strict=True)
-             for line in ([text] if path.suffix == ".json" else text.splitlines())]  # fmt: skip
-    found = [Body(line.encode(), JSON, traces) for line in lines if "resourceSpans" in line]
-    found += [Body(log_request(*each), JSON, logs) for each in (OLDER, TODAY)]
-    return found + [Body(as_protobuf(each.data), PROTOBUF, each.signal) for each in found]
-
-
-def damaged_bodies(count: int) -> Iterator[Body]:
-    chance, bodies = random.Random(SEED), whole()
-    for _ in range(count):
-        body = chance.choice(bodies)
-        yield body._replace(data=damaged(body.data, chance))
-
-
-def damaged(body: bytes, chance: random.Random) -> bytes:
-    """Change some bytes, or cut out, repeat or move a part; half of the damage is within the text of values."""
-    made = bytearray(body)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(made) + 1)
-        end = min(len(made), at + chance.choice((1, 2, 8, 200)))
-        way = chance.randrange(5)
-        if way == 0 and at < len(made):
-            made[at] = chance.randrange(256)
-        elif way == 1:
-            del made[at:end]
-        elif way == 2:
-            made[at:at] = made[at:end]
-        elif way == 3:
-            made[at:end] = chance.choice((b"null", b"-1", b"1e999", b"[]", b"{}", b'""', b"true", b"\x00", b"\xff" * 9))
-        else:
-            other = chance.randrange(len(made) + 1)
-            made[other:other] = made[at:end]
-    return bytes(made)
 
 
 def test_damaged_bodies_are_refused_or_become_observations(is_soak: bool) -> None:
@@ -149,6 +98,7 @@ def test_damaged_requests_are_answered_and_nothing_but_whole_items_is_recorded(t
     assert counts.taken == statuses[200] + statuses[grpc.StatusCode.OK]
     assert counts.refused["malformed"] == statuses[400] + statuses[grpc.StatusCode.INVALID_ARGUMENT]
     with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
-        documents = [name for name in log.rebuild() if name.startswith(("document/span-", "document/log-"))]
-        assert 0 < len(documents) <= sum(counts.recorded.values())
+        kinds = ("document/span-", "document/log-", "step/", "action/")
+        items = [name for name in log.rebuild() if name.startswith(kinds)]
+        assert 0 < len(items) <= sum(counts.recorded.values())
         assert log.verify().ok

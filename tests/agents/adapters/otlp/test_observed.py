@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import refold
-from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, SentSpan, decode
+from refold.agents.adapters.otlp.requests import JSON, PROTOBUF, JsonPart, SentSpan, decode
 from refold.agents.adapters.otlp.signals import Sent, observe_sent
 from refold.agents.adapters.otlp.trees import tree_of
 from refold.agents.compare.compare import compare
@@ -113,7 +113,7 @@ def test_observations_of_a_span_never_change() -> None:
     items: list[Sent] = [*sent(*FILES), *logs_of(*OLDER), *logs_of(*TODAY)]
     for each in items:
         observe_sent(each, recorder.observe)
-    assert hashlib.sha256(b"".join(sorted(ids))).hexdigest()[:16] == "6cb79a5b7604b872"
+    assert hashlib.sha256(b"".join(sorted(ids))).hexdigest()[:16] == "dfa04fd2953be635"
 
 
 VALUES = [
@@ -158,7 +158,7 @@ def test_received_run_equals_the_imported_run(name: str, tmp_path: Path) -> None
 
 
 def _written(each: SentSpan) -> dict[str, Any]:
-    scopes = [{"scope": each.scope.tree, "spans": [each.span]}]
+    scopes = [{"scope": each.scope.tree, "spans": [each.span.tree]}]
     return {"resourceSpans": [{"resource": each.resource.tree, "scopeSpans": scopes}]}
 
 
@@ -272,8 +272,9 @@ def test_failed_tool_records_its_error() -> None:
 def test_other_spans_are_stored_but_make_no_run() -> None:
     made = fields_of(span(1, {"http.request.method": "GET"}), span(2, {"db.system": "sqlite"}, parent=1))
     names = {f"document/span-{TRACE}-{each:016x}" for each in (1, 2)}
-    assert made.keys() == {f"document/trace-{TRACE}", *names}
-    assert json.loads(made[f"document/span-{TRACE}-{1:016x}"]["fields"]["span"].text)["name"] == "span"
+    whole = made[f"document/span-{TRACE}-{1:016x}"]["fields"]
+    assert made.keys() == {f"document/trace-{TRACE}", f"document/origin-{whole['origin']}", *names}
+    assert json.loads(whole["span"].text)["name"] == "span"
 
 
 def test_child_span_is_recorded_before_or_without_its_parent(tmp_path: Path) -> None:
@@ -283,8 +284,7 @@ def test_child_span_is_recorded_before_or_without_its_parent(tmp_path: Path) -> 
         record(log, decode(request(child), JSON)[0])
         [row] = log.runs()
         assert (row.agent, row.title, row.steps) == ("desk", "span", 1)
-        [link] = log.state(f"document/span-{TRACE}-{2:016x}").links
-        assert (link["relation"], link["target"]) == ("below", f"document/span-{TRACE}-{1:016x}")
+        assert log.state(f"step/{TRACE}#{2:016x}").fields["span"]["parentSpanId"] == f"{1:016x}"
         [early] = log.recording(TRACE).steps
         record(log, decode(request({**late, "endTimeUnixNano": str(START + 9_000_000)}), JSON)[0])
         [row] = log.runs()
@@ -301,6 +301,8 @@ def test_documents_other_than_spans_are_not_part_of_a_run(tmp_path: Path) -> Non
         for number, fields in enumerate(strange, 2):
             log.observe(f"document/span-{TRACE}-{number:016x}", {"fields": fields})
             log.observe(f"document/trace-{TRACE}", {"fields": {f"{number:016x}": "other", "no span": 7}})
+        log.observe(f"run/{TRACE}", {"spans": {"no span": "x", f"{5:016x}": "model", f"{6:016x}": "part"}})
+        log.observe(f"step/{TRACE}#{5:016x}", {"span": 5, "span_origin": "no digest"})
         log.observe("run/other", {"imported_from": "otlp-received"})
         log.observe("document/trace-other", {"kind": "trace"})
         log.flush()
@@ -324,8 +326,8 @@ def test_runs_that_did_the_same_compare_equal(tmp_path: Path) -> None:
 def _moved(each: SentSpan) -> SentSpan:
     """Return the span of another trace, a day later."""
     trace_id, day = each.trace_id[::-1], 86_400 * 10**9
-    times = {name: str(int(each.span[name]) + day) for name in ("startTimeUnixNano", "endTimeUnixNano")}
-    return each._replace(trace_id=trace_id, span={**each.span, "traceId": trace_id, **times})
+    times = {name: str(int(each.span.tree[name]) + day) for name in ("startTimeUnixNano", "endTimeUnixNano")}
+    return each._replace(trace_id=trace_id, span=JsonPart({**each.span.tree, "traceId": trace_id, **times}))
 
 
 def test_value_traces_back_to_its_span(tmp_path: Path) -> None:
@@ -333,8 +335,12 @@ def test_value_traces_back_to_its_span(tmp_path: Path) -> None:
     with refold.open(f"file:{tmp_path / 'log'}") as log:
         record(log, decode(request(span(1, attributes)), JSON)[0])
         chain = log.state(f"action/{TRACE}#{1:016x}").why("output")
-        assert [each.statement.entity for each in chain if each.statement is not None] == [
-            f"action/{TRACE}#{1:016x}", f"document/span-{TRACE}-{1:016x}",
+        [statement] = [each.statement for each in chain if each.statement is not None]
+        assert statement.entity == f"action/{TRACE}#{1:016x}"
+        assert log.state(statement.entity).fields["span"]["spanId"] == f"{1:016x}"
+        run = log.state(f"run/{TRACE}").why("outcome")
+        assert [each.statement.entity for each in run if each.statement is not None] == [
+            f"run/{TRACE}", f"action/{TRACE}#{1:016x}",
         ]  # fmt: skip
 
 

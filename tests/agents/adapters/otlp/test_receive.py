@@ -157,7 +157,7 @@ def test_only_a_span_that_cannot_be_observed_is_rejected(served: str, tmp_path: 
     with refold.open(f"file:{tmp_path / 'log'}", read_only=True) as log:
         [row] = log.runs()
         assert row.steps == 2
-        assert not log.states([f"document/span-{1:032x}-{2:016x}"])
+        assert not log.states([f"step/{1:032x}#{2:016x}"])
 
 
 def _nested(depth: int) -> dict[str, object]:
@@ -407,7 +407,7 @@ def test_kill_after_the_response_loses_nothing(tmp_path: Path, fault_rounds: int
         view = log.rebuild()
         missing = [each for each in acknowledged if f"step/{each[0]:032x}#{each[1]:016x}" not in view]
         assert not missing, f"seed {seed}"
-        listed = {trace: view[f"document/trace-{trace:032x}"].fields["fields"].values() for trace in range(1, 6)}
+        listed = {trace: view[f"run/{trace:032x}"].fields["spans"] for trace in range(1, 6)}
         assert all(f"{number:016x}" in listed[trace] for trace, number in acknowledged), f"seed {seed}"
         assert log.verify().ok
         known = sum(len(log.recording(each.run).steps) for each in log.runs())

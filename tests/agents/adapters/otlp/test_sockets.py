@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import sys
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +15,7 @@ import pytest
 from refold.agents.adapters.otlp.signals import TRACES
 from refold_tests.otlp_receiving import WAIT_S, Receiving, post, request, span
 from refold_tests.otlp_requests import as_protobuf
+from refold_tests.sockets import sockets_of
 
 pytestmark = pytest.mark.outside
 
@@ -54,42 +53,16 @@ def test_process_opens_the_named_ports_alone_and_serves_metrics_there(tmp_path: 
             page = answer.read().decode()
         with urllib.request.urlopen(metrics.replace("/metrics", "/health"), timeout=WAIT_S) as answer:
             assert json.load(answer) == {"healthy": True}
-        listening, connected = _sockets_of(receiving.process.pid)
+        own = sockets_of(receiving.process.pid)
     finally:
         receiving.end()
     assert 'refold_receive_items_total{log="log",signal="spans"} 2.0' in page.splitlines()
     ports = {urlsplit(each).port for each in (receiving.url, metrics, f"http://{over_grpc}")}
     assert len(ports) == 3
-    assert listening == {("127.0.0.1", port) for port in ports}
-    assert connected <= listening  # all others are connections that senders opened
+    assert own.listening == {("127.0.0.1", port) for port in ports}
+    assert own.outgoing == set()
     lines = watched.read_text().splitlines()
     assert lines.count("socket.bind ('127.0.0.1', 0)") == 2
     of_log = f"socket.bind '{tmp_path / 'log' / 'owner.sock'}'"  # for other processes that record into the log
     named = ("socket.bind ('127.0.0.1', 0)", "socket.getaddrinfo '127.0.0.1'", of_log)
     assert not [line for line in lines if line not in named]
-
-
-def _sockets_of(pid: int) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
-    """Return the local addresses of a process's listening and of its other sockets of TCP, and refuse those of UDP."""
-    own = set()
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            own.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
-    listening: set[tuple[str, int]] = set()
-    others: set[tuple[str, int]] = set()
-    for protocol in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[9] in own:
-                assert protocol.startswith("tcp"), line
-                host, _, port = fields[1].partition(":")
-                raw = bytes.fromhex(host)
-                swapped = b"".join(raw[k : k + 4][::-1] for k in range(0, len(raw), 4))
-                address = (_ip(swapped), int(port, 16))
-                (listening if fields[3] == "0A" else others).add(address)
-    return listening, others
-
-
-def _ip(packed: bytes) -> str:
-    found = ipaddress.ip_address(packed)
-    return str(getattr(found, "ipv4_mapped", None) or found)
