@@ -129,10 +129,10 @@ class ObservationValidator:
             raise ValidationError("patch", "an object of fields and their values", patch)
         doubtful = self._native.doubtful(patch) if type(patch) is dict and self._native is not None else None
         if doubtful is not None and self._are_first_names(doubtful, patch):
-            known: dict[str, Value] = dict(patch)
+            checked: dict[str, Value] = dict(patch)
             for name in doubtful:
-                known[name] = self._fields[name][1](patch[name], f"patch.{name}", blobs)
-            return known
+                checked[name] = self._fields[name][1](patch[name], f"patch.{name}", blobs)
+            return checked
         tree: dict[str, Value] = {}
         for name, value in patch.items():
             found = self._fields.get(name)
