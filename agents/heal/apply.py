@@ -288,6 +288,8 @@ class Healer:
             if finding.kind in NOT_HEALED:
                 raise InputError(f"run {run.run} cannot be healed yet: {finding.said}")
         later = [each for each in before if each.healed_by not in ("", run.run) and each.status in ("healed", "failed")]
+        if later and later[-1].status == "healed":
+            raise InputError(f"run {run.run} {later[-1].healed_text}, so there is nothing to heal")
         if later:
             raise InputError(f"run {run.run} goes on as run {later[-1].healed_by}: heal that one")
         under = next((tag.removeprefix(TAG) for tag in run.tags if tag.startswith(TAG)), "")

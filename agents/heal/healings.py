@@ -60,6 +60,11 @@ class Healing(NamedTuple):
         """Whether it has not ended."""
         return self.status in OPEN
 
+    @property
+    def healed_text(self) -> str:
+        """What became of the run, if the attempt healed it."""
+        return f"was healed by the remedy {self.remedy!r}: run {self.healed_by} succeeded"
+
     def json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {**self._asdict(), "findings": list(self.findings), "checks": list(self.checks)}

@@ -67,6 +67,10 @@ def test_run_is_healed_reported_and_kept(
     assert "refuted   the copy does not satisfy outcome=succeeded" in said
     assert "healed    run r.2.continued succeeded" in said
     assert len(paid(folder)) == 1
+    assert heal(folder, "r") == 0
+    said = capsys.readouterr().out
+    assert said.endswith("\nit was healed by the remedy 'tell it to stop': run r.2.continued succeeded\n")
+    assert "could be done" not in said
     assert run(["heal", "--report"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", lines[1])[:4] == ["loop look", "1", "1", "0"]

@@ -72,8 +72,8 @@ def heal(
 
     After a crash, run the same command again. It goes on where it was. One process heals a run at a time.
 
-    Exits with 1 if something is wrong (--plan), or if the run was not healed (--apply). Exits with 3 if another process
-    heals the run: the message says which, and since when.
+    Exits with 1 if something is wrong and not healed (--plan), or if the run was not healed (--apply). Exits with 3 if
+    another process heals the run: the message says which, and since when.
 
     \b
     Examples
@@ -100,15 +100,17 @@ def heal(
         run_id = known_run(log, run_id, log.point().cut)
         healer = Healer(log, plan, setting)
         diagnosis = healer.diagnosis(run_id)
-        choices = _choices(log, healer, diagnosis)
+        healed = next((each for each in healings(log, run_id) if each.status == "healed"), None)
+        choices = [] if healed is not None else _choices(log, healer, diagnosis)
     if as_json:
-        screen.json(_plan_json(diagnosis, choices))
+        screen.json(_plan_json(diagnosis, healed, choices))
     else:
         given = {"--remedies": remedies, "--file": agents_file, "--agent": entry, "--redact": redact}
         given |= {"--log": place.url}
         options = [word for option, value in given.items() if value is not None for word in (option, value)]
-        _show_plan(screen, diagnosis, choices, shlex.join(["refold", "heal", run_id, "--apply", *options]))
-    return 1 if diagnosis.findings else 0
+        again = shlex.join(["refold", "heal", run_id, "--apply", *options])
+        _show_plan(screen, diagnosis, healed, choices, again)
+    return 1 if diagnosis.findings and healed is None else 0
 
 
 def _plan(
@@ -141,10 +143,11 @@ def _choices(log: AgentLog, healer: Healer, diagnosis: Diagnosis) -> list[Remedi
     return healer.remedies(log.recording(diagnosis.run), diagnosis) if diagnosis.findings else []
 
 
-def _plan_json(diagnosis: Diagnosis, choices: list[Remediable]) -> dict[str, Any]:
+def _plan_json(diagnosis: Diagnosis, healed: Healing | None, choices: list[Remediable]) -> dict[str, Any]:
     return {
         "run": diagnosis.run, "agent": diagnosis.agent, "outcome": diagnosis.outcome, "failure": diagnosis.failure,
-        "held": diagnosis.held, "findings": [each._asdict() for each in diagnosis.findings],
+        "held": diagnosis.held, "healed_by": "" if healed is None else healed.healed_by,
+        "findings": [each._asdict() for each in diagnosis.findings],
         "remedies": [
             {"remedy": each.remedy.name, "does": each.remedy.do, "finding": each.finding.kind, "at": each.at,
              "asks": each.remedy.approve or each.remedy.do == "ask"}
@@ -153,7 +156,9 @@ def _plan_json(diagnosis: Diagnosis, choices: list[Remediable]) -> dict[str, Any
     }  # fmt: skip
 
 
-def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable], again: str) -> None:
+def _show_plan(
+    screen: Screen, diagnosis: Diagnosis, healed: Healing | None, choices: list[Remediable], again: str
+) -> None:
     screen.say(f"run {diagnosis.run} of {diagnosis.agent}: {diagnosis.outcome}", "bold")
     if not diagnosis.findings:
         screen.say("nothing is wrong with it")
@@ -165,6 +170,9 @@ def _show_plan(screen: Screen, diagnosis: Diagnosis, choices: list[Remediable], 
             screen.say(f"  rests on        {screen.id(observation)}")
     if diagnosis.held:
         screen.say(diagnosis.held, "bold")
+        return
+    if healed is not None:
+        screen.say(f"it {healed.healed_text}", "green")
         return
     screen.say("what could be done, in this order:" if choices else "no remedy is declared for this")
     for each_choice in choices:
