@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ def launch_of(
             raise InputError("limits.processes: the kernel does not apply it to root; run refold up as another user")
         command = _limited(limits, settings.command)
     if settings.mode == "capture" or settings.upstream:
+        _require_capture()
         options = ["--log", log_url, "--agent", settings.name]
         options += ["--upstream", settings.upstream] if settings.upstream else []
         if settings.mode == "capture":
@@ -113,6 +115,15 @@ def _contained(
         prefix, group, processes, _limited(inner, settings.command), kept=_RECORDING if is_recording else ()
     )  # fmt: skip
     return command, contained
+
+
+def _require_capture() -> None:
+    """Refuse an agent that would fail at each start, because the extra that captures model calls is not installed."""
+    for name in ("aiohttp", "brotli", "zstandard"):
+        if find_spec(name) is None:
+            raise InputError(
+                f'{name} is not installed, and its model calls are captured: pip install "refold[capture]"'
+            )
 
 
 def _limited(limits: Mapping[str, int], command: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,14 @@ def test_captured_agent_runs_under_the_recorder_with_its_limits() -> None:
     assert recorder == f"refold record --log file:/l --agent a {options}"
     assert program.endswith("prlimit --as=2097152 --nofile=9 -- x y")
     assert launch.contained == {"isolation": "none", "limits": {"memory_mb": 2, "files": 9}}
+
+
+def test_captured_agent_does_not_start_without_what_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "brotli", None)
+    for agent in (AgentSettings(command=("x",), mode="capture"), AgentSettings(command=("x",), upstream="http://u")):
+        with pytest.raises(InputError, match=r'^brotli is not installed.*: pip install "refold\[capture\]"$'):
+            launch_of(agent, "file:/l", {}, ["refold", "record"], Path("/s/a"))
+    launch_of(AgentSettings(command=("x",)), "file:/l", {}, ["refold", "record"], Path("/s/a"))
 
 
 @pytest.mark.parametrize(
