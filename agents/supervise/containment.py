@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from refold.avro.errors import InputError
 from refold.streams.open import file_path, is_kafka
 
 _PROBE_S = 10
+_EMPTY = ("/tmp", "/run")
 _HIERARCHIES = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 
 
@@ -39,8 +41,16 @@ def bubblewrap(work: str, hidden: Sequence[str], written: Sequence[str] = ()) ->
         written: Folders that can be written as well.
 
     Raises:
-        InputError: The program bwrap is missing, or the kernel refuses.
+        InputError: The program bwrap is missing, the kernel refuses, or Python would not be seen.
     """
+    for each in (*_EMPTY, *hidden):
+        if Path(sys.executable).is_relative_to(each) and not Path(sys.executable).is_relative_to(
+            os.path.realpath(work)
+        ):
+            raise InputError(
+                f'isolation = "bubblewrap": the agent cannot see {each}, and so not {sys.executable}, by which it is '
+                "started: install refold elsewhere"
+            )
     program = shutil.which("bwrap")
     if program is None:
         raise InputError('isolation = "bubblewrap" needs the program bwrap, which is not on PATH (Debian: bubblewrap)')
@@ -103,7 +113,7 @@ def _contained(program: str) -> list[str]:
     return [
         program, "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
         "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev",
-        "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/run",
+        "--proc", "/proc", *(word for each in _EMPTY for word in ("--tmpfs", each)),
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from refold.agents.policy.rules import RunBudget
+from refold.agents.supervise.containment import bubblewrap
 from refold.agents.supervise.launch import launch_of
 from refold.agents.supervise.settings import AgentLimits, AgentSettings, chosen, load_agents, parse_agents
 from refold.avro.errors import InputError
@@ -181,6 +182,15 @@ def test_captured_agent_does_not_start_without_what_captures(monkeypatch: pytest
         with pytest.raises(InputError, match=r'^brotli is not installed.*: pip install "refold\[capture\]"$'):
             launch_of(agent, "file:/l", {}, ["refold", "record"], Path("/s/a"))
     launch_of(AgentSettings(command=("x",)), "file:/l", {}, ["refold", "record"], Path("/s/a"))
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/secret"])
+def test_contained_agent_does_not_start_by_a_python_that_it_cannot_see(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", f"{place}/venv/bin/python")
+    with pytest.raises(InputError, match=f"cannot see {place}, and so not {place}/venv/bin/python, by which"):
+        bubblewrap(str(tmp_path), ["/secret"])
 
 
 @pytest.mark.parametrize(
