@@ -13,6 +13,7 @@ Environment:
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -121,6 +122,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("inner")
     inner_loop.note(config, items)
     costs.begin(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what the collection makes, now and later: it stays until the end of the run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -67,6 +67,7 @@ def spool(tmp_path: Path) -> Spool:
 
 def test_memory_does_not_grow_with_the_conversations(tmp_path: Path, spool: Spool) -> None:
     """Neither the sessions, nor what finds them, nor the runs that wait for a tool."""
+    gc.freeze()  # or `live` would go through millions of objects of other tests, thirty times
     with open_log(f"file:{tmp_path / 'log'}") as log:
         made = sessions(log, spool)
         for number in range(30):

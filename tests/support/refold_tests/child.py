@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import refold
+from refold_tests.forked import Forked, fork_server
 from refold_tests.processes import state_of
+from refold_tests.waiting import await_true
 
 # The package under test, and this package.
-_FOLDERS = [Path(refold.__file__).parent.parent, Path(__file__).parent.parent]
+_FOLDERS = (str(Path(refold.__file__).parent.parent), str(Path(__file__).parent.parent))
 
 
 class Child:
@@ -22,19 +24,23 @@ class Child:
     streams.
     """
 
-    def __init__(self, code: str, *arguments: object) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, (*map(str, _FOLDERS), os.environ.get("PYTHONPATH")))),
-                "PYTHONSAFEPATH": "1",
-                "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV prints where
-            },
-        )
+    def __init__(self, code: str, *arguments: object, is_new: bool = False) -> None:
+        """is_new: start an interpreter; otherwise the process is forked (refold_tests/forked.py)."""
+        words = [*map(str, arguments)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (*_FOLDERS, os.environ.get("PYTHONPATH")))),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV prints where
+        }
+        self.process: subprocess.Popen[str] | Forked
+        if is_new:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env=environment,
+            )  # fmt: skip
+        else:
+            self.process = fork_server(_FOLDERS).start(code, words, environment)
 
     def line(self) -> str:
         """Return the next line that the process prints; empty at the end."""
@@ -53,8 +59,8 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal. After SIGSTOP it returns when the process has stopped or ended."""
         self.process.send_signal(number)
-        if number == signal.SIGSTOP and self.process.returncode is None:
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if number == signal.SIGSTOP:
+            await_true(lambda: state_of(self.process.pid) in {"T", "Z", ""}, "it does not stop")
 
     @property
     def is_stopped(self) -> bool:
@@ -78,8 +84,8 @@ def children() -> Iterator[Callable[..., Child]]:
     """Yield a function that starts a Child. All of them are killed at the end, even stopped ones."""
     started: list[Child] = []
 
-    def start(code: str, *arguments: object) -> Child:
-        started.append(Child(code, *arguments))
+    def start(code: str, *arguments: object, is_new: bool = False) -> Child:
+        started.append(Child(code, *arguments, is_new=is_new))
         return started[-1]
 
     try:

@@ -1,7 +1,7 @@
 """The CPU time of a test run by file. It is printed at the end of a run with `--durations=N`, as in CI.
 
-A test's CPU seconds are those of its own process and of child processes that it waited for. CPU time of the shared
-servers, and of the children of killed processes, is not attributed to any test.
+A test's CPU seconds are those of its own process, and of child processes and forked processes that it waited for. CPU
+time of the shared servers, and of the children of killed processes, is not attributed to any test.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
+
+from refold_tests.forked import ForkServer
 
 SHOWN = 40
 _AT = pytest.StashKey[float]()
@@ -40,7 +42,8 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _computed() -> float:
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return used + ForkServer.cpu_s
 
 
 def by_file(reports: Iterable[pytest.TestReport]) -> list[Cost]:
