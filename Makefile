@@ -59,7 +59,8 @@ test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and record
 	    if test -z "$$found"; then echo "Python $$version is not here: left out."; continue; fi; \
 	    echo "Python $$version: the tests of codec, fold and recorder"; \
 	    $(MAKE) --no-print-directory $(VENV)-$$version/.installed-test INTERPRETER="$$found" || exit 1; \
-	    $(VENV)-$$version/bin/pytest -q -n $(JOBS) -m inner tests/avro tests/reducers tests/agents/recorder $(ARGS) || exit 1; \
+	    $(VENV)-$$version/bin/pytest -q -n $(JOBS) --hypothesis-profile=brief -m inner \
+	        tests/avro tests/reducers tests/agents/recorder $(ARGS) || exit 1; \
 	done
 
 # The comparison with Python, and what folds: the embedded log, workers on Kafka, standbys.

@@ -66,7 +66,8 @@ _OWNER = pytest.StashKey[servers.Owner | None]()
 FAULT_ROUNDS = int(os.environ.get("REFOLD_FAULT_ROUNDS", "6"))
 
 # A loaded machine is no failure: neither a deadline for an example nor a complaint about slow generation.
-for name, examples in (("ci", 50), ("soak", 5_000)):
+# `brief` is for further interpreters (`make test-interpreters`), which differ in the language and not in the histories.
+for name, examples in (("ci", 50), ("soak", 5_000), ("brief", 10)):
     settings.register_profile(
         name,
         max_examples=examples,
@@ -170,7 +171,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_report_header() -> str:
     """Shown once, above the tests: what it takes to run the same again."""
-    return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {PROFILE}, {FAULT_ROUNDS} fault rounds"
+    profile = settings.get_current_profile_name()
+    return f"refold: REFOLD_SEED={os.environ['REFOLD_SEED']}, profile {profile}, {FAULT_ROUNDS} fault rounds"
 
 
 @pytest.fixture(autouse=True)

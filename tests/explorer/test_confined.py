@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.testing.processes import free_ports
 from refold_tests.brokers import SharedKafka
 from refold_tests.command import COMMAND, environment
 from refold_tests.confined import Server, confined
@@ -99,7 +100,7 @@ def test_main_workflow_on_kafka_connects_only_to_its_brokers(kafka: SharedKafka,
     with refold.open(f"{url}?partitions=2") as log:
         log.observe("document/d", {"fields": {"a": 1}})
     allowed: list[Server] = [(host, int(port)) for host, _, port in [kafka.bootstrap.rpartition(":")]]
-    pages = _free_port()
+    (pages,) = free_ports(1)
     env = environment(url, {"REFOLD_KEYS": f"file:{tmp_path / 'keys'}"})
     words = [
         ["observe", "tool_config/acme", "rate_limit=50"],
@@ -132,8 +133,3 @@ def _is_ready(port: int) -> bool:
         return page(f"http://127.0.0.1:{port}/ready")[0] == 200
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

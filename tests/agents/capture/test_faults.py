@@ -31,7 +31,7 @@ from refold.agents.log import AgentLog
 from refold.explorer.cli.record.proxy import print_stored
 from refold.streams.open import process_context
 from refold_tests.captures import capturing, log_of
-from refold_tests.command import COMMAND
+from refold_tests.command import started
 from refold_tests.model_server import WORDS, ModelServer, Reply, model_server
 
 pytestmark = pytest.mark.outside
@@ -98,11 +98,10 @@ class ProxyProcess:
     started: ClassVar[list[ProxyProcess]] = []
 
     def __init__(self, folder: Path, upstream: str, *more: str) -> None:
-        command = [
-            *COMMAND, "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", str(folder / "spool"),
-            "--log", f"file:{folder / 'log'}", *more,
-        ]  # fmt: skip
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = started(
+            "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", folder / "spool",
+            "--log", f"file:{folder / 'log'}", *more, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
         self.started.append(self)
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
@@ -119,7 +118,7 @@ class ProxyProcess:
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0, said
-        return said
+        return str(said)
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from refold.agents.journal.record import Recording
 from refold.streams.open import process_context
 from refold_tests import mcp_shop
 from refold_tests.captures import CLOSING_S, captured_by, log_of
-from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.command import environment, refold_command, started
 from refold_tests.damaged_mcp import damaged
 from refold_tests.mcp import asked, text_of
 from refold_tests.raw_provider import Raw, RawProvider, raw_provider
@@ -281,13 +281,13 @@ def test_server_that_is_away_is_a_502_and_recorded(tmp_path: Path) -> None:
 
 def test_answered_calls_are_recorded_even_if_the_tee_is_killed(provider: RawProvider, tmp_path: Path) -> None:
     """The first tee is killed after an answer, the second ends; its run has the answers of both."""
-    command = [*COMMAND, "mcp-record", "--url", f"{provider.url}/mcp", "--listen", "127.0.0.1:0", "--spool",
-               str(tmp_path / "spool")]  # fmt: skip
+    words = ["mcp-record", "--url", f"{provider.url}/mcp", "--listen", "127.0.0.1:0", "--spool", tmp_path / "spool"]
     statuses = []
     for number in (1, 2):
-        process = subprocess.Popen(
-            command, env=environment(f"file:{tmp_path / 'log'}"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        process = started(
+            *words, env=environment(f"file:{tmp_path / 'log'}"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=False,
+        )  # fmt: skip
         assert process.stdout is not None
         url = process.stdout.readline().split()[2].decode()
         provider.answers = [Raw(EVENTS, [event(result(number))])]

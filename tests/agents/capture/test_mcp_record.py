@@ -19,7 +19,8 @@ from mcp.shared.exceptions import MCPError
 
 from refold.agents.journal.record import Recording
 from refold.agents.log import open_log
-from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.command import COMMAND, environment, refold_command, started
+from refold_tests.forked import Forked
 from refold_tests.mcp import asked, text_of
 from refold_tests.tree import ROOT
 
@@ -30,12 +31,12 @@ SERVERS = ROOT / "tests" / "support" / "refold_tests"
 COUNTER = [sys.executable, "-P", str(SERVERS / "mcp_counter.py")]
 
 
-def tee(folder: Path, *words: object, keys: str = "", **given: Any) -> subprocess.Popen[bytes]:
+def tee(folder: Path, *words: object, keys: str = "", **given: Any) -> Forked:
     """Start `refold mcp-record` as a process. keys: its REFOLD_KEYS."""
-    return subprocess.Popen(
-        [*COMMAND, "mcp-record", "--spool", str(folder / "spool"), *map(str, words)],
+    return started(
+        "mcp-record", "--spool", folder / "spool", *words,
         env=environment(f"file:{folder / 'log'}", {"REFOLD_KEYS": keys}), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, **given,
+        stdout=subprocess.PIPE, text=False, **given,
     )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def test_signals_and_partial_messages_are_forwarded_at_once(tmp_path: Path) -> N
     assert process.returncode == 5
 
 
-def ask(process: subprocess.Popen[bytes], number: int, tool: str = "call") -> bytes:
+def ask(process: Forked, number: int, tool: str = "call") -> bytes:
     """Make one call; return the line that answers it, b"" if the process has ended."""
     message = {"jsonrpc": "2.0", "id": number, "method": "tools/call",
                "params": {"name": tool, "arguments": {"number": number}}}  # fmt: skip

@@ -19,7 +19,7 @@ import pytest
 from websockets.sync.client import connect
 
 from refold.agents.log import open_log
-from refold_tests.command import COMMAND, environment
+from refold_tests.command import environment, started
 from refold_tests.raw_provider import Raw, raw_provider
 from refold_tests.socket_provider import socket_provider
 
@@ -95,9 +95,9 @@ class ProxyProcess:
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.output = (folder / "output").open("ab")
-        self.process = subprocess.Popen(
-            [*COMMAND, "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", str(folder / "spool")],
-            env=environment(f"file:{folder / 'log'}"), stdout=subprocess.PIPE, stderr=self.output,
+        self.process = started(
+            "proxy", "--upstream", upstream, "--listen", "127.0.0.1:0", "--spool", folder / "spool",
+            env=environment(f"file:{folder / 'log'}"), stdout=subprocess.PIPE, stderr=self.output.fileno(), text=False,
         )  # fmt: skip
         self.started.append(self)
         assert self.process.stdout is not None

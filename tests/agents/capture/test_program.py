@@ -20,7 +20,8 @@ from refold.agents.capture.program import pointing, upstreams_of
 from refold.agents.journal.chain import broken
 from refold.agents.journal.self_replay import state_at
 from refold.agents.log import open_log
-from refold_tests.command import COMMAND
+from refold.testing.processes import free_ports
+from refold_tests.command import COMMAND, started
 from refold_tests.confined import confined
 from refold_tests.model_server import ModelServer, Reply, model_server
 
@@ -67,9 +68,9 @@ def env(tmp_path: Path, server: ModelServer) -> dict[str, str]:
 
 
 def refold(env: Mapping[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False
-    )
+    process = started(*arguments, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(arguments, process.wait(), out, err)
 
 
 def test_program_is_recorded_and_played_back(env: dict[str, str], tmp_path: Path, server: ModelServer) -> None:

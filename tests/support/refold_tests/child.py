@@ -8,15 +8,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import refold
-from refold_tests.forked import Forked, fork_server
+from refold_tests.forked import FOLDERS, Forked, fork_server
 from refold_tests.processes import state_of
 from refold_tests.waiting import await_true
-
-# The package under test, and this package.
-_FOLDERS = (str(Path(refold.__file__).parent.parent), str(Path(__file__).parent.parent))
 
 
 class Child:
@@ -29,7 +24,7 @@ class Child:
         words = [*map(str, arguments)]
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, (*_FOLDERS, os.environ.get("PYTHONPATH")))),
+            "PYTHONPATH": os.pathsep.join(filter(None, (*FOLDERS, os.environ.get("PYTHONPATH")))),
             "PYTHONSAFEPATH": "1",
             "PYTHONFAULTHANDLER": "1",  # a process that ends with SIGSEGV prints where
         }
@@ -40,7 +35,9 @@ class Child:
                 env=environment,
             )  # fmt: skip
         else:
-            self.process = fork_server(_FOLDERS).start(code, words, environment)
+            self.process = fork_server().start(
+                code, ["-c", *words], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
 
     def line(self) -> str:
         """Return the next line that the process prints; empty at the end."""
@@ -76,7 +73,7 @@ class Child:
         """Close the standard input and wait for the end. Return the exit status, negative for a signal."""
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.process.communicate()
-        return self.process.returncode
+        return self.process.wait()
 
 
 @contextmanager

@@ -15,9 +15,11 @@ from typing import Any
 
 import refold
 from refold_tests.command_server import TIMEOUT_S, CommandServer
+from refold_tests.forked import Forked, fork_server
 from refold_tests.reducers import REDUCERS
 
 SOURCE = str(Path(refold.__file__).parent.parent)
+_MAIN = "from refold_tests.every_command import main\nmain()"
 COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 
 
@@ -87,6 +89,16 @@ def _forked(arguments: list[str], folder: Path, asked: dict[str, str], given: by
         (streams / "given").write_bytes(given or b"")
         status = _server().run(arguments, folder, asked, streams)
         return Done(status, (streams / "out").read_bytes().decode(), (streams / "err").read_bytes().decode())
+
+
+def started(
+    *words: object, env: Mapping[str, str], cwd: Path | None = None, stdin: int | None = None,
+    stdout: int | None = None, stderr: int | None = None, text: bool = True,
+) -> Forked:  # fmt: skip
+    """Start a command in a process of its own; the streams as for `subprocess.Popen`."""
+    return fork_server().start(
+        _MAIN, ["refold", *map(str, words)], env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, text=text
+    )
 
 
 @cache

@@ -18,8 +18,6 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-import refold.explorer.cli
-
 TIMEOUT_S = 120
 _STREAMS = ("given", "out", "err")
 
@@ -65,7 +63,7 @@ def _serve(asking: TextIO, answering: TextIO) -> None:
 
 def _ran(asked: dict[str, Any]) -> int:
     """Run a command like the console script, in the forked process."""
-    from refold.explorer.cli.main import main
+    from refold_tests.every_command import main
 
     signal.alarm(TIMEOUT_S)  # ends the process, so that the caller is notified
     for number, name in enumerate(_STREAMS):
@@ -94,8 +92,5 @@ def _ran(asked: dict[str, Any]) -> int:
 if __name__ == "__main__":
     # The pipe to the caller is moved to other descriptors, so that no command reads from it or writes to it.
     asks, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    for folder in refold.explorer.cli.__path__:
-        for module in sorted(Path(folder).rglob("*.py")):
-            name = ".".join(module.relative_to(folder).with_suffix("").parts)
-            importlib.import_module(f"refold.explorer.cli.{name}")
+    importlib.import_module("refold_tests.every_command")
     _serve(asks, answers)

@@ -32,11 +32,17 @@ import sys
 import threading
 import types
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Self
 
+import refold
+
+OWN = str(Path(__file__).parent.parent)
+# Of the package under test, and of this package.
+FOLDERS = (str(Path(refold.__file__).parent.parent), OWN)
 # What the code of most tests imports, directly or not.
 PRELOADED = ("refold.agents.log", "refold.streams.open", "refold.streams.worker.service", "refold_tests.histories")
 # Packages that take long to import. None of them starts a thread by that, which a fork would lose.
@@ -48,10 +54,9 @@ _ENDED_S = 60.0
 class Forked:
     """A forked process, with those members of `subprocess.Popen` that tests use."""
 
-    def __init__(self, server: ForkServer, pid: int, stdin: int, stdout: int) -> None:
+    def __init__(self, server: ForkServer, pid: int, streams: Sequence[IO[Any] | None]) -> None:
         self.pid = pid
-        self.stdin = open(stdin, "w", encoding="utf-8")  # noqa: SIM115
-        self.stdout = open(stdout, encoding="utf-8")  # noqa: SIM115
+        self.stdin, self.stdout, self.stderr = streams
         self.returncode: int | None = None
         self._server = server
         # Its number belongs to no other process before the server has asked for its status.
@@ -80,14 +85,34 @@ class Forked:
             self.wait(0)
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Close its standard input, read its output to the end, and wait. Return the output."""
-        with suppress(BrokenPipeError):
-            self.stdin.close()
-        with self.stdout:
-            output = self.stdout.read()
-        self.wait(timeout)
-        return output, None
+    def communicate(self, given: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """Write to its standard input, close it, read its output to the end, and wait. Return output and errors.
+
+        Raises:
+            TimeoutExpired: It has not ended, and was killed.
+        """
+        with ThreadPoolExecutor(2) as reading:
+            rest = [each and reading.submit(_rest, each) for each in (self.stdout, self.stderr)]
+            try:
+                if self.stdin is not None:
+                    with suppress(BrokenPipeError), self.stdin:
+                        self.stdin.write(given or ("" if hasattr(self.stdin, "encoding") else b""))
+                self.wait(timeout)
+            except BaseException:
+                self.kill()
+                raise
+        output, errors = (each and each.result() for each in rest)
+        return output, errors
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self.stdin, self.stdout, self.stderr):
+            if each is not None:
+                with suppress(BrokenPipeError):
+                    each.close()
+        self.wait()
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
@@ -103,38 +128,64 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
 
+def _rest(stream: IO[Any]) -> Any:
+    with stream:
+        return stream.read()
+
+
 class ForkServer:
     """The process that forks, as the process that runs tests has it.
 
-    cpu_s: the CPU seconds of all forked processes whose status was asked for. They are no children of this process.
+    cpu_s: the CPU seconds of the forked processes whose status was asked for, of all open servers. They are children
+    of a server; when that ends, the system counts them as this process's, like its own.
     """
 
     cpu_s = 0.0
 
-    def __init__(self, path: Sequence[str]) -> None:
-        """path: where refold and this package are found."""
+    def __init__(
+        self, python: str = sys.executable, path: Sequence[str] = FOLDERS, modules: Sequence[str] = PRELOADED
+    ) -> None:
+        """python: the interpreter; path: its PYTHONPATH, with `OWN`; modules: what it imports at first."""
+        self._cpu_s = 0.0
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "refold_tests.forked", str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [python, "-P", "-m", "refold_tests.forked", str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONFAULTHANDLER": "1"},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             )  # fmt: skip
         self._answers = self._socket.makefile("r", encoding="utf-8")
         atexit.register(self.close)
 
-    def start(self, code: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Forked:
-        """Start code in a process of this one's folder and standard error, whose other streams are pipes."""
-        stdin, given = os.pipe()
-        said, stdout = os.pipe()
-        asked = {"code": code, "arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd())}
+    def start(
+        self, code: str, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str | Path | None = None,
+        stdin: int | None = None, stdout: int | None = None, stderr: int | None = None, text: bool = True,
+    ) -> Forked:  # fmt: skip
+        """Start code in a process.
+
+        Args:
+            code: What it runs as `__main__`.
+            arguments: Its sys.argv.
+            env: Its environment.
+            cwd: Its folder; None: this process's own.
+            stdin: PIPE or DEVNULL of `subprocess`, or a descriptor; None: this process's own.
+            stdout: Likewise.
+            stderr: Likewise.
+            text: Whether pipes are of text.
+        """
+        asked = {"code": code, "arguments": [*arguments], "environment": dict(env), "folder": str(cwd or Path.cwd())}
+        ends = [_ends(number, given) for number, given in enumerate((stdin, stdout, stderr))]
         try:
-            pid = self._ask(asked, [stdin, stdout, 2])
+            pid = self._ask(asked, [theirs for _, theirs in ends])
         finally:
-            os.close(stdin)
-            os.close(stdout)
-        return Forked(self, pid, given, said)
+            for number, (_, theirs) in enumerate(ends):
+                if theirs != number:
+                    os.close(theirs)
+        mode = "" if text else "b"
+        streams = [None if own is None else os.fdopen(own, ("r" if number else "w") + mode)
+                   for number, (own, _) in enumerate(ends)]  # fmt: skip
+        return Forked(self, pid, streams)
 
     def status(self, pid: int) -> int:
         """Return the status of a process that has ended. The server forgets it, so this is asked once."""
@@ -147,55 +198,75 @@ class ForkServer:
             socket.send_fds(self._socket, [len(message).to_bytes(4)], descriptors)
             self._socket.sendall(message)
             answered = json.loads(self._answers.readline())
-        ForkServer.cpu_s += answered["cpu_s"]
+            self._add(answered["cpu_s"])
         return int(answered["number"])
+
+    def _add(self, cpu_s: float) -> None:
+        self._cpu_s += cpu_s
+        ForkServer.cpu_s += cpu_s
 
     def close(self) -> None:
         """End the server. Processes that it forked go on."""
+        atexit.unregister(self.close)
         self._answers.close()
         self._socket.close()
         self._process.wait(_ENDED_S)
+        self._add(-self._cpu_s)
+
+
+def _ends(number: int, given: int | None) -> tuple[int | None, int]:
+    """Return this process's descriptor of a standard stream, and that of the forked one."""
+    if given is None:
+        return None, number
+    if given == subprocess.DEVNULL:
+        return None, os.open(os.devnull, os.O_RDWR)
+    if given != subprocess.PIPE:
+        return None, os.dup(given)
+    reading, writing = os.pipe()
+    return (reading, writing) if number else (writing, reading)
 
 
 @cache
-def fork_server(path: tuple[str, ...]) -> ForkServer:
+def fork_server() -> ForkServer:
     """Return this process's server, which starts with the first call."""
-    return ForkServer(path)
+    return ForkServer()
 
 
 def _served(asking: socket.socket) -> dict[str, Any] | None:
-    """Answer requests. Return None at the end, and what was asked in each forked process."""
-    own_path = os.environ["PYTHONPATH"].split(os.pathsep)
-    base = [each for each in sys.path if each not in own_path]
-    for name in PRELOADED:
+    """Answer requests. Return None at the end, and in each forked process what was asked."""
+    base = [each for each in sys.path if each != OWN]
+    for name in sys.argv[2:]:
         importlib.import_module(name)
-    while True:
-        head, descriptors, _, _ = socket.recv_fds(asking, 4, 3)
-        if not head:
-            return None
-        with asking.makefile("rb", buffering=0) as reading:
-            message = b""
-            while len(message) < int.from_bytes(head):
-                message += reading.read(int.from_bytes(head) - len(message)) or b""
-        asked: dict[str, Any] = json.loads(message)
-        if "ended" in asked:
-            _, status, used = os.wait4(asked["ended"], 0)
+    while asked := _received(asking):
+        request, descriptors = asked
+        if "ended" in request:
+            _, status, used = os.wait4(request["ended"], 0)
             _answer(asking, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime)
             continue
-        for name in _IMPORTED.findall(asked["code"]):
+        for name in _IMPORTED.findall(request["code"]):
             with suppress(ImportError):  # the forked process reports it
                 importlib.import_module(name)
-        assert threading.active_count() == 1, f"a fork would lose a thread: {asked['code']}"
-        # Collections in the forked processes need not look at what they share.
+        assert threading.active_count() == 1, f"a fork would lose a thread: {request['code']}"
+        # The garbage collector of a forked process need not go through what they share.
         gc.freeze()
         pid = os.fork()
         if not pid:
-            _become(asked, descriptors, base)
-            asking.close()
-            return asked
+            _become(request, descriptors, base)
+            return request
         for each in descriptors:
             os.close(each)
         _answer(asking, pid, 0.0)
+    return None
+
+
+def _received(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    head, descriptors, _, _ = socket.recv_fds(asking, 4, 3)
+    if not head:
+        return None
+    message = b""
+    while len(message) < int.from_bytes(head):
+        message += asking.recv(int.from_bytes(head) - len(message))
+    return json.loads(message), descriptors
 
 
 def _answer(asking: socket.socket, number: int, cpu_s: float) -> None:
@@ -203,21 +274,21 @@ def _answer(asking: socket.socket, number: int, cpu_s: float) -> None:
 
 
 def _become(asked: dict[str, Any], descriptors: Sequence[int], base: list[str]) -> None:
-    """Take the streams, environment, folder, arguments and path of a request."""
+    """Take the streams, folder, environment, arguments and path of a request."""
     for number, each in enumerate(descriptors):
         os.dup2(each, number)
         os.close(each)
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.argv = ["-c", *asked["arguments"]]
-    sys.path[:] = [each for each in asked["environment"].get("PYTHONPATH", "").split(os.pathsep) if each] + base
+    sys.argv = asked["arguments"]
+    sys.path[:] = [*filter(None, asked["environment"].get("PYTHONPATH", "").split(os.pathsep)), *base]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.enable()
+    faulthandler.enable()  # a process that ends with SIGSEGV prints where
 
 
 if __name__ == "__main__":
-    # A Ctrl-C reaches all processes of the terminal; this one ends with the one that runs tests.
+    # A Ctrl-C reaches all processes of a terminal; this one ends with the one that runs tests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as _socket:
         _asked = _served(_socket)

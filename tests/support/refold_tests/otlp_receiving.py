@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,8 @@ from urllib.parse import urlsplit
 from refold.agents.adapters.otlp.requests import JSON
 from refold.agents.log import AgentLog, open_log
 from refold.avro.errors import StorageError
-from refold_tests.command import COMMAND
+from refold_tests.command import started
+from refold_tests.forked import Forked
 
 WAIT_S = 120
 START = 1_790_000_000_000_000_000
@@ -59,11 +61,15 @@ def request(*spans: dict[str, object]) -> bytes:
 class Receiving:
     """`refold receive` in a process of its own."""
 
-    def __init__(self, log: str, *options: str, command: Sequence[str] = COMMAND) -> None:
-        self.process = subprocess.Popen(
-            [*command, "receive", "--listen", "127.0.0.1:0", "--log", log, *options], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def __init__(self, log: str, *options: str, command: Sequence[str] = ()) -> None:
+        """command: what runs it in a new interpreter."""
+        words = ["receive", "--listen", "127.0.0.1:0", "--log", log, *options]
+        self.process: subprocess.Popen[str] | Forked
+        if command:
+            given = [*command, *words]
+            self.process = subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        else:
+            self.process = started(*words, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
         found = re.search(r"http://[\d.:]+", self.said)

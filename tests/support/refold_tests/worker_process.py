@@ -17,6 +17,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from refold_tests.command import started
+from refold_tests.forked import Forked
 from refold_tests.tree import ROOT
 from refold_tests.waiting import WAIT_S
 
@@ -29,13 +31,16 @@ LOGGED = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ")
 class Worker:
     """A running `refold worker`. url: of its pages, from its first line; logged: the lines of its log so far."""
 
-    def __init__(self, *arguments: object, code: Sequence[str] = COMMAND, env: Mapping[str, str] | None = None) -> None:
-        """code: the command that runs it; env: its environment, None: that of this process."""
+    def __init__(self, *arguments: object, code: Sequence[str] = (), env: Mapping[str, str] | None = None) -> None:
+        """code: a command that runs it in a new interpreter; env: its environment, None: that of this process."""
         # The folder with the code that REFOLD_REDUCERS names (conftest.py).
         given = {"PYTHONPATH": str(ROOT / "tests" / "support"), **(os.environ if env is None else env)}
-        self.process = subprocess.Popen(
-            [*code, "worker", *map(str, arguments)], stderr=subprocess.PIPE, text=True, env=given
-        )
+        self.process: subprocess.Popen[str] | Forked
+        if code:
+            words = [*code, "worker", *map(str, arguments)]
+            self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=given)
+        else:
+            self.process = started("worker", *arguments, stderr=subprocess.PIPE, env=given)
         self.logged: list[str] = []
         self._said: Queue[str] = Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
