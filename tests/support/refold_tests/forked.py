@@ -92,9 +92,10 @@ class Forked:
             TimeoutExpired: It has not ended, and was killed.
         """
         with ThreadPoolExecutor(2) as reading:
-            rest = [each and reading.submit(_rest, each) for each in (self.stdout, self.stderr)]
+            rest = [None if each is None or each.closed else reading.submit(_rest, each)
+                    for each in (self.stdout, self.stderr)]  # fmt: skip
             try:
-                if self.stdin is not None:
+                if self.stdin is not None and not self.stdin.closed:
                     with suppress(BrokenPipeError), self.stdin:
                         self.stdin.write(given or ("" if hasattr(self.stdin, "encoding") else b""))
                 self.wait(timeout)
