@@ -20,7 +20,6 @@ from refold.agents.capture.program import pointing, upstreams_of
 from refold.agents.journal.chain import broken
 from refold.agents.journal.self_replay import state_at
 from refold.agents.log import open_log
-from refold.testing.processes import free_ports
 from refold_tests.command import COMMAND, started
 from refold_tests.confined import confined
 from refold_tests.model_server import ModelServer, Reply, model_server
