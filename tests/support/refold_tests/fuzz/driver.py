@@ -17,7 +17,6 @@ import random
 import selectors
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,12 +25,20 @@ from pathlib import Path
 from typing import Any
 
 import refold
-from refold_tests.command import SOURCE, environment
+from refold_tests.command import environment
+from refold_tests.forked import FOLDERS, Forked, fork_server
 from refold_tests.fuzz.case import Case
 from refold_tests.fuzz.entrances import ENTRANCES
 from refold_tests.fuzz.shrink import shrunk
 from refold_tests.fuzz.world import World
 
+# What it runs is imported once, and not for each of the processes that end.
+_TARGET = """
+import refold_tests.every_command
+import refold_tests.fuzz.readers
+from refold_tests.fuzz.target import main
+main()
+"""
 CPU_MAX_S = 60.0
 WALL_MAX_S = 240.0
 POLL_S = 1.0
@@ -70,7 +77,7 @@ class Driver:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._seed = seed
-        self._target: subprocess.Popen[str] | None = None
+        self._target: Forked | None = None
         self._held: object = None
         self._count = 0
 
@@ -159,13 +166,9 @@ class Driver:
         self._end()
         return {"status": reason, "err": reason, "out": "", "peak_bytes": 0}
 
-    def _started(self) -> subprocess.Popen[str]:
-        support = str(Path(__file__).parent.parent.parent)
-        more = {"PYTHONPATH": os.pathsep.join((SOURCE, support)), "PYTHONFAULTHANDLER": "1"}
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "refold_tests.fuzz.target"],
-            env=environment(more=more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def _started(self) -> Forked:
+        env = environment(more={"PYTHONPATH": os.pathsep.join(FOLDERS), "PYTHONFAULTHANDLER": "1"})
+        return fork_server().start(_TARGET, ["-c"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _end(self) -> None:
         target, self._target = self._target, None
@@ -174,7 +177,7 @@ class Driver:
             target.communicate()
 
 
-def _is_answered(target: subprocess.Popen[str]) -> bool:
+def _is_answered(target: Forked) -> bool:
     """Return whether the process prints something, or ends, before a deadline of processor time or wall-clock time."""
     cpu = _cpu_clock(target.pid)
     end_cpu, end = cpu() + CPU_MAX_S, time.monotonic() + WALL_MAX_S
