@@ -24,7 +24,7 @@ from refold.agents.policy.rules import Policy
 from refold.agents.recorder.answers import WORLD, Answers, ChildAnswers
 from refold.agents.recorder.children import ChildCall, RunOptions
 from refold.agents.recorder.context import Strays
-from refold.agents.recorder.log_backend import LogReach, read_again
+from refold.agents.recorder.log_backend import LogBackend, read_again
 from refold.agents.recorder.observations import Seal, run_entity
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.run_backend import Nondeterminism
@@ -97,10 +97,10 @@ class LiveChildren:
         )  # fmt: skip
         attempt = 1
         if within.is_sought or given.is_named:
-            stood = self._log.states([run_entity(head.run)]).get(run_entity(head.run))
-            if stood is not None:
-                within = self._stood(head, call, is_sought=within.is_sought)
-                attempt = stood.fields.get("attempts", 1) + 1
+            recorded = self._log.states([run_entity(head.run)]).get(run_entity(head.run))
+            if recorded is not None:
+                within = self._already_begun(head, call, is_sought=within.is_sought)
+                attempt = recorded.fields.get("attempts", 1) + 1
         if within.is_whole and within.recording is not None:
             return self._in_memory(within.recording, within.answers, call)
         if attempt > 1 and within.recording is not None:
@@ -110,7 +110,7 @@ class LiveChildren:
             call, attempt, self._guard,
         )  # fmt: skip
 
-    def _stood(self, head: Recording, call: ChildCall, *, is_sought: bool) -> ChildAnswers:
+    def _already_begun(self, head: Recording, call: ChildCall, *, is_sought: bool) -> ChildAnswers:
         """Return what is recorded of a nested run with that id, which this run began before its process ended.
 
         Raises:
@@ -307,7 +307,7 @@ class LiveRuns:
         start_of = start_of or self._start_of(head, is_resumed=attempt > 1)
         ledger = self._ledger(redact, seq, start_of)
         children = LiveChildren(self, self._log, self._runtime, self._vault, head, redact, start_of, guard)
-        reach = LogReach(self._log, ledger, head.agent, head.run, seq)
+        backend = LogBackend(self._log, ledger, head.agent, head.run, seq)
         if guard is not None:
             decisions = DecisionLog(self._log, head, own, seq, partial(self._vault.seal, run_key(head.run)))
             answers = GuardedAnswers(answers, guard, head.run, self._runtime.now_micros, decisions)
@@ -316,7 +316,7 @@ class LiveRuns:
             sink = GatedSink(sink, gate, self._log.flush)
         chance = Nondeterminism(self._runtime.now_micros, self._runtime.new_id)
         return Run(
-            given or head, answers=answers, sink=sink, reach=reach, chance=chance, redact=redact, strays=strays,
+            given or head, answers=answers, sink=sink, backend=backend, chance=chance, redact=redact, strays=strays,
             children=children, call=call,
         )  # fmt: skip
 
@@ -443,7 +443,13 @@ class CaptureRecorder:
     """Begins runs of one log that are recorded from outside of the agent's code."""
 
     def __init__(self, live: LiveRuns, redacting: Callable[[], RunRedactor], runtime: RuntimeContext) -> None:
-        """Use a log. redacting: returns a redactor for one run. around: the log's clock and ids."""
+        """Record into a log.
+
+        Args:
+            live: The log's runs.
+            redacting: Returns a redactor for one run.
+            runtime: The log's clock and ids.
+        """
         self.runtime = runtime
         self._live = live
         self._redacting = redacting

@@ -27,7 +27,12 @@ class RecordedLog(Log):
     """A log whose recorded runs can be read. refold.open returns an AgentLog, which also begins and forks runs."""
 
     def recording(self, run: str, at: When = None) -> Recording:
-        """Return a recorded run, now or at a point. UnknownEntity; Expired if its content was removed."""
+        """Return a recorded run, now or at a point.
+
+        Raises:
+            UnknownEntity: The log has no such run.
+            Expired: Its content was removed.
+        """
         from refold.agents.recordings.load import load
 
         return load(self, run, self.vault, at)
@@ -66,10 +71,17 @@ class RecordedLog(Log):
         return find(self, self.vault, wanted, limit, at)
 
     def compare(self, a: str, b: str, *, exact: bool = False) -> Divergence | None:
-        """Return the first difference between two recorded runs, and its cause; None if they do not differ.
+        """Return the first difference between two recorded runs, and its cause. See docs/COMPARE.md.
 
-        exact: clock readings, random numbers, generated ids and points of reads count as differences too. See
-        docs/COMPARE.md.
+        Args:
+            a, b: The ids of the runs.
+            exact: Clock readings, random numbers, generated ids and points of reads count as differences too.
+
+        Returns:
+            None if they do not differ.
+
+        Raises:
+            UnknownEntity: The log has no such run.
         """
         from refold.agents.compare.compare import compare
 
@@ -97,7 +109,13 @@ class RecordedLog(Log):
         return questions(self, self.vault.open, all_too=all_too)
 
     def answer(self, question: str, *, is_approved: bool, by: str, reason: str = "") -> None:
-        """Answer a question of a policy, once. by: who answers.
+        """Answer a question of a policy, once.
+
+        Args:
+            question: Its id.
+            is_approved: The answer.
+            by: Who answers.
+            reason: Why, for the record.
 
         Raises:
             InputError: No open question has that id.

@@ -133,7 +133,13 @@ def _content_tree(blob: Blob, content_of: Callable[[bytes], bytes | None]) -> ob
 
 
 def claim(canonical: Value, is_json: bool, blobs: Blobs) -> Blob:
-    """Put a canonical value's content into `blobs` and return its reference."""
+    """Store a canonical value's content, and return its reference.
+
+    Args:
+        canonical: The value.
+        is_json: It is JSON text, which decides its media type.
+        blobs: Gets the content, by its SHA-256.
+    """
     if isinstance(canonical, str):
         content, media_type = canonical.encode(), JSON_TEXT if is_json else TEXT
     elif isinstance(canonical, bytes):

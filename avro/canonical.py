@@ -83,8 +83,10 @@ def decode(data: bytes) -> object:
 
 
 def number(value: int | float, path: str = "number") -> int | float:
-    """Return `value` under the number rules, as a plain int or float. Refuses NaN, infinity and integers that no double
-    equals.
+    """Return a number under the number rules, as a plain int or float.
+
+    Raises:
+        ValidationError: It is NaN, infinite, or an integer that no double equals.
     """
     if isinstance(value, int):
         if INTEGER_MIN <= value < INTEGER_END:
@@ -107,7 +109,11 @@ def number(value: int | float, path: str = "number") -> int | float:
 
 
 def text(value: str, path: str = "text") -> str:
-    """Return `value` as a plain string. Refuses lone surrogates, which have no UTF-8."""
+    """Return a string as a plain str.
+
+    Raises:
+        ValidationError: It holds lone surrogates, which have no UTF-8.
+    """
     if not value.isascii():
         try:
             value.encode()
@@ -117,7 +123,16 @@ def text(value: str, path: str = "text") -> str:
 
 
 def json_tree(value: object, path: str = "json", depth: int = 0) -> Value:
-    """Return a JSON value under the number rules. Refuses values that JSON cannot represent."""
+    """Return a JSON value under the number rules.
+
+    Args:
+        value: The value.
+        path: Its place, for errors.
+        depth: How deep it is nested already.
+
+    Raises:
+        ValidationError: JSON cannot represent it.
+    """
     try:
         return _plain_tree(value, depth)
     except _NotPlain:

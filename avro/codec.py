@@ -210,7 +210,11 @@ class ObservationCodec(RecordCodec):
         return observation
 
     def judged(self, data: bytes) -> Observation:
-        """Like `decode_observation`, read by fastavro alone, whose result is final."""
+        """Like `decode_observation`, read by fastavro alone, whose result is final.
+
+        Raises:
+            UndecodableError: The bytes are not an observation of this type.
+        """
         datum = self._decode_any(data)
         try:
             observation = self._observation_of(datum)

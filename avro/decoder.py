@@ -51,7 +51,14 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_count(data: bytes, at: int) -> tuple[int, int]:
-    """Read a length or an index: never negative."""
+    """Read a length or an index.
+
+    Returns:
+        (number, position after it).
+
+    Raises:
+        ValueError: It is negative.
+    """
     number = data[at]
     at += 1
     if number > 0x7F:
@@ -62,7 +69,14 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_text(data: bytes, at: int) -> tuple[str, int]:
-    """Read a string."""
+    """Read a string.
+
+    Returns:
+        (text, position after it).
+
+    Raises:
+        ValueError: Its length is negative, or its bytes are not UTF-8.
+    """
     length = data[at]  # read_count inlined: most values are text
     at += 1
     if length > 0x7F:

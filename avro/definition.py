@@ -80,9 +80,15 @@ class TypeDefinition:
 
 
 def parse(document: object, code_of: CodeOf | None = None, place: str = "definition") -> TypeDefinition:
-    """Parse an annotated Avro schema. Raises SchemaError, which names field and rule.
+    """Parse an annotated Avro schema.
 
-    code_of: identifies custom reducers; a stored definition already has the identity, as `refold.code`.
+    Args:
+        document: The schema, as parsed JSON.
+        code_of: Identifies custom reducers; a stored definition already has the identity, as `refold.code`.
+        place: Its place, for errors.
+
+    Raises:
+        SchemaError: It is no definition; the message names field and rule.
     """
     if not isinstance(document, Mapping) or document.get("type") != "record":
         raise SchemaError(f"{place}: an entity type is an Avro record")

@@ -30,7 +30,16 @@ NO_FRAME = bytes(5)
 
 
 def check_name(value: object, path: str, *, empty: bool = False) -> str:
-    """A short, printable, single-line text: ids, agents, runs, relations."""
+    """Check a short, printable, single-line text: an id, an agent, a run, a relation.
+
+    Args:
+        value: The text.
+        path: Its place, for errors.
+        empty: Whether it may be empty.
+
+    Raises:
+        ValidationError: It is no such text.
+    """
     if not isinstance(value, str):
         raise ValidationError(path, "a string", value)
     if not value and not empty:
@@ -45,7 +54,11 @@ def check_name(value: object, path: str, *, empty: bool = False) -> str:
 
 
 def check_entity(value: object, path: str = "entity") -> str:
-    """`type/id`: a type's name, a slash and any printable id."""
+    """Check `type/id`: a type's name, a slash and any printable id.
+
+    Raises:
+        ValidationError: It is no such text.
+    """
     name = check_name(value, path)
     kind, slash, rest = name.partition("/")
     if not slash or not NAME.match(kind) or not rest:
@@ -54,7 +67,11 @@ def check_entity(value: object, path: str = "entity") -> str:
 
 
 def check_id(value: object, path: str) -> bytes:
-    """An observation's id, from 32 bytes or 64 hexadecimal digits."""
+    """Return an observation's id, from 32 bytes or 64 hexadecimal digits.
+
+    Raises:
+        ValidationError: It is neither.
+    """
     try:
         raw = bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * ID_BYTES else value
     except ValueError:
@@ -65,7 +82,11 @@ def check_id(value: object, path: str) -> bytes:
 
 
 def check_micros(value: object, path: str) -> int:
-    """Microseconds since 1970, between the years 1 and 9999."""
+    """Check microseconds since 1970, between the years 1 and 9999.
+
+    Raises:
+        ValidationError: It is no int, or outside of these years.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not TIME_MIN <= value <= TIME_MAX:
         raise ValidationError(path, "microseconds since 1970, within the years 1 to 9999", value)
     return value
@@ -103,7 +124,17 @@ class ObservationValidator:
         allow_future: bool = False,
         blobs: Blobs | None = None,
     ) -> Observation:
-        """Check the values and return the observation. Times are in microseconds; `now` is the writer's clock."""
+        """Check the values and return the observation. The arguments are an Observation's, not yet canonical, and:
+
+        Args:
+            observed_at: Microseconds since 1970.
+            now: The writer's clock, in microseconds.
+            allow_future: Accept an `observed_at` more than 5 minutes after `now`.
+            blobs: Gets the contents of large values, by their SHA-256; None refuses values above the inline limit.
+
+        Raises:
+            ValidationError: A value is invalid; the message names the field, the rule and the value.
+        """
         check_micros(observed_at, "observed_at")
         if observed_at > now + FUTURE_MICROS and not allow_future:
             rule = f"at most 5 minutes ahead of this clock ({time_text(now)}), unless allowed (--allow-future)"

@@ -27,7 +27,7 @@ from refold.avro.times import TIME_MAX, TIME_MIN
 TEXT, INTEGER, BOOLEAN, OTHER = range(4)
 END = b"\0\0\0\0"
 """The last bytes of a plain observation: nothing cleared, nothing retracted, no link, no subject."""
-_SAID_HELD = 4096
+_SOURCES_MAX = 4096
 _PRIORITY_MIN, _PRIORITY_END = PRIORITY_RANGE
 _U64 = struct.Struct(">BQ").pack
 _ENTITY, _PATCH, _KIND, _OBSERVED_AT, _PRIORITY, _SOURCE, _TYPE = (encode_name(letter) for letter in "efkopst")
@@ -50,7 +50,7 @@ class UnionBranch(NamedTuple):
     read: Read
 
 
-class _Said(NamedTuple):
+class _SourceParts(NamedTuple):
     """A source without its seq, cached by its bytes."""
 
     agent: str
@@ -69,7 +69,7 @@ class PlainReader:
         self._prefix = f"{type_name}/".encode()
         self._fields = list(fields)
         self._type = _TYPE + encode_name(type_name)
-        self._said: dict[bytes, _Said] = {}
+        self._sources: dict[bytes, _SourceParts] = {}
 
     def read(self, data: bytes, start: int) -> tuple[Observation, bytes] | None:
         """Return the observation whose body begins at `start`, and its id; None if it is not plain or not valid."""
@@ -109,9 +109,9 @@ class PlainReader:
                 _, at = read_text(data, at)
             else:
                 at += 1 + (length >> 1)
-        said = self._said.get(data[begin:at])
-        if said is None:
-            said = self._learn(data, begin, at)
+        parts = self._sources.get(data[begin:at])
+        if parts is None:
+            parts = self._learn(data, begin, at)
         seq, at = read_long(data, at)
         if seq < 0 or data[at]:
             return None
@@ -161,13 +161,13 @@ class PlainReader:
             return None
         # A key's CBOR begins with its length. So sorting these sorts by key, and no key is a prefix of another.
         parts.sort()
-        members = said.members
+        members = parts.members
         count = 4
         source = b""
         if seq:
-            source = map_head(members + 1) + said.before + _SEQ + encode(seq) + said.after
+            source = map_head(members + 1) + parts.before + _SEQ + encode(seq) + parts.after
         elif members:
-            source = map_head(members) + said.before + said.after
+            source = map_head(members) + parts.before + parts.after
         head = [_ENTITY, encode(entity), _PATCH, map_head(len(parts)), *parts, _ASSERT]
         if observed_at:
             count += 1
@@ -181,13 +181,13 @@ class PlainReader:
         head.append(self._type)
         hashed = _HASH.copy()
         hashed.update(map_head(count) + b"".join(head))
-        by = _new(Source, (said.agent, said.run, said.step, said.tool, seq))
+        by = _new(Source, (parts.agent, parts.run, parts.step, parts.tool, seq))
         observation = _new(
             Observation, (entity, observed_at, "assert", priority, by, (), patch, (), (), None, "")
         )  # fmt: skip
         return observation, hashed.digest()
 
-    def _learn(self, data: bytes, begin: int, end: int) -> _Said:
+    def _learn(self, data: bytes, begin: int, end: int) -> _SourceParts:
         agent, at = read_text(data, begin)
         run, at = read_text(data, at)
         step, at = read_text(data, at)
@@ -195,7 +195,9 @@ class PlainReader:
         if at > len(data):
             raise ValueError("the bytes end here")
         check_names(agent, run, step, tool)
-        if len(self._said) >= _SAID_HELD:
-            self._said.clear()
-        said = self._said[data[begin:end]] = _Said(agent, run, step, tool, *around_seq(agent, run, step, tool))
-        return said
+        if len(self._sources) >= _SOURCES_MAX:
+            self._sources.clear()
+        parts = self._sources[data[begin:end]] = _SourceParts(
+            agent, run, step, tool, *around_seq(agent, run, step, tool)
+        )
+        return parts

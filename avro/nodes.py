@@ -55,7 +55,16 @@ BUILT_IN = {"refold.Id": ID, "refold.Blob": BLOB, "refold.Sealed": SEALED}
 
 
 def expand(schema: object, namespace: str, place: str) -> Node:
-    """The node of an Avro schema; `place` names it in errors."""
+    """Return the node of an Avro schema.
+
+    Args:
+        schema: The schema, as parsed JSON.
+        namespace: Of names without one.
+        place: Its place, for errors.
+
+    Raises:
+        SchemaError: It is no Avro schema, or uses what refold does not support.
+    """
     return _Expansion().node(schema, namespace, place)
 
 
@@ -324,9 +333,13 @@ def _inner(node: dict[str, Any]) -> list[Node]:
 
 
 def emit(node: Node, *, logical: bool = True, docs: bool = True, seen: set[str] | None = None) -> Any:
-    """The node as an Avro schema: each named type in full at its first use, by name after it.
+    """Return the node as an Avro schema: each named type in full at its first use, by name after it.
 
-    logical=False leaves out logical types, for a codec that should hand over plain numbers and bytes.
+    Args:
+        node: The node.
+        logical: False leaves out logical types, for a codec that should hand over plain numbers and bytes.
+        docs: False leaves out docs.
+        seen: The names that were given in full already; extended in place.
     """
     seen = set() if seen is None else seen
     if isinstance(node, list):

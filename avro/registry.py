@@ -201,7 +201,13 @@ class Registry:
             mine[wire_id] = schema
 
     def add(self, definition: TypeDefinition, registered_at: int = 0, wire_ids: WireIds | None = None) -> TypeVersion:
-        """Register a definition at the next offset; registered_at in milliseconds, by the log's clock."""
+        """Register a definition at the next offset.
+
+        Args:
+            definition: The definition; `check` accepts it.
+            registered_at: Milliseconds since 1970, by the log's clock.
+            wire_ids: Its ids from a Schema Registry; None for the 31-bit ids of its schemas.
+        """
         version = TypeVersion(definition, len(self._entries), registered_at, wire_ids)
         self._entries.append(version)
         self._by_name.setdefault(definition.name, []).append(version)
@@ -292,7 +298,11 @@ class Registry:
         return next(later, len(self._entries))
 
     def newest(self, name: str, below: int | None = None) -> TypeVersion:
-        """The newest version of a type, or the newest registered below an offset."""
+        """The newest version of a type, or the newest registered below an offset.
+
+        Raises:
+            SchemaError: The log has no such type.
+        """
         found = self.in_effect(name, below)
         if found:
             return found[-1]
@@ -313,7 +323,11 @@ class Registry:
         return version.codec.decode_observation(data)
 
     def identified(self, data: bytes) -> tuple[Observation, bytes]:
-        """Like `decode`, and also return the observation's id."""
+        """Like `decode`, and also return the observation's id.
+
+        Raises:
+            UnknownWireId: No definition has the message's id.
+        """
         version = self._by_wire_id.get(framed_id(data))
         if version is None:
             raise UnknownWireId(framed_id(data))

@@ -22,7 +22,15 @@ def shipped_types() -> dict[str, TypeDefinition]:
 
 
 def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str, TypeDefinition]:
-    """Return the definitions in .avsc files and in folders of them. Raises SchemaError, which names the file."""
+    """Return the definitions in .avsc files and in folders of them, by type name.
+
+    Args:
+        paths: Files and folders.
+        code_of: As in `load_type`.
+
+    Raises:
+        SchemaError: A folder has no .avsc file, a type is defined twice, or as `load_type`.
+    """
     found: dict[str, TypeDefinition] = {}
     for path in paths:
         files = sorted(path.glob("*.avsc")) if path.is_dir() else [path]
@@ -37,7 +45,15 @@ def load_types(paths: Iterable[Path], code_of: CodeOf | None = None) -> dict[str
 
 
 def load_type(file: Path, code_of: CodeOf | None = None) -> TypeDefinition:
-    """The definition in one .avsc file."""
+    """The definition in one .avsc file.
+
+    Args:
+        file: The file.
+        code_of: Identifies custom reducers; None leaves them without an identity.
+
+    Raises:
+        SchemaError: It cannot be read, or is no definition; the message names the file.
+    """
     try:
         with file.open("rb") as stream:
             data = stream.read(BYTES_MAX + 1)

@@ -42,10 +42,17 @@ def loads(
     items_max: int = ITEMS_MAX,
     pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
 ) -> Any:
-    """The JSON value in `text`.
+    """The JSON value in a text.
 
-    Raises json.JSONDecodeError if it is not JSON, or JsonRefused, whose message says what is not allowed. pairs_hook:
-    as object_pairs_hook of the json module.
+    Args:
+        text: The text.
+        depth_max: How deep it may be nested.
+        items_max: How many values it may have.
+        pairs_hook: As object_pairs_hook of the json module.
+
+    Raises:
+        json.JSONDecodeError: It is not JSON.
+        JsonRefused: It holds a value that is not allowed, or is above a limit.
     """
     openings = text.count("[") + text.count("{")
     if openings + text.count(",") >= items_max and _has_more(text, items_max):

@@ -21,7 +21,19 @@ def datetime_micros(moment: dt.datetime) -> int:
 
 
 def parse_time(given: str, path: str = "time", *, local: bool = False) -> int:
-    """Parse RFC 3339 text (`2026-11-21T03:12:00.5Z`) to microseconds; local=True requires text without a zone."""
+    """Parse RFC 3339 text such as `2026-11-21T03:12:00.5Z`.
+
+    Args:
+        given: The text.
+        path: Its place, for errors.
+        local: Require text without a zone, instead of text with one.
+
+    Returns:
+        Microseconds since 1970.
+
+    Raises:
+        ValidationError: It is no such text.
+    """
     try:
         if not FORM.match(given.strip()):
             raise ValueError(given)

@@ -25,10 +25,12 @@ RANGES = {"int": (-(2**31), 2**31), "long": (-(2**63), 2**63)}
 
 
 def checker(node: Node, inline_bytes: int, enclosed: bool = False) -> Check:
-    """Return the checker of a node. `inline_bytes`: the maximum size of a value's canonical CBOR; a larger one becomes
-    a Blob.
+    """Return the checker of a node.
 
-    enclosed: an enclosing value can become a Blob, and does if this part alone is too large.
+    Args:
+        node: The node of the value's type.
+        inline_bytes: The maximum size of a value's canonical CBOR; a larger one becomes a Blob.
+        enclosed: An enclosing value can become a Blob, and does if this part alone is too large.
     """
     value = value_of(node)
     can_be_null = allows(node, "null")

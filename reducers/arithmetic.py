@@ -64,23 +64,23 @@ class _Total(Reducer):
     def cause(self, element: Element, by: bytes) -> bytes:
         return by
 
-    def _changed(self, before: Value, after: Value, said: AssertionEnvelope, out: list[Mutation]) -> None:
+    def _changed(self, before: Value, after: Value, envelope: AssertionEnvelope, out: list[Mutation]) -> None:
         if before != after:
-            out.append(Mutation(self.field, "set", None, before, after, said.id))
+            out.append(Mutation(self.field, "set", None, before, after, envelope.id))
 
 
 class Sum(_Total):
     """The exact sum."""
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         numerator, shift = exact(value)
         if cell is None:
-            after = [_packed(numerator), shift, 1, said.q]
-            self._changed(None, self.value(after), said, out)
+            after = [_packed(numerator), shift, 1, envelope.q]
+            self._changed(None, self.value(after), envelope, out)
             return after
         numerator, shift = add((_unpacked(cell[0]), cell[1]), (numerator, shift))
-        after = [_packed(numerator), shift, cell[2] + 1, max(cell[3], said.q)]
-        self._changed(self.value(cell), self.value(after), said, out)
+        after = [_packed(numerator), shift, cell[2] + 1, max(cell[3], envelope.q)]
+        self._changed(self.value(cell), self.value(after), envelope, out)
         return after
 
     def value(self, cell: Cell) -> Value:
@@ -90,9 +90,9 @@ class Sum(_Total):
 class Count(_Total):
     """The number of live assertions."""
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
-        after: list[Any] = [1, said.q] if cell is None else [cell[0] + 1, max(cell[1], said.q)]
-        self._changed(None if cell is None else cell[0], after[0], said, out)
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
+        after: list[Any] = [1, envelope.q] if cell is None else [cell[0] + 1, max(cell[1], envelope.q)]
+        self._changed(None if cell is None else cell[0], after[0], envelope, out)
         return after
 
     def value(self, cell: Cell) -> Value:

@@ -77,8 +77,18 @@ class Reducer(ABC):
         self.field = field
 
     @abstractmethod
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
-        """Fold one more live assertion of `value`, and return the new cell; mutations are appended to `out`."""
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
+        """Fold one more live assertion.
+
+        Args:
+            cell: The cell so far; None for no live assertion.
+            value: The asserted value.
+            envelope: The rest of the assertion: its order key and priority.
+            out: Gets the mutations.
+
+        Returns:
+            The new cell.
+        """
 
     @abstractmethod
     def value(self, cell: Cell) -> Value:

@@ -18,15 +18,15 @@ class Union(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         after: dict[bytes, Any] = {} if cell is None else cell
         for element in value:
             key = encode(element)
             held = after.get(key)
             if held is None:
-                out.append(Mutation(self.field, "add", None, None, element, said.id))
-            if held is None or said.q < held[1]:
-                after[key] = [element, said.q]
+                out.append(Mutation(self.field, "add", None, None, element, envelope.id))
+            if held is None or envelope.q < held[1]:
+                after[key] = [element, envelope.q]
         return after
 
     def present(self, cell: Cell) -> bool:
@@ -52,14 +52,14 @@ class Append(Reducer):
         super().__init__(field)
         self.limit = limit
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         before: list[Any] = cell or []
-        grown = before + [[element, said.q, index] for index, element in enumerate(value)]
+        grown = before + [[element, envelope.q, index] for index, element in enumerate(value)]
         dropped = max(0, len(grown) - self.limit)
         for element, q, index in before[:dropped]:
-            out.append(Mutation(self.field, "remove", (q, index), element, None, said.id))
+            out.append(Mutation(self.field, "remove", (q, index), element, None, envelope.id))
         for element, q, index in grown[max(dropped, len(before)) :]:
-            out.append(Mutation(self.field, "add", (q, index), None, element, said.id))
+            out.append(Mutation(self.field, "add", (q, index), None, element, envelope.id))
         return grown[dropped:]
 
     def present(self, cell: Cell) -> bool:
@@ -83,9 +83,9 @@ class Map(Reducer):
 
     scalar = False
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         after: dict[str, Any] = {} if cell is None else cell
-        priority, q = said.priority, said.q
+        priority, q = envelope.priority, envelope.q
         for key, new in value.items():
             held = after.get(key)
             if held is not None and (priority, q) <= (held[1], held[2]):
@@ -93,7 +93,7 @@ class Map(Reducer):
             old = None if held is None else held[0]
             if old != new:
                 op: Op = "remove" if new is None else "add" if old is None else "set"
-                out.append(Mutation(self.field, op, key, old, new, said.id))
+                out.append(Mutation(self.field, op, key, old, new, envelope.id))
             after[key] = [new, priority, q]
         return after
 

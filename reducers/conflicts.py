@@ -45,15 +45,16 @@ def conflicts(fold: Fold, entity: Entity, history: Sequence[Seen]) -> Conflicts:
         cell = entity.cells.get(name)
         if cell is None or fold.definition.by_first_name[name].reducer not in DECIDED:
             continue
-        said = [seen for seen in live if name in seen.observation.patch and seen.q >= entity.clears.get(name, FIRST)]
-        settled = {cause: seen.q for seen in said for cause in seen.observation.causes}
+        cleared = entity.clears.get(name, FIRST)
+        asserting = [seen for seen in live if name in seen.observation.patch and seen.q >= cleared]
+        settled = {cause: seen.q for seen in asserting for cause in seen.observation.causes}
         if not isinstance(cell, dict):
-            words = [(seen, seen.observation.patch[name]) for seen in said]
-            found += _losers(name, None, cell, words, settled)
+            assertions = [(seen, seen.observation.patch[name]) for seen in asserting]
+            found += _losers(name, None, cell, assertions, settled)
             continue
         for key in sorted(cell):
             found += _losers(
-                name, key, cell[key], [each for seen in said for each in _of_key(seen, name, key)], settled
+                name, key, cell[key], [each for seen in asserting for each in _of_key(seen, name, key)], settled
             )
     return Conflicts(found[:LISTED], len(found))
 
@@ -68,7 +69,7 @@ def _losers(
     field: str,
     key: str | None,
     winner: Sequence[Any],
-    words: Sequence[tuple[Seen, Any]],
+    assertions: Sequence[tuple[Seen, Any]],
     settled: Mapping[bytes, bytes],
 ) -> Iterator[Loser]:
     """Yield the losers of one field or map key.
@@ -77,9 +78,9 @@ def _losers(
     """
     value, priority, _ = winner
     last: dict[str, tuple[Seen, Any]] = {}
-    for seen, said in words:
+    for seen, asserted in assertions:
         if seen.observation.priority == priority:
-            last[seen.observation.source.agent] = (seen, said)
-    for seen, said in sorted(last.values(), key=lambda each: each[0].q):
-        if said != value and settled.get(seen.id, FIRST) <= seen.q:
-            yield Loser(field, key, seen.observation.source.agent, seen.id, said)
+            last[seen.observation.source.agent] = (seen, asserted)
+    for seen, asserted in sorted(last.values(), key=lambda each: each[0].q):
+        if asserted != value and settled.get(seen.id, FIRST) <= seen.q:
+            yield Loser(field, key, seen.observation.source.agent, seen.id, asserted)

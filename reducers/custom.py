@@ -59,19 +59,19 @@ class Custom(Reducer):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.field, self.function, self._node)
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
-        after = self._after(before, value, said)
+        after = self._after(before, value, envelope)
         if not self.same(before, after):
             op: Op = "clear" if after is None else "set"
-            out.append(Mutation(self.field, op, None, before, after, said.id))
-        return [after, said.q]
+            out.append(Mutation(self.field, op, None, before, after, envelope.id))
+        return [after, envelope.q]
 
-    def _after(self, before: Value, value: Any, said: AssertionEnvelope) -> Value:
+    def _after(self, before: Value, value: Any, envelope: AssertionEnvelope) -> Value:
         """Return the function's result for an assertion; the unchanged value if the function fails (failed.py)."""
         try:
             # Pass a copy: a function that modifies its argument and then fails must not change the value.
-            result = self.function(_in_key_order(before), Assertion(value, *said))
+            result = self.function(_in_key_order(before), Assertion(value, *envelope))
         except Exception as error:  # user code may raise anything
             why, problem = f"the custom reducer of {self.field} failed: {error!r}", error
         else:
@@ -81,7 +81,7 @@ class Custom(Reducer):
                 why, problem = f"the custom reducer of {self.field} gave what its type forbids: {error}", error
         if failed.raises(problem):
             raise SchemaError(why) from problem
-        failed.note(self._name, said.id, why)
+        failed.note(self._name, envelope.id, why)
         return before
 
     def present(self, cell: Cell) -> bool:

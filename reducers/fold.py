@@ -70,8 +70,11 @@ def envelope_of(seen: Seen) -> AssertionEnvelope:
 
 
 def reducer_of(field: FieldDefinition) -> Reducer:
-    """Return the reducer that a field names. A custom one must be registered in this process, with the definition's
-    code."""
+    """Return the reducer that a field names.
+
+    Raises:
+        NotRegistered: A custom one is not registered in this process with the definition's code.
+    """
     if field.reducer == "append":
         return Append(field.first_name, field.limit)
     if field.reducer != "custom":
@@ -136,12 +139,12 @@ class Fold:
             clears[field] = q
             if field in self.reducers:
                 before[field] = cells.pop(field, None)
-        said = envelope_of(seen)
+        envelope = envelope_of(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
             if reducer is None or (clears and q < clears.get(field, FIRST)):
                 continue
-            cells[field] = reducer.fold(cells.get(field), value, said, [] if field in before else out)
+            cells[field] = reducer.fold(cells.get(field), value, envelope, [] if field in before else out)
         for field, cell in before.items():
             self.reducers[field].difference(cell, cells.get(field), seen.id, out)
 
@@ -177,12 +180,12 @@ class Fold:
         observation, cells = seen.observation, entity.cells
         if observation.link is not None:
             fold_link(entity.links, observation, seen.q, out)
-        said = envelope_of(seen)
+        envelope = envelope_of(seen)
         for field, value in observation.patch.items():
             reducer = self.reducers.get(field)
             if reducer is None or seen.q < entity.clears.get(field, FIRST):
                 continue
-            cells[field] = reducer.fold(cells.get(field), value, said, out)
+            cells[field] = reducer.fold(cells.get(field), value, envelope, out)
         out.clear()
 
     def differences(self, before: Entity, after: Entity, by: bytes) -> list[Mutation]:

@@ -40,7 +40,15 @@ def _names(agent: str, run: str) -> bytes:
 
 
 def order_key_of(observed_at: int, agent: str, run: str, seq: int, id: bytes) -> bytes:
-    """Build Q from its parts; observed_at in microseconds."""
+    """Build Q from its parts.
+
+    Args:
+        observed_at: Microseconds since 1970.
+        agent: The source's agent.
+        run: Its run.
+        seq: Its number within the run.
+        id: The observation's id, 32 bytes.
+    """
     return _U64.pack(observed_at + SIGN) + _names(agent, run) + _U64.pack(seq) + id
 
 

@@ -16,19 +16,19 @@ class Winner(Reducer):
 
     has_winner = True
 
-    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
+    def beats(self, value: Any, envelope: AssertionEnvelope, cell: Any) -> bool:
         """Return whether an assertion wins over the cell's winner."""
         raise NotImplementedError
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         if cell is None:
-            out.append(Mutation(self.field, "set", None, None, value, said.id))
-        elif self.beats(value, said, cell):
+            out.append(Mutation(self.field, "set", None, None, value, envelope.id))
+        elif self.beats(value, envelope, cell):
             if cell[0] != value:
-                out.append(Mutation(self.field, "set", None, cell[0], value, said.id))
+                out.append(Mutation(self.field, "set", None, cell[0], value, envelope.id))
         else:
             return cell
-        return [value, said.priority, said.q]
+        return [value, envelope.priority, envelope.q]
 
     def value(self, cell: Cell) -> Value:
         result: Value = cell[0]
@@ -45,9 +45,9 @@ class Winner(Reducer):
 class Latest(Winner):
     """The assertion with the greatest (priority, Q) wins."""
 
-    def fold(self, cell: Cell, value: Any, said: AssertionEnvelope, out: list[Mutation]) -> Cell:
+    def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         # The same as `Winner.fold`, without the call to `beats`: most fields have this reducer.
-        priority, q, own, _, _ = said
+        priority, q, own, _, _ = envelope
         if cell is None:
             out.append(new_tuple(Mutation, (self.field, "set", None, None, value, own)))
             return [value, priority, q]
@@ -58,26 +58,26 @@ class Latest(Winner):
             out.append(new_tuple(Mutation, (self.field, "set", None, old, value, own)))
         return [value, priority, q]
 
-    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
-        return bool(said.priority > cell[1] or (said.priority == cell[1] and said.q > cell[2]))
+    def beats(self, value: Any, envelope: AssertionEnvelope, cell: Any) -> bool:
+        return bool(envelope.priority > cell[1] or (envelope.priority == cell[1] and envelope.q > cell[2]))
 
 
 class First(Winner):
     """The assertion with the greatest priority wins, and among these the one with the least Q."""
 
-    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
-        return bool(said.priority > cell[1] or (said.priority == cell[1] and said.q < cell[2]))
+    def beats(self, value: Any, envelope: AssertionEnvelope, cell: Any) -> bool:
+        return bool(envelope.priority > cell[1] or (envelope.priority == cell[1] and envelope.q < cell[2]))
 
 
 class Least(Winner):
     """The least value wins; among equal values the least Q. Priority is ignored."""
 
-    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
-        return bool(value < cell[0] or (value == cell[0] and said.q < cell[2]))
+    def beats(self, value: Any, envelope: AssertionEnvelope, cell: Any) -> bool:
+        return bool(value < cell[0] or (value == cell[0] and envelope.q < cell[2]))
 
 
 class Greatest(Winner):
     """The greatest value wins; among equal values the least Q. Priority is ignored."""
 
-    def beats(self, value: Any, said: AssertionEnvelope, cell: Any) -> bool:
-        return bool(value > cell[0] or (value == cell[0] and said.q < cell[2]))
+    def beats(self, value: Any, envelope: AssertionEnvelope, cell: Any) -> bool:
+        return bool(value > cell[0] or (value == cell[0] and envelope.q < cell[2]))

@@ -63,15 +63,22 @@ class RecomputedEntity:
         for moment in moments(self._fold.fold, self.entity, self._observed):
             seen = moment.observed.seen
             if seen.offset >= from_offset and moment.mutations:
-                said = seen.observation
+                observation = seen.observation
                 yield HistoryStep(
-                    self.entity, moment.version, seen.id, partition, seen.offset, said.observed_at,
-                    moment.observed.recorded_at, said.source, moment.mutations, shown,
+                    self.entity, moment.version, seen.id, partition, seen.offset, observation.observed_at,
+                    moment.observed.recorded_at, observation.source, moment.mutations, shown,
                 )  # fmt: skip
 
 
 def recomputed(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) -> Iterator[RecomputedEntity]:
-    """The entities that exist at a cut, of the given names, read in groups."""
+    """Yield the entities that exist at a cut, of the given names, read in groups.
+
+    Args:
+        log: The log.
+        folds: The folds of the types.
+        names: The entities, `TYPE/ID`.
+        cut: The cut.
+    """
     waiting = iter(sorted(names, key=log.partition_of))
     while some := list(islice(waiting, AT_ONCE)):
         by_partition: dict[int, list[str]] = {}
@@ -192,11 +199,11 @@ class _Loading:
                 continue
             inexact.setdefault(change.entity, set()).update(step.version for step in change.steps)
             if len(inexact) == AT_ONCE:
-                yield from self._told(inexact)
+                yield from self._steps(inexact)
                 inexact.clear()
-        yield from self._told(inexact)
+        yield from self._steps(inexact)
 
-    def _told(self, versions: Mapping[str, set[int]]) -> Iterator[HistoryStep]:
+    def _steps(self, versions: Mapping[str, set[int]]) -> Iterator[HistoryStep]:
         for each in recomputed(self._log, self._folds, versions, self._cut):
             wanted = versions[each.entity]
             yield from (step for step in each.history(self._shown_of(each.type), 0) if step.version in wanted)

@@ -292,6 +292,11 @@ class Log:
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
         """Return one entity at a point.
 
+        Args:
+            entity: Its name, `TYPE/ID`.
+            at: The point; None for now.
+            clock: What a time in `at` means: "recorded" or "observed".
+
         Raises:
             UnknownEntity: It has no record below the point.
             NotAnswerable: None of its observations was made by then.
@@ -307,8 +312,16 @@ class Log:
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
         """Return several entities at one point, read together.
 
+        Args:
+            entities: Their names, `TYPE/ID`.
+            at: The point; None for now.
+            clock: What a time in `at` means: "recorded" or "observed".
+
         Returns:
             The entities by name, without those that have no observation there.
+
+        Raises:
+            NotAnswerable: The point cannot be answered.
         """
         names = [check_entity(each) for each in entities]
         cut = self.point(at, None, clock).cut

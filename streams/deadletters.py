@@ -188,7 +188,13 @@ def dead_letters_at(log: LogReader, positions: Sequence[Position]) -> list[DeadL
 
 
 def describe_dead_letter(registry: Registry, number: int, verdict: Verdict) -> DeadLetterView:
-    """Describe a verdict's record, by the known schemas."""
+    """Describe a verdict's record, by the known schemas.
+
+    Args:
+        registry: The log's types; the record is decoded if one of them reads it.
+        number: Its position in the listing.
+        verdict: The decision on the record, with the record.
+    """
     value = verdict.value or b""
     try:
         observation = registry.decode(value)

@@ -26,9 +26,9 @@ def replace_file(path: Path, text: str) -> None:
     """Replace a small file atomically: after a kill the old or the new one exists, and perhaps a file NAME.PID.new.
     Raises OSError.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with beside.open("w", encoding="utf-8") as file:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
         sync_file(file)
-    beside.replace(path)
+    unfinished.replace(path)
     sync_path(path.parent)

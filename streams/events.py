@@ -50,14 +50,14 @@ class DeadLetterLog:
         self._log = log
         self._now_s = now_s
         self._begun_s = now_s()
-        self._told = 0
+        self._logged = 0
         self._suppressed = 0
 
     def log(self, partition: int, offset: int, reason: str) -> None:
         """Log that a record got a verdict."""
         self.flush_if_due()
-        if self._told < LETTERS_MAX:
-            self._told += 1
+        if self._logged < LETTERS_MAX:
+            self._logged += 1
             log_event(self._log, "dead_letter", logging.WARNING, partition=partition, offset=offset, reason=reason)
         else:
             self._suppressed += 1
@@ -73,7 +73,7 @@ class DeadLetterLog:
         if self._suppressed:
             log_event(self._log, "dead_letters_suppressed", logging.WARNING, count=self._suppressed,
                       seconds=round(now_s - self._begun_s))  # fmt: skip
-        self._begun_s, self._told, self._suppressed = now_s, 0, 0
+        self._begun_s, self._logged, self._suppressed = now_s, 0, 0
 
 
 class SkippedRecordsLog:
@@ -86,7 +86,7 @@ class SkippedRecordsLog:
     def __init__(self, log: logging.Logger, now_s: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._now_s = now_s
-        self._told: dict[tuple[str, str], tuple[int, float]] = {}
+        self._logged: dict[tuple[str, str], tuple[int, float]] = {}
 
     def update(self, event: str, found: Iterable[Foreign | SetAside]) -> None:
         """Check the present numbers of skipped records.
@@ -96,8 +96,8 @@ class SkippedRecordsLog:
         """
         now_s = self._now_s()
         for each in found:
-            records, told_s = self._told.get((event, each.topic), (0, now_s - PASSED_EVERY_S))
-            if each.records > records and now_s - told_s >= PASSED_EVERY_S:
-                self._told[event, each.topic] = each.records, now_s
+            records, logged_s = self._logged.get((event, each.topic), (0, now_s - PASSED_EVERY_S))
+            if each.records > records and now_s - logged_s >= PASSED_EVERY_S:
+                self._logged[event, each.topic] = each.records, now_s
                 log_event(self._log, event, logging.WARNING, topic=each.topic, records=each.records,
                           partition=each.first.partition, offset=each.first.offset)  # fmt: skip

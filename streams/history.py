@@ -70,12 +70,25 @@ def unknown(entity: str, cut: Cut) -> UnknownEntity:
 def fold_observed(
     fold: Fold, entity: str, observed: Sequence[RecordedObservation], observed_until: int | None
 ) -> Entity:
-    """Fold an entity from its observations."""
+    """Fold an entity from its observations.
+
+    Args:
+        fold: Its type's fold.
+        entity: Its name, `TYPE/ID`.
+        observed: Its distinct observations, in log order.
+        observed_until: Leaves out observations made later, in microseconds; None for none.
+    """
     return fold.from_nothing(entity, [each.seen for each in observed], observed_until)
 
 
 def moments(fold: Fold, entity: str, observed: Sequence[RecordedObservation]) -> Iterator[VersionChanges]:
-    """Each observation with its mutations, in log order."""
+    """Yield each observation with its mutations, in log order.
+
+    Args:
+        fold: The type's fold.
+        entity: Its name, `TYPE/ID`.
+        observed: Its distinct observations, in log order.
+    """
     state = Entity(entity)
     folded: list[Seen] = []
     for each in observed:

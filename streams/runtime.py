@@ -42,8 +42,8 @@ _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 def limit_freed_memory() -> None:
     """Make the C library keep little freed memory. Call it before starting threads. Has no effect if the environment
     configures malloc."""
-    told = any(name.startswith("MALLOC_") for name in os.environ)
-    if told or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+    is_configured = any(name.startswith("MALLOC_") for name in os.environ)
+    if is_configured or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return
     for setting, value in ((_ARENA_MAX, _HEAPS), (_MMAP_THRESHOLD, _LARGE_BYTES), (_TRIM_THRESHOLD, _TOP_BYTES)):
         _call("mallopt", setting, value)

@@ -203,8 +203,8 @@ class EntityView:
         """The observations of some order keys, each looked up once."""
         missing = [q for q in dict.fromkeys(qs) if q not in self._holders]
         for q, record in zip(missing, self._log.records_of(self.entity, missing), strict=True):
-            said = observation_in(self._log.registry, record)
-            self._holders[q] = Holder(record.id.hex(), said.observed_at, record.recorded_at, said.source)
+            observation = observation_in(self._log.registry, record)
+            self._holders[q] = Holder(record.id.hex(), observation.observed_at, record.recorded_at, observation.source)
         return self._holders
 
     @cached_property

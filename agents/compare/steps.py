@@ -129,7 +129,12 @@ class CompareRules(NamedTuple):
 
 
 def found_in(a: Step, b: Step, rules: CompareRules) -> Iterator[StepDifference]:
-    """Yield every difference between two steps, except their positions in their runs."""
+    """Yield every difference between two steps, except their positions in their runs.
+
+    Args:
+        a, b: The steps.
+        rules: What is ignored.
+    """
     if a.name != b.name:
         yield StepDifference("name", a.name, b.name)
     if rules.exact:

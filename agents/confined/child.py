@@ -85,7 +85,7 @@ class JournalChildren:
         self._say(ChildBegun(head, given))
         return Run(
             head, answers=within.answers, sink=JournalSink(lambda line: self._say(OfChild(head.run, line))),
-            reach=Reading(self._fields), redact=self._redact, chance=self._chance, strays=given.strays,
+            backend=Reading(self._fields), redact=self._redact, chance=self._chance, strays=given.strays,
             children=JournalChildren(head, self._say, self._fields, self._redact, self._chance), call=call,
         )  # fmt: skip
 
@@ -142,7 +142,7 @@ def _fork(question: Question, parent: Recording, agent: Agent, redact: Redact | 
     chance = Nondeterminism(lambda: time.time_ns() // 1000, lambda: uuid4().hex)
     redact = redact or unredacted
     run = Run(
-        head, answers=answers, sink=sink, reach=Reading(fields), redact=redact, chance=chance,
+        head, answers=answers, sink=sink, backend=Reading(fields), redact=redact, chance=chance,
         children=JournalChildren(head, lambda line: write_line(out, line), fields, redact, chance),
     )  # fmt: skip
     with NetworkGuard(answers.depart, confined_to=question.folder):

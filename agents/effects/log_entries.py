@@ -109,7 +109,13 @@ class EffectLog:
         return (order.redact or self.redact)(tree)
 
     def sealed(self, order: Order, field: str, value: Plain) -> Any:
-        """Return the form of a value for a patch of the effect. It is redacted first, if needed."""
+        """Return the form of a value for a patch of the effect. It is redacted first, if needed.
+
+        Args:
+            order: The effect.
+            field: The field of the patch.
+            value: The value, in the clear.
+        """
         with self.log.turn:
             return self._keeper.seal(run_key(order.run), entity_of(order.key), field, value)
 

@@ -219,7 +219,14 @@ def signed(text: str, place: str) -> str:
 
 
 def write(golden: Golden, folder: Path) -> Path:
-    """Write the file into the folder, which is created if it is missing. Returns its path."""
+    """Write the file into a folder, which is created if it is missing.
+
+    Returns:
+        Its path.
+
+    Raises:
+        InputError: The trace's name cannot be a file's name.
+    """
     if not _NAME.fullmatch(golden.name):
         raise InputError(
             f"a golden trace's name is letters, digits, '.', '_' and '-', up to 100; given {golden.name!r}"
@@ -232,12 +239,12 @@ def write(golden: Golden, folder: Path) -> Path:
 
 def replace(path: Path, text: str) -> None:
     """Replace the file's content by this text: as a whole, or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Golden:

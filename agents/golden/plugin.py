@@ -74,11 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Report the folders, and whether agents are confined."""
-    said = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
+    line = f"refold: golden traces in {', '.join(map(str, _folders(config)))}"
     if not _is_confined(config):
-        return said
+        return line
     what = unrestricted_files()
-    return f"{said}; confined{f', but {what}' if what else ''}"
+    return f"{line}; confined{f', but {what}' if what else ''}"
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -103,7 +103,11 @@ class GoldenItem(pytest.Item):
     """A golden trace as a test."""
 
     def runtest(self) -> None:
-        """Run the agent, and check the expectations."""
+        """Run the agent, and check the expectations.
+
+        Raises:
+            NotAsExpected: One does not hold.
+        """
         verdict = exercised(
             read(self.path), self.config.invocation_params.dir, self.config.getoption("--refold-agent") or "",
             confined=_is_confined(self.config),

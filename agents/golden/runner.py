@@ -84,14 +84,23 @@ def _told(departure: Departure, golden: Golden) -> str:
 
 
 def driven(golden: Golden, agent: Agent, base: Path) -> tuple[Recording, Departure | None]:
-    """Return what an agent's function does against a golden trace, and its first unanswered request, if any."""
+    """Run an agent's function against a golden trace.
+
+    Args:
+        golden: The trace.
+        agent: The function.
+        base: The folder from which a redactor is found.
+
+    Returns:
+        What it did, and its first unanswered request, if any.
+    """
     redact = for_run(recorded_agent_of(golden.redact, base, "redactor"), fresh_key) if golden.redact else None
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return _driven(golden, agent, redact)
-    with ThreadPoolExecutor(1) as beside:  # this thread already runs a loop, and a coroutine needs its own
-        return beside.submit(_driven, golden, agent, redact).result()
+    with ThreadPoolExecutor(1) as executor:  # this thread already runs a loop, and a coroutine needs its own
+        return executor.submit(_driven, golden, agent, redact).result()
 
 
 def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, Departure | None]:

@@ -218,8 +218,8 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
         if name not in found and not isinstance(getattr(kind, name, None), functools.cached_property)
     ]  # fmt: skip
     if more or len(found) < len(names):
-        said = f"{more[0]}, which is not one of its fields" if more else "a field that is not set"
-        raise _Unkept(f"{_a(kind)} with {said}: such an object cannot be recorded; store all of its state in fields")
+        what = f"{more[0]}, which is not one of its fields" if more else "a field that is not set"
+        raise _Unkept(f"{_a(kind)} with {what}: such an object cannot be recorded; store all of its state in fields")
     return found
 
 

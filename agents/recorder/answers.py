@@ -112,14 +112,15 @@ class Answers(Protocol):
 class ChildAnswers(NamedTuple):
     """The source of a nested run's answers. answers: its own. recording: its recording, None if there is none.
 
-    is_whole: the recording holds everything that it did, and nothing of it is written again. stands: it is not replayed
-    either, so it must end as recorded. is_sought: it is not known whether it is recorded; the log must be searched.
+    is_whole: the recording holds everything that it did, and nothing of it is written again. is_final: it is not
+    replayed either, so it must end as recorded. is_sought: it is not known whether it is recorded; the log must be
+    searched.
     """
 
     answers: Answers
     recording: Recording | None = None
     is_whole: bool = False
-    stands: bool = False
+    is_final: bool = False
     is_sought: bool = False
 
 

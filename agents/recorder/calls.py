@@ -63,13 +63,24 @@ class CallRecorder:
     """Makes the calls of one run. is_live: whether there is no recording that could answer."""
 
     def __init__(
-        self, run: Stepping, answers: Answers, reach: RunBackend, chance: Nondeterminism, redact: Redact,
+        self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """settle: writes all records, durable with the next flush. ended: called for each ended call of open steps."""
+        """Create it.
+
+        Args:
+            run: The run that makes the calls.
+            answers: The source of answers.
+            backend: The log, or a replay's replacement.
+            chance: Clock readings, random numbers and ids.
+            redact: The run's redactor.
+            settle: Writes all records, durable with the next flush.
+            ended: Called for each ended call of open steps.
+            is_live: There is no recording that could answer.
+        """
         self._run = run
         self._answers = answers
-        self._reach = reach
+        self._backend = backend
         self._chance = chance
         self._redact = as_of_run(redact)
         self._settle = settle
@@ -100,7 +111,15 @@ class CallRecorder:
     def model(
         self, client: Callable[..., Any], args: Args, kwargs: dict[str, Any], returns: Any, volatile: Volatile = WHOLE
     ) -> Any:
-        """Return a model's answer; an awaitable if the client is async."""
+        """Return a model's answer; an awaitable if the client is async.
+
+        Args:
+            client: The function that calls the model.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments; a fork may replace some.
+            returns: The type of its answer; None for its annotation.
+            volatile: The parts of the request that are ignored when requests are compared.
+        """
         name = getattr(client, "__qualname__", type(client).__qualname__)
         shape = shape_of(client, returns, f"the model client {name}")
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
@@ -132,23 +151,29 @@ class CallRecorder:
         fields: list[Mapping[str, Any]] = []
 
         def look(step: OpenStep, made: PendingCall) -> Plain:
-            found = dict(self._reach.read(entity, at))
+            found = dict(self._backend.read(entity, at))
             fields.append(found.pop("fields"))
             return found
 
         asked = None if at is None else {"at": str(at)}
         answer = self._call("read", entity, "read", asked, _JSON, _ONCE, look)
-        values = fields[0] if fields else self._reach.fields(entity, answer)
+        values = fields[0] if fields else self._backend.fields(entity, answer)
         return ReadView(entity, values, answer["version"], answer["state_hash"], answer["cut"])
 
     def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-        """Record an observation of this run, and return its id."""
+        """Record an observation of this run, and return its id.
+
+        Args:
+            entity: The entity, `TYPE/ID`.
+            patch: Its fields; redacted before they are recorded.
+            given: More arguments of Log.observe.
+        """
 
         def say(step: OpenStep, made: PendingCall) -> str:
             read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
                     for each in decoded(call.answer).get("observations", ())]  # fmt: skip
             shown = self._redact(dict(patch))
-            return self._reach.observe(entity, shown, step.number, tuple(dict.fromkeys(read)), given)
+            return self._backend.observe(entity, shown, step.number, tuple(dict.fromkeys(read)), given)
 
         return str(self._call("observe", entity, "write", {"patch": dict(patch), **given}, _JSON, _ONCE, say))
 
@@ -280,7 +305,7 @@ class CallRecorder:
                 branch = branch if branch is not None and branch.root is attempt.branch else attempt.branch
                 made.order, made.branch = branch.next(), branch.name
                 attempt.made.append(made)
-                if step.standing is None and not step.is_call:
+                if step.committed is None and not step.is_call:
                     made.place = (step.number, attempt.number)
         return step, made
 
@@ -351,11 +376,11 @@ class CallRecorder:
             block.hold()
         tree: Callable[[Plain], Plain] = awaited if inspect.isawaitable(answer) else (lambda each: each)
 
-        def ended(said: Plain, error: BaseException | None) -> None:
+        def ended(answer: Plain, error: BaseException | None) -> None:
             if error is not None:
-                self._broken(made, encoded(tree(said), "an answer"), error)
+                self._broken(made, encoded(tree(answer), "an answer"), error)
             elif made.is_open:
-                self._said(made, tree(said))
+                self._end_answered(made, tree(answer))
             if block is not None:
                 block.leave(error)
 
@@ -389,7 +414,7 @@ class CallRecorder:
                 made.answer, made.so_far = so_far, None
         self._failed(made, error)
 
-    def _said(self, made: PendingCall, answer: Plain) -> None:
+    def _end_answered(self, made: PendingCall, answer: Plain) -> None:
         data = encoded(answer, "a response")
         with self._turn:
             if made.is_open:
@@ -420,7 +445,15 @@ class CallRecorder:
         return self._open(made, block, step, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
-        """Begin a call that is a nested run: recorder/children.py."""
+        """Begin a call that is a nested run (recorder/children.py).
+
+        Args:
+            name: The nested run's agent.
+            request: What it begins with.
+
+        Raises:
+            InputError: The code is in a tool or a model's client of this run, whose result is recorded as a whole.
+        """
         if self in SCOPE.get().inside:
             raise InputError(
                 f"run {self._run.id}: a run of {name} within it must begin in the run's own code, not in a tool or a "
@@ -454,7 +487,8 @@ class CallRecorder:
             raise
 
     def _open(self, made: PendingCall, block: CallBlock | None, step: OpenStep, *, is_recorded: bool) -> OpenCall:
-        answer, fail, place = partial(self._said, made), partial(self._failed, made), f"{self._run.id}#{step.number}"
+        answer, fail = partial(self._end_answered, made), partial(self._failed, made)
+        place = f"{self._run.id}#{step.number}"
         return OpenCall(
             made, block, place, is_recorded=is_recorded, answer=answer, fail=fail, beside_loop=self._beside_loop
         )  # fmt: skip
@@ -466,7 +500,7 @@ class CallRecorder:
         arguments = self._prepared(step, made, tool)
         send = partial(tool.send, args, kwargs)
         redact = self._redact.for_answers_to(decoded(made.request))
-        return tool.shape.served(self._reach.perform(tool, made.key, arguments, step.number, send, redact))
+        return tool.shape.served(self._backend.perform(tool, made.key, arguments, step.number, send, redact))
 
     async def _sent_async(
         self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
@@ -475,7 +509,7 @@ class CallRecorder:
         arguments = self._prepared(step, made, tool)
         send = partial(tool.send_async, args, kwargs)
         redact = self._redact.for_answers_to(decoded(made.request))
-        found = await self._reach.perform_async(tool, made.key, arguments, step.number, send, redact)
+        found = await self._backend.perform_async(tool, made.key, arguments, step.number, send, redact)
         return tool.shape.served(found)
 
     def _prepared(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:

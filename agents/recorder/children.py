@@ -158,7 +158,7 @@ def begin_child(parent: Parent, calling: CallRecorder, children: Children, head:
         within = parent.answers.within(opened.place, head, opened.found)
         run = within.recording.run if within.is_whole and within.recording is not None else head.run
         call = ChildCall(run, opened, parent.answers.depart)
-        if within.stands and within.recording is not None:
+        if within.is_final and within.recording is not None:
             call.expect(within.recording)
         child = children.begin(head, given, within, call)
         opened.call.says({"run": run})

@@ -75,7 +75,7 @@ def details_of(error: BaseException) -> Plain:
         return None
 
 
-def said(error: BaseException) -> str:
+def exception_message(error: BaseException) -> str:
     """Return the text of an exception, in a form that a log can hold."""
     try:
         return text_of(str(error))
@@ -114,14 +114,14 @@ class _Taking:
 
     def _other(self, error: BaseException, levels: int) -> dict[str, Plain]:
         """Return the details of an exception that another one holds."""
-        text = self._counted(said(error))
+        text = self._counted(exception_message(error))
         return {"exception": class_name(type(error)), "message": text, **self.details(error, levels)}
 
     def _own(self, error: BaseException, levels: int) -> dict[str, Plain]:
         found: dict[str, Plain] = {}
         fields: dict[str, Plain] = {}
         left: dict[str, Plain] = {}
-        text = said(error)
+        text = exception_message(error)
         args = _ARGS.__get__(error)
         is_text = len(args) == 1 and type(args[0]) is str and args[0] == text
         if not is_text and (args or text):
@@ -274,9 +274,9 @@ class ExceptionBuilder:
             return
         yield self._filled(kind, message, details)
         if type(kind) is type and not any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
-            told: Any = type(kind.__name__, (kind,), {"__str__": lambda error: message})
-            told.__module__, told.__qualname__ = kind.__module__, kind.__qualname__
-            yield self._filled(told, message, details)
+            lookalike: Any = type(kind.__name__, (kind,), {"__str__": lambda error: message})
+            lookalike.__module__, lookalike.__qualname__ = kind.__module__, kind.__qualname__
+            yield self._filled(lookalike, message, details)
 
     def fields(self, details: Mapping[str, Plain]) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the attributes that can be restored here, and for each of the others the reason why not."""
@@ -362,14 +362,14 @@ class ExceptionBuilder:
         say which of them it was."""
         core: Any = sys.modules[kind.__module__]
         known = {each["type"] for each in core.list_all_errors()}
-        told = []
+        errors = []
         for each in self.value(details["lines"]):
             text = each["msg"].replace("{", "{{").replace("}", "}}")
             line = each["type"] if each["type"] in known else core.PydanticCustomError(each["type"], text, each["ctx"])
             ctx = {} if each["ctx"] is None else {"ctx": each["ctx"]}
-            told.append({"type": line, "loc": tuple(each["loc"]), "input": each["input"], **ctx})
+            errors.append({"type": line, "loc": tuple(each["loc"]), "input": each["input"], **ctx})
         for given in ("python", "json"):
-            error: BaseException = kind.from_exception_data(details["title"], told, given)
+            error: BaseException = kind.from_exception_data(details["title"], errors, given)
             yield error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from refold.agents.entry import class_name, class_named
 from refold.agents.journal.record import Failure, Outcome, Plain
-from refold.agents.recorder.exception_details import ExceptionBuilder, details_of, noted, said, text_of
+from refold.agents.recorder.exception_details import ExceptionBuilder, details_of, exception_message, noted, text_of
 from refold.avro.errors import InputError, RefoldError
 
 GRACE_S = 0.5
@@ -46,7 +46,7 @@ def failure_of(error: BaseException, at: int, *, tool: str = "", given: Plain = 
     was = error.failure if isinstance(error, RecordedFailure) else None
     return Failure(
         exception=class_name(type(error)) if was is None else was.exception,
-        message=said(error),
+        message=exception_message(error),
         traceback=text_of("".join(traceback.format_exception(error, chain=True))),
         at=at,
         tool=tool,
@@ -62,14 +62,14 @@ def raised(failure: Failure) -> BaseException:
 
 
 def _again(name: str, message: str, details: Plain, failure: Failure | None = None) -> BaseException:
-    told: Mapping[str, Plain] = details if isinstance(details, dict) else {}
+    known: Mapping[str, Plain] = details if isinstance(details, dict) else {}
     making = ExceptionBuilder(_again)
     found, why = _class_of(name), "its class is not imported here"
     if found is not None:
         why = "it could not be made again"
         try:
-            for error in making.made(found, message, told):
-                if said(error) == message and type(error).__qualname__ == found.__qualname__:
+            for error in making.made(found, message, known):
+                if exception_message(error) == message and type(error).__qualname__ == found.__qualname__:
                     return error
         except Exception as problem:  # constructors of exceptions may raise anything
             why += f" ({type(problem).__name__}: {problem})"
@@ -77,7 +77,7 @@ def _again(name: str, message: str, details: Plain, failure: Failure | None = No
     named: Any = type(own or "RecordedFailure", (RecordedFailure,), {"__module__": module, "__qualname__": own})
     stand_in: RecordedFailure = named(message)
     with contextlib.suppress(Exception):
-        vars(stand_in).update(making.fields(told)[0])
+        vars(stand_in).update(making.fields(known)[0])
     stand_in.failure = failure or Failure(exception=name, message=message, details=details)
     noted(stand_in, f"this stands in for {name}: {why}")
     return stand_in

@@ -16,7 +16,7 @@ from refold.streams.client import Log
 from refold.streams.view import EntityView
 
 
-class LogReach:
+class LogBackend:
     """Gives one run access to its log. ledger: of its effects. seq: the next sequence numbers of the run's source."""
 
     def __init__(self, log: Log, ledger: Ledger, agent: str, run: str, seq: Iterator[int]) -> None:
@@ -27,7 +27,7 @@ class LogReach:
         self._seq = seq
 
     def read(self, entity: str, at: Any) -> Plain:
-        """As Reach."""
+        """As RunBackend."""
         view = self._log.state(entity, at)
         return {**read_of(view), "fields": view.shown()}
 
@@ -37,19 +37,19 @@ class LogReach:
 
     def observe(self, entity: str, patch: Mapping[str, Any], step: int, causes: tuple[str, ...],
                 given: Mapping[str, Any]) -> str:  # fmt: skip
-        """As Reach."""
+        """As RunBackend."""
         source = Source(self._agent, self._run, str(step), "", next(self._seq))
         more = {"causes": causes, **given}
         return self._log.observe(entity, patch, source=source, **more)
 
     def perform(self, tool: Tool, key: str, arguments: Plain, step: int, send: Callable[[str], Any],
                 redact: Redact) -> Plain:  # fmt: skip
-        """As Reach."""
+        """As RunBackend."""
         return self._ledger.perform(self._order(tool, key, arguments, step, redact), send, tool.terms)
 
     async def perform_async(self, tool: Tool, key: str, arguments: Plain, step: int,
                             send: Callable[[str], Awaitable[Any]], redact: Redact) -> Plain:  # fmt: skip
-        """As Reach."""
+        """As RunBackend."""
         return await self._ledger.perform_async(self._order(tool, key, arguments, step, redact), send, tool.terms)
 
     def _order(self, tool: Tool, key: str, arguments: Plain, step: int, redact: Redact) -> Order:

@@ -109,18 +109,32 @@ def step_begun(run: str, agent: str, number: int, name: str, attempt: int, at: i
 
 
 def calls_answered(run: str, number: int, calls: Mapping[str, Call], seal: Seal) -> Patch:
-    """Return the calls that ended while their step continues, by ATTEMPT/PLACE (recordings/durable_calls.py)."""
+    """Return the observation of calls that ended while their step continues.
+
+    Args:
+        run: The run's id.
+        number: The step's number.
+        calls: By ATTEMPT/PLACE (recordings/durable_calls.py).
+        seal: Encrypts them.
+    """
     entity = step_entity(run, number)
     return {"answered": {key: seal(entity, "answered", to_tree(_call_written(call))) for key, call in calls.items()}}
 
 
 def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch:
-    """Return the observation of an attempt that failed and is followed by another."""
+    """Return the observation of an attempt that failed and is followed by another.
+
+    Args:
+        run: The run's id.
+        number: The step's number.
+        attempt: The attempt.
+        seal: Encrypts its content.
+    """
     entity = step_entity(run, number)
     retry: Patch = {"attempt": attempt.number, "at": attempt.ended_at, "backoff_ms": attempt.backoff_ms}
     if attempt.failure is not None:
-        said = f"{attempt.failure.exception}: {attempt.failure.message}"
-        retry["error"] = seal(entity, "retries", said)
+        text = f"{attempt.failure.exception}: {attempt.failure.message}"
+        retry["error"] = seal(entity, "retries", text)
     patch = {"journal": _journal(entity, attempt.number, {"attempt": _written(attempt)}, seal), "retries": [retry]}
     if reads := list(_reads(attempt)):  # the agent knows what it read, whatever the result of the attempt
         patch["reads"] = reads
@@ -204,10 +218,10 @@ def _failure_written(failure: Any) -> Any:
 def _reads(attempt: Attempt) -> Iterator[Patch]:
     for call in attempt.calls:
         if call.asked.kind == "read" and call.failure is None:
-            said = call.answer
+            answer = call.answer
             yield {
-                "entity": call.asked.name, "observations": said["observations"], "state_hash": said["state_hash"],
-                "version": said["version"], "cut": said["cut"], "read_at": call.started_at,
+                "entity": call.asked.name, "observations": answer["observations"], "state_hash": answer["state_hash"],
+                "version": answer["version"], "cut": answer["cut"], "read_at": call.started_at,
             }  # fmt: skip
 
 
@@ -245,9 +259,9 @@ def provider_of(asked: Plain, answer: Plain) -> str | None:
     Answers in OpenAI's form are "openai", whatever their provider, because the conventions define the name so.
     """
     asked, answer = (each if isinstance(each, dict) else {} for each in (asked, answer))
-    for said in (answer.get("provider"), asked.get("provider")):
-        if isinstance(said, str) and said:
-            return said
+    for name in (answer.get("provider"), asked.get("provider")):
+        if isinstance(name, str) and name:
+            return name
     form = answer.get("object")
     if form in ("chat.completion", "chat.completion.chunk", "text_completion", "response"):
         return "openai"

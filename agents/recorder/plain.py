@@ -228,7 +228,13 @@ class Shape:
 
 
 def shape_of(function: Callable[..., Any], returns: Any, what: str) -> Shape:
-    """Return the shape of a function's answers: the given type, else its annotation, else JSON."""
+    """Return the shape of a function's answers.
+
+    Args:
+        function: The function.
+        returns: The type of its answers; None for its annotation, else JSON.
+        what: Its name, for errors.
+    """
     if returns is None:
         return Shape(_annotated(getattr(function, "__func__", function)), what)
     return Shape(None if _is_plain_type(returns) else returns, what)

@@ -89,7 +89,7 @@ class Run(RunCalls):
         *,
         answers: Answers,
         sink: RunSink,
-        reach: RunBackend,
+        backend: RunBackend,
         chance: Nondeterminism,
         redact: Redact,
         strays: Strays = "refuse",
@@ -97,8 +97,20 @@ class Run(RunCalls):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """Create a run. reach: the log, or a replay's replacement. on_stray: in a replay, creates the error for a call
-        outside of every run. children: creates nested runs. call: for a nested run, the parent's side of it."""
+        """Create a run.
+
+        Args:
+            head: The recording of a run that has done nothing yet.
+            answers: The source of answers.
+            sink: Receives everything that the run does.
+            backend: The log, or a replay's replacement.
+            chance: Clock readings, random numbers and ids.
+            redact: The run's redactor.
+            strays: What happens to calls outside of the run's code.
+            on_stray: In a replay, creates the error for a call outside of every run.
+            children: Creates nested runs.
+            call: For a nested run, the parent's side of it.
+        """
         self.id = head.run
         self.process = os.getpid()
         self.strays = strays
@@ -117,7 +129,14 @@ class Run(RunCalls):
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = CallRecorder(
-            self, answers, reach, chance, redact, sink.settle, sink.call_ended, is_live=isinstance(answers, LiveAnswers)
+            self,
+            answers,
+            backend,
+            chance,
+            redact,
+            sink.settle,
+            sink.call_ended,
+            is_live=isinstance(answers, LiveAnswers),
         )
         self._parted = head.parted
         self._ended_steps = 0
@@ -177,7 +196,18 @@ class Run(RunCalls):
             left(self)
 
     def drive(self, agent: Callable[[Run], Any]) -> Any:
-        """Run an agent's function to its end. Its return value, if any, becomes the run's output and is returned."""
+        """Run an agent's function to its end.
+
+        Args:
+            agent: Gets the run. What it returns, if not None, becomes the run's output.
+
+        Returns:
+            The run's output.
+
+        Raises:
+            InputError: It is a coroutine function.
+            Exception: The error of the agent's code, which the run recorded.
+        """
         with self:
             result = agent(self)
             if inspect.isawaitable(result):
@@ -329,11 +359,11 @@ class Run(RunCalls):
         with self.opening:
             self._require_closed(name)
             number = self._ended_steps + 1
-            standing = None if self._is_live else self._answers.step(number, name)
-            if standing is None:
+            committed = None if self._is_live else self._answers.step(number, name)
+            if committed is None:
                 return self._open(name, None, is_call=is_call, is_parallel=is_parallel)
-            step = self._new_step(name, standing=standing, is_call=is_call, is_parallel=is_parallel)
-            self._attempted(step, standing.attempts[-1].number)
+            step = self._new_step(name, committed=committed, is_call=is_call, is_parallel=is_parallel)
+            self._attempted(step, committed.attempts[-1].number)
             self.open_step = step
 
     def _begin_step(self, name: str, attempts_max: int | None) -> None:
@@ -430,8 +460,8 @@ class Run(RunCalls):
         if problem is not None:
             error, state, result = problem, step.before, NULL
         self._close_attempt(error)
-        if step.standing is not None:
-            self._stood(step, step.standing, error)
+        if step.committed is not None:
+            self._end_repeated(step, step.committed, error)
         else:
             self._commit(PendingStep(step.number, step.name, step.attempts, state, result, outcome_of(error),
                                         step.earlier))  # fmt: skip
@@ -443,9 +473,9 @@ class Run(RunCalls):
         self._ended_steps += 1
         self._sink.step_ended(made)
 
-    def _stood(self, step: OpenStep, standing: Step, error: BaseException | None) -> None:
+    def _end_repeated(self, step: OpenStep, committed: Step, error: BaseException | None) -> None:
         """End a block that repeated a committed step. It must have left the recorded state; else the code changed."""
-        after = applied(decoded(step.before), standing.delta)
+        after = applied(decoded(step.before), committed.delta)
         self.open_step = None
         if error is None and not is_same(self._kept_state(), after):
             raise Changed(
@@ -454,7 +484,7 @@ class Run(RunCalls):
             )
         self._become(loaded_json(encoded(after, "the run's state")))
         self._ended_steps += 1
-        self._sink.taken(standing, after)
+        self._sink.taken(committed, after)
         self._part()
 
     def _part(self) -> None:

@@ -185,18 +185,18 @@ class StepAssembler:
         return made.shown
 
     def _call(self, made: PendingCall) -> Call:
-        failures = [_said(each.failure) for each in made.retries]
-        failed = None if made.failure is None else _said(made.failure)
+        failures = [_parts(each.failure) for each in made.retries]
+        failed = None if made.failure is None else _parts(made.failure)
         asked, answered = decoded(made.request), decoded(made.answer)
         if self._is_redacting:
             answered = self._streamed(asked, answered, [failed, failures])
         request, outcome = self._redact.exchange(asked, [answered, failed, failures])
         answer, failed, failures = outcome
-        retries = tuple(msgspec.structs.replace(each, failure=_saying(each.failure, said))
-                        for each, said in zip(made.retries, failures, strict=True))  # fmt: skip
+        retries = tuple(msgspec.structs.replace(each, failure=_with_parts(each.failure, parts))
+                        for each, parts in zip(made.retries, failures, strict=True))  # fmt: skip
         return Call(
             asked=made.asked_as(request, self._redact), answer=answer,
-            failure=None if made.failure is None else _saying(made.failure, failed), retries=retries, key=made.key,
+            failure=None if made.failure is None else _with_parts(made.failure, failed), retries=retries, key=made.key,
             started_at=made.started_at, duration_ms=made.duration_ms, source=made.source,
             branch=made.branch,
         )  # fmt: skip
@@ -218,16 +218,16 @@ class StepAssembler:
         return answer if found == pieces else with_stream_pieces(answer, found)
 
     def _failure(self, failure: Failure | None) -> Failure | None:
-        return None if failure is None else _saying(failure, self._redact(_said(failure)))
+        return None if failure is None else _with_parts(failure, self._redact(_parts(failure)))
 
 
-def _said(failure: Failure) -> list[Plain]:
+def _parts(failure: Failure) -> list[Plain]:
     """Return the parts of a failure that may hold any text."""
     return [failure.message, failure.traceback, failure.input, failure.output, failure.details]
 
 
-def _saying(failure: Failure, said: list[Plain]) -> Failure:
-    message, trace, given, output, details = said
+def _with_parts(failure: Failure, parts: list[Plain]) -> Failure:
+    message, trace, given, output, details = parts
     return msgspec.structs.replace(
         failure, message=message, traceback=trace, input=given, output=output, details=details
     )

@@ -19,7 +19,7 @@ class OpenStep:
     """An open step. before: JSON of the run's state when it began. keys: returns the keys of the attempt's effects,
     beginning with the first that needs one.
 
-    standing: the committed step that its block only repeats, in a resumed run or a fork. earlier: attempts made before,
+    committed: the recorded step that its block only repeats, in a resumed run or a fork. earlier: attempts made before,
     in other processes. is_call: whether it belongs to one call, made outside any step, and accepts no other.
     is_parallel: see recorder/parallel_calls.py. parts: how many are open in it. outer: the scope in which it was
     opened.
@@ -29,7 +29,7 @@ class OpenStep:
     name: str
     before: bytes
     keys: StepKeys | None = None
-    standing: Step | None = None
+    committed: Step | None = None
     earlier: tuple[Attempt, ...] = ()
     is_call: bool = False
     is_parallel: bool = False

@@ -117,7 +117,16 @@ class Tool:
             }
 
     def send(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:
-        """Call the function of a write tool with a key, and return the answer as the ledger stores it."""
+        """Call the function of a write tool.
+
+        Args:
+            args: Its positional arguments.
+            kwargs: Its keyword arguments, without the key.
+            key: The idempotency key, which the function gets if it takes one.
+
+        Returns:
+            The answer as the ledger stores it.
+        """
         return self.plain(self.function(*args, **{**kwargs, **self.keyed(key)}))
 
     async def send_async(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: str) -> Plain:

@@ -165,11 +165,10 @@ class ForkAnswers:
         return self._recorded.take(place, asked) or self._without(place, asked)
 
     def within(self, place: CallSite, head: Recording, found: Call | None) -> ChildAnswers:
-        """Return the answers of a nested run. One from before the fork is answered by its recording; one after it
-        follows this policy.
+        """Return the answers of a nested run.
 
-        In the latter case the recording also answers, if the parent's steps after the fork began it with the same
-        input.
+        One from before the fork is answered by its recording. One after it follows this policy; its recording also
+        answers if the parent's steps after the fork began it with the same input.
         """
         self._require()
         if place.step <= self._at:

@@ -103,7 +103,7 @@ def in_memory(
     chance = Nondeterminism(lambda: 0, lambda: "", lambda: 0.0, lambda _: None, _no_time)
     children = MemoryChildren(head.run, fields, redact, on_stray)
     run = Run(
-        head, answers=answers, sink=sink, reach=Reading(fields), chance=chance, redact=redact or unredacted,
+        head, answers=answers, sink=sink, backend=Reading(fields), chance=chance, redact=redact or unredacted,
         on_stray=on_stray, children=children, call=call,
     )  # fmt: skip
     return InMemory(run, sink, folder, children)

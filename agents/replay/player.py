@@ -227,7 +227,7 @@ class CommittedSteps:
         """Return the answers of a nested run that ended with its step or before."""
         self.require()
         child = child_in(self._recording, head, found)
-        return ChildAnswers(EndedRunAnswers(child), child, is_whole=True, stands=True)
+        return ChildAnswers(EndedRunAnswers(child), child, is_whole=True, is_final=True)
 
     def _depart(self, departure: Departure) -> None:
         self.departure = departure

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 RETRY_S = 1.0
 RETRY_MAX_S = 300.0
-SAID_MAX = 300
+TEXT_CHARS_MAX = 300
 _NOT_NOW = frozenset({429, 502, 503, 504})
 _NOT_NOW_GRPC = frozenset({
     "UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED", "ABORTED", "OUT_OF_RANGE", "DATA_LOSS",
@@ -84,9 +84,9 @@ class Sender(ABC):
     def _refused(self, why: str, do: str) -> SinkRefused:
         return SinkRefused(f"{self._target.url} refuses: {self._shown(why)}; {do}")
 
-    def _shown(self, said: str) -> str:
-        one_line = " ".join(self._wire.hidden(said).split())
-        return "".join(each for each in one_line if each.isprintable())[:SAID_MAX]
+    def _shown(self, text: str) -> str:
+        one_line = " ".join(self._wire.hidden(text).split())
+        return "".join(each for each in one_line if each.isprintable())[:TEXT_CHARS_MAX]
 
 
 def sender_of(target: Target, wire: Wire) -> Sender:
@@ -151,10 +151,10 @@ class HttpSender(Sender):
 
     def _answered(self, error: HTTPError) -> NoReturn:
         try:
-            said = error.read(4 * SAID_MAX).decode(errors="replace")
+            text = error.read(4 * TEXT_CHARS_MAX).decode(errors="replace")
         except (OSError, HTTPException):
-            said = ""
-        why = f"{error.code} {error.reason} {said}".strip()
+            text = ""
+        why = f"{error.code} {error.reason} {text}".strip()
         if error.code in _NOT_NOW:
             raise self._busy(why, _retry_after_s(error.headers.get("Retry-After"))) from None
         if error.code == 413:
@@ -222,14 +222,14 @@ def too_large(target: Target, why: str) -> SinkRefused:
     return SinkRefused(f"{target.url} refuses: {why}; {_DO[413]}")
 
 
-def _retry_after_s(said: str | None) -> float | None:
+def _retry_after_s(text: str | None) -> float | None:
     """Seconds, or a date."""
-    if not said:
+    if not text:
         return None
-    if said.strip().isdecimal():
-        return float(said)
+    if text.strip().isdecimal():
+        return float(text)
     try:
-        return parsedate_to_datetime(said).timestamp() - time.time()
+        return parsedate_to_datetime(text).timestamp() - time.time()
     except ValueError:
         return None
 

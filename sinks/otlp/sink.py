@@ -159,10 +159,10 @@ class PositionFile:
         """
         self._take()
         try:
-            said = json.loads(read_bounded(self.path))
-            if said["format"] != FORMAT:
-                raise InputError(f"its format is {said['format']!r}, and {FORMAT} is known here")
-            return parse_cut(said["cut"])
+            document = json.loads(read_bounded(self.path))
+            if document["format"] != FORMAT:
+                raise InputError(f"its format is {document['format']!r}, and {FORMAT} is known here")
+            return parse_cut(document["cut"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, InputError) as error:
@@ -301,11 +301,11 @@ class OtlpSink(Sink):
             if rejected.why:
                 _log.warning("%s: of run %s: %s", self.name, run, rejected.why)
             return
-        said = f"{self.name} took run {run}, and rejected {rejected.spans} of its spans: {rejected.why}"
+        document = f"{self.name} took run {run}, and rejected {rejected.spans} of its spans: {rejected.why}"
         if not self._target.skips_rejected:
-            raise SinkRefused(f"{said}; mend that at the receiver and start again, or go on without these spans by "
+            raise SinkRefused(f"{document}; mend that at the receiver and start again, or go on without these spans by "
                               "rejected=skip in its URL")  # fmt: skip
-        _log.warning("%s", said)
+        _log.warning("%s", document)
 
     def _ended(self, named: Iterable[str]) -> Iterator[str]:
         """The runs that have ended by now."""

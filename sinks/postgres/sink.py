@@ -135,17 +135,17 @@ _REMEDIES = {
 
 def fault(address: PostgresAddress, error: psycopg.Error) -> RefoldError:
     """Return the sink's error for an error of psycopg. Its message contains no secret."""
-    said = address.clean(str(error) or type(error).__name__)
+    message = address.clean(str(error) or type(error).__name__)
     state = error.sqlstate or ""
     if not state:
-        lasting = isinstance(error, psycopg.ProgrammingError) or any(word in said for word in _LASTING_WORDS)
+        lasting = isinstance(error, psycopg.ProgrammingError) or any(word in message for word in _LASTING_WORDS)
         if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or lasting:
-            return SinkRefused(f"{address.place}: {said}")
-        return SinkBusy(f"{address.place}: {said}", RETRY_S)
+            return SinkRefused(f"{address.place}: {message}")
+        return SinkBusy(f"{address.place}: {message}", RETRY_S)
     if state.startswith(_PASSING):
-        return SinkBusy(f"{address.place}: {said} ({state})", RETRY_S)
+        return SinkBusy(f"{address.place}: {message} ({state})", RETRY_S)
     remedy = next((text for start, text in _REMEDIES.items() if state.startswith(start)), "")
-    return SinkRefused(f"{address.place}: {said} ({state}){remedy and '; '}{remedy}")
+    return SinkRefused(f"{address.place}: {message} ({state}){remedy and '; '}{remedy}")
 
 
 LINES_AT_ONCE = 2_000
@@ -215,8 +215,8 @@ class PostgresSink(Sink):
                 connection.execute(table.make_new)
                 _copy(connection, table.copy_new, _parts(state_line(table.columns, each) for each in states))
                 tables.append(table)
-            with ThreadPoolExecutor(1, "refold-postgres") as beside:
-                taken = [beside.submit(connection.execute, table.take_new) for table in tables]
+            with ThreadPoolExecutor(1, "refold-postgres") as executor:
+                taken = [executor.submit(connection.execute, table.take_new) for table in tables]
                 history = list(_parts(map(history_lines, batch.history))) if self.wants_history else []
                 for each in taken:
                     each.result()

@@ -182,9 +182,16 @@ class SchemaTables:
 
 
 def comment_on(connection: Connection, table: sql.Identifier, column: str, text: str) -> None:
-    """Set a column's comment; an empty text removes it."""
-    said = sql.Literal(text) if text else sql.SQL("NULL")
-    at = sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(table, sql.Identifier(column), said)
+    """Set a column's comment.
+
+    Args:
+        connection: A connection, in a transaction.
+        table: The table.
+        column: The column's name.
+        text: The comment; an empty one removes it.
+    """
+    comment = sql.Literal(text) if text else sql.SQL("NULL")
+    at = sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(table, sql.Identifier(column), comment)
     connection.execute(at)
 
 

@@ -185,7 +185,16 @@ class NoStore(ContentStore):
 
 
 def whole(digest: bytes, content: bytes, place: str) -> bytes:
-    """Return the content if it matches its name. Raises CorruptionError, which names its place, otherwise."""
+    """Return the content if it matches its name.
+
+    Args:
+        digest: Its name: its SHA-256, 32 bytes.
+        content: What the store holds under that name.
+        place: Where it was read, for the error.
+
+    Raises:
+        CorruptionError: It does not match.
+    """
     if hashlib.sha256(content).digest() != digest:
         raise CorruptionError(f"{place}: the content does not match its name; restore it from a copy")
     return content

@@ -46,7 +46,14 @@ class ArchiveCheck:
         return self._cut
 
     def take(self, item: Item) -> Observation | None:
-        """Check the next item; returns the observation in a record that is not a hole, else None."""
+        """Check the next item.
+
+        Returns:
+            The observation in a record that is not a hole; None for any other item.
+
+        Raises:
+            InputError: The item is out of order, contradicts an earlier one, or is not what its name or hash says.
+        """
         match item:
             case Header():
                 self._header, self._cut = item, _cut(item.cut)
@@ -70,7 +77,11 @@ class ArchiveCheck:
         return None
 
     def finish(self) -> None:
-        """Check, after the last item, that everything in the header's cut has been read."""
+        """Check, after the last item, that everything in the header's cut has been read.
+
+        Raises:
+            InputError: Records or definitions are missing, or the definitions are not those of the header.
+        """
         if self._ends != dict(self.cut.offsets) or len(self.registry) != self.cut.schemas:
             raise InputError("it does not reach the cut in its header")
         if self.registry.digest() != self.cut.types_digest:

@@ -129,7 +129,13 @@ class Tally:
 
 
 def write_items(file: IO[bytes], items: Iterable[Item], sync_marker: bytes) -> End:
-    """Write an archive of these items, and its end. Equal items and sync markers (SYNC_BYTES) give equal files."""
+    """Write an archive of these items, and its end. Equal items and sync markers give equal files.
+
+    Args:
+        file: A file that is open for writing bytes.
+        items: What the archive holds, in its order.
+        sync_marker: SYNC_BYTES bytes that separate the blocks.
+    """
     import fastavro
 
     tally = Tally()

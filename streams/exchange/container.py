@@ -51,7 +51,13 @@ def is_container(path: Path) -> bool:
 
 
 def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definitions: list[Mapping[str, Any]]) -> None:
-    """Write lines as one container; `file` need not be seekable."""
+    """Write lines as one container.
+
+    Args:
+        file: A file that is open for writing bytes; it need not be seekable.
+        lines: The observations, as line objects (export.py).
+        definitions: What `RunningExport.definitions` returns; kept in the metadata.
+    """
     import fastavro
 
     metadata = {METADATA: json.dumps(definitions, ensure_ascii=False)} if definitions else {}
@@ -59,7 +65,19 @@ def write_container(file: IO[bytes], lines: Iterable[Mapping[str, Any]], definit
 
 
 def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the definitions in a container's metadata, each with its place."""
+    """Yield the definitions in a container's metadata, each with its place.
+
+    Args:
+        path: The file.
+        shown: Its name in errors.
+        limits: Bounds on what is read into memory.
+
+    Yields:
+        (place, definition object).
+
+    Raises:
+        InputError: The file is no container, is above a bound, or its definitions are no list of definitions.
+    """
     with _opened(path, shown, limits) as blocks:
         place = f"{shown}: its metadata {METADATA}"
         found = json_value(_decoded(blocks.metadata.get(METADATA, b"[]"), place), place, limits)
@@ -72,7 +90,20 @@ def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterato
 def container_lines(
     path: Path, shown: str, limits: FileLimits, progress: Progress | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each record as (place, line object); the place is FILE:RECORD, counted from 1."""
+    """Yield each record of a container.
+
+    Args:
+        path: The file.
+        shown: Its name in errors and places.
+        limits: Bounds on what is read into memory.
+        progress: Gets (bytes read so far, the file's size).
+
+    Yields:
+        (place, line object). The place is FILE:RECORD, counted from 1.
+
+    Raises:
+        InputError: The file is no container, is damaged, or is above a bound.
+    """
     import fastavro
 
     schema = fastavro.parse_schema(READ_SCHEMA)

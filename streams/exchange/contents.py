@@ -12,7 +12,19 @@ from refold.streams.log.port import LogReader
 
 
 def exported_blobs(observation: Observation, log: LogReader, place: str) -> dict[str, str]:
-    """Return an exported line's `blobs`: contents in base64 by their SHA-256 in hex."""
+    """Return an exported line's `blobs`.
+
+    Args:
+        observation: What is exported.
+        log: The log that holds its contents.
+        place: The record's place, for the error.
+
+    Returns:
+        Contents in base64 by their SHA-256 in hex. Empty if the observation names none.
+
+    Raises:
+        CorruptionError: A content is missing, and has not expired.
+    """
     found: dict[str, str] = {}
     for blob in references(observation.patch.values(), log.blobs.get):
         content = content_or_expired(log, blob.hash)
@@ -34,10 +46,15 @@ def content_or_expired(log: LogReader, digest: bytes) -> bytes | None:
 def needed(
     observation: Observation, given: Mapping[bytes, bytes], is_held: Callable[[bytes], bool]
 ) -> dict[bytes, bytes]:
-    """Return those of the given contents, by SHA-256, that the observation names.
+    """Return the given contents that an observation names.
+
+    Args:
+        observation: What is imported.
+        given: The contents that came with it, by SHA-256.
+        is_held: Whether the log's store already has a content.
 
     Raises:
-        InputError: a content is missing.
+        InputError: A content is in neither of the two.
     """
     found: dict[bytes, bytes] = {}
     for blob in references(observation.patch.values(), given.get):

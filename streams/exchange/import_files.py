@@ -48,7 +48,16 @@ class IncomingFiles:
         return count
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Run pass 2, into a log that is open for writing; durable on return."""
+        """Run pass 2; durable on return.
+
+        Args:
+            log: A log that is open for writing.
+            intake: Records the observations in it, and counts them.
+            progress: One callback a file; each gets (bytes read so far, the file's size).
+
+        Raises:
+            InputError: A line is invalid: its file changed since `check`.
+        """
         for definition in self._new:
             log.register(definition)
         self._each(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)

@@ -48,6 +48,9 @@ class TypeCatalog:
         newest are added. If the file does not have that newest version, the log's stays in effect, and the file's
         versions only decode. A definition that names code which is not registered in this process is left out: nothing
         of it is imported, and the first line that has to be written with it is refused.
+
+        Raises:
+            InputError: A definition cannot follow the log's; the message names its place.
         """
         distinct = {(each.offset, each.definition.fingerprint): each for each in carried}
         by_type: dict[str, list[FileDefinition]] = {}

@@ -32,11 +32,17 @@ class TextLine(NamedTuple):
 def text_lines(
     path: Path, name: str = "", progress: Progress | None = None, limits: FileLimits = DEFAULT
 ) -> Iterator[TextLine]:
-    """Yield each line that is not blank. Places show `name`, if given. Gzip is recognised by its first bytes.
+    """Yield each line that is not blank. Gzip is recognised by its first bytes.
 
-    Raises InputError, naming file and line, for a file that cannot be read or is empty, a damaged or
-    truncated gzip stream, a line or a file above its bound, and text that is not UTF-8. The lines before the bad
-    one have been yielded by then.
+    Args:
+        path: The file.
+        name: Its name in places and errors; its path if empty.
+        progress: Gets (bytes read so far, the file's size).
+        limits: Bounds on what is read into memory.
+
+    Raises:
+        InputError: The file cannot be read or is empty, a gzip stream is damaged or truncated, a line or the file is
+            above its bound, or the text is not UTF-8. It names file and line; the lines before were yielded.
     """
     shown = name or str(path)
     try:
@@ -110,7 +116,16 @@ def _text(data: bytes, number: int, place: str) -> str:
 
 
 def json_value(text: str, place: str, limits: FileLimits = DEFAULT) -> Any:
-    """Parse the JSON value in `text`; InputError names `place`. Its numbers are not checked."""
+    """Parse the JSON value in a text. Its numbers are not checked.
+
+    Args:
+        text: The JSON text.
+        place: Its place, for the error.
+        limits: Bounds on nesting and on the number of values.
+
+    Raises:
+        InputError: It is no JSON, or is above a bound.
+    """
     try:
         return strict_json.loads(text, depth_max=limits.depth, items_max=limits.items)
     except json.JSONDecodeError as error:

@@ -28,7 +28,16 @@ class FileLimits:
     conversation_bytes: int = 128 * MIB
 
     def check_expansion(self, read: int, expanded: int, place: str) -> None:
-        """Raise InputError if `read` bytes of a file have expanded to too many."""
+        """Refuse a file that expands to too much.
+
+        Args:
+            read: How many bytes of the file were read.
+            expanded: How many bytes they expanded to.
+            place: The file's place, for the error.
+
+        Raises:
+            InputError: `expanded` is above EXPANSION_FROM and more than `expansion` times `read`.
+        """
         if expanded > EXPANSION_FROM and expanded > read * self.expansion:
             raise InputError(
                 f"{place}: the file expands to more than {self.expansion} times its size; if it is meant to, raise the "

@@ -406,7 +406,13 @@ class LogWriter(ABC):
 
     @abstractmethod
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        """Append an observation's framed bytes; durable after `flush`. May write earlier appended ones."""
+        """Append an observation; durable after `flush`. May write earlier appended ones.
+
+        Args:
+            observation: What is appended.
+            observation_id: Its id, 32 bytes.
+            data: Its framed bytes.
+        """
 
     @abstractmethod
     def flush(self) -> None:

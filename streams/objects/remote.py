@@ -42,7 +42,16 @@ _REFUSED = {
 
 @contextmanager
 def translated_errors(url: str, doing: str) -> Iterator[None]:
-    """Translate errors of a store. FileNotFoundError is passed on, because it is an answer."""
+    """Translate errors of a store. FileNotFoundError is passed on, because it is an answer.
+
+    Args:
+        url: The store's URL, for the error.
+        doing: What is being done, for the error.
+
+    Raises:
+        StoreRefused: The store denied the request: a retry would not help.
+        StoreUnavailable: The store gave no answer.
+    """
     try:
         yield
     except (FileNotFoundError, FileExistsError, RefoldError):

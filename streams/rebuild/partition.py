@@ -200,6 +200,12 @@ def _of_changed_types(layers: Layers, changed: frozenset[str], limits: RebuildLi
 
 
 def changed_types(registry: Registry, cut: Cut, manifest: Manifest) -> frozenset[str]:
-    """The types whose definition at the cut differs from the epoch's."""
+    """Return the types whose definition at a cut differs from an epoch's.
+
+    Args:
+        registry: The log's types.
+        cut: The cut.
+        manifest: The epoch's manifest.
+    """
     newest = registry.fingerprints(cut.schemas)
     return frozenset(name for name, fingerprint in manifest.types.items() if newest.get(name) != fingerprint)

@@ -195,19 +195,19 @@ class SchemaIds:
                 raise _Refusal(" ".join(str(error.error_message).split())) from None
             raise RegistryUnavailable(self._trouble(error)) from None
         except Exception as error:  # whatever keeps the client from an answer: the network's errors, TLS's, no JSON
-            said = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise RegistryUnavailable(
-                f"the Schema Registry at {self._settings} gives no answer ({said}); no record is decided meanwhile. "
+                f"the Schema Registry at {self._settings} gives no answer ({reason}); no record is decided meanwhile. "
                 f"Start it, or correct {ENVIRONMENT}"
             ) from None
 
     def _trouble(self, error: SchemaRegistryError) -> str:
-        said = f"the Schema Registry at {self._settings} answers {error.http_status_code}"
+        reason = f"the Schema Registry at {self._settings} answers {error.http_status_code}"
         if error.http_status_code in _NOT_LET_IN:
-            return f"{said}: it does not let this user in; correct {USER_INFO_ENVIRONMENT} (user:password)"
+            return f"{reason}: it does not let this user in; correct {USER_INFO_ENVIRONMENT} (user:password)"
         if error.http_status_code == 404:
-            return f"{said}, as no Schema Registry does; correct the path in {ENVIRONMENT}"
-        return f"{said}; nothing is decided meanwhile. Its own log says what it lacks"
+            return f"{reason}, as no Schema Registry does; correct the path in {ENVIRONMENT}"
+        return f"{reason}; nothing is decided meanwhile. Its own log says what it lacks"
 
 
 class _Refusal(Exception):

@@ -63,7 +63,11 @@ class WriteSet:
         return self._raw.size_in_bytes()
 
     def take(self) -> WriteBatch:
-        """Hand the contents to `Database.write`, once."""
+        """Hand the contents to `Database.write`, once.
+
+        Raises:
+            InputError: It was written already.
+        """
         if self._spent:
             raise InputError(f"{self._path}: this batch was written; create another")
         self._spent = True

@@ -241,11 +241,20 @@ class Database:
     def scan(
         self, family: Family, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Row]:
-        """Yield (key, value) with start <= key < stop in ascending or descending key order. stop=None: to the end.
+        """Yield (key, value) with start <= key < stop.
 
         It reads a snapshot of the moment of this call: later writes and `catch_up` are not visible. It ends only at the
-        end of the range; otherwise it raises CorruptionError or StorageError (also if the database is closed
-        meanwhile).
+        end of the range, never early.
+
+        Args:
+            family: The column family.
+            start: The first key.
+            stop: The key after the last one; None for the end of the family.
+            reverse: In descending order of keys.
+
+        Raises:
+            CorruptionError: A row is damaged.
+            StorageError: The device fails, or the database is closed meanwhile.
         """
         with self._gate:
             cursor = self._cursor(family, start, stop, reverse=reverse)

@@ -121,7 +121,14 @@ def archived_error(path: Path) -> InputError:
 
 
 def raise_key_error(path: Path, families: Sized, family: str, key: object) -> NoReturn:
-    """Raise refold's error for a KeyError of rocksdict; `families` is empty after the database was closed."""
+    """Raise refold's error for a KeyError of rocksdict.
+
+    Args:
+        path: The database's folder.
+        families: The open families; empty after the database was closed.
+        family: The family that was read or written.
+        key: What rocksdict raised it for.
+    """
     if not families:
         raise closed_error(path) from None
     if family not in FAMILIES:
@@ -130,7 +137,14 @@ def raise_key_error(path: Path, families: Sized, family: str, key: object) -> No
 
 
 def raise_lost(path: Path, found: int, synced: int, kind: Kind = "file") -> NoReturn:
-    """Raise the error for a database that ends before an acknowledged write."""
+    """Raise the error for a database that ends before an acknowledged write.
+
+    Args:
+        path: The database's folder.
+        found: The last sequence number in the database.
+        synced: The last one that was acknowledged as durable.
+        kind: Which families the database has, for the remedy.
+    """
     raise CorruptionError(
         f"{path}: the {_NAMES[kind]} ends at write {found}, but write {synced} was acknowledged: its write-ahead log "
         f"(db/*.log) is damaged, truncated or missing; {_REMEDIES[kind].damaged}"

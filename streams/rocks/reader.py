@@ -37,8 +37,16 @@ _PAUSE_S = 0.01
 
 
 def open_reader(path: Path, folder: str, kind: Kind = "file") -> Rdict:
-    """Open the log at `path` as it is now; RocksDB's messages go to `folder`. Raises CorruptionError or
-    StorageError.
+    """Open the log as it is now, for reading.
+
+    Args:
+        path: The log's folder.
+        folder: An own folder for RocksDB's messages.
+        kind: Which families the database has.
+
+    Raises:
+        CorruptionError: It is damaged.
+        StorageError: The device fails.
     """
     failures = 0
     for _ in range(_OPENINGS_MAX):

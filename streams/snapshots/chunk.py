@@ -66,7 +66,16 @@ class ChunkWriter:
         return self.put(place, b"".join(parts), [b""] * len(parts))
 
     def put(self, place: int, preimages: bytes, bodies: list[bytes]) -> bytes | None:
-        """Add a piece; returns a chunk when it is full."""
+        """Add a piece.
+
+        Args:
+            place: The bucket that the piece belongs to.
+            preimages: What the bucket's digest is made from.
+            bodies: The encoded entities, in key order.
+
+        Returns:
+            A chunk when it is full; else None.
+        """
         self._places.append(place)
         self._firsts.append(len(self._bodies))
         self._starts.append(self._preimage_bytes)

@@ -210,7 +210,16 @@ class ColdEntities:
 
 
 def closed_in(reader: EpochReader, manifest: Manifest, instead: Instead | None = None) -> ColdEntities | None:
-    """Return the closed entities of an epoch, None if it has none."""
+    """Return the closed entities of an epoch.
+
+    Args:
+        reader: Reads the epoch's records.
+        manifest: Its manifest.
+        instead: Replaces entities whose definition changed; None for none.
+
+    Returns:
+        None if the epoch has no closed entities.
+    """
     return ColdEntities(reader, manifest, instead) if manifest.cold else None
 
 

@@ -22,7 +22,7 @@ State = tuple[bytes, bytes]
 """An entity's key (`placed`), and its stored form, which is empty if it was dropped."""
 
 
-class _Told(NamedTuple):
+class _Batch(NamedTuple):
     """size: the bytes of the states."""
 
     start: int
@@ -38,7 +38,7 @@ class _Latest:
     """
 
     def __init__(self) -> None:
-        self.told: deque[_Told] = deque()
+        self.batches: deque[_Batch] = deque()
         self.forgotten = 0
         self.size = 0
 
@@ -62,29 +62,44 @@ class DirtyEntities:
         return self._bytes > self._bytes_max * URGENT_SHARE or (latest is not None and latest.size > URGENT_BYTES)
 
     def add(self, partition: int, start: int, end: int, states: Sequence[State]) -> None:
-        """Add the states at `end` of all entities that the records with start <= offset < end changed."""
+        """Note all entities that a range of records changed.
+
+        Args:
+            partition: The partition.
+            start: The first offset.
+            end: The offset after the last one.
+            states: The entities' states at `end`.
+        """
         with self._lock:
             latest = self._partitions[partition]
-            if latest.told and latest.told[-1].end != start:
+            if latest.batches and latest.batches[-1].end != start:
                 self._drop_until(latest, math.inf)
             size = sum([len(state) for _, state in states])
-            latest.told.append(_Told(start, end, states, size))
+            latest.batches.append(_Batch(start, end, states, size))
             self._count += len(states)
             self._grow(latest, size)
-            while self._count > NAMES_MAX and len(latest.told) > 1:
+            while self._count > NAMES_MAX and len(latest.batches) > 1:
                 self._drop(latest)
             while self._bytes > self._bytes_max:
                 self._forget(max(self._partitions.values(), key=lambda each: each.size))
 
     def between(self, partition: int, start: int, end: int) -> dict[bytes, bytes] | None:
-        """The states at `end` of all entities that the records with start <= offset < end changed, and maybe of others.
+        """Return the states at `end` of all entities that a range of records changed, and maybe of others.
 
-        None if they are unknown. The entries are dropped, so a second call returns None.
+        The entries are dropped, so a second call returns None.
+
+        Args:
+            partition: The partition.
+            start: The first offset.
+            end: The offset after the last one.
+
+        Returns:
+            Encoded states by key; None if they are unknown.
         """
         with self._lock:
             latest = self._partitions[partition]
-            told = latest.told
-            is_known = bool(told) and told[0].start <= start and told[-1].end >= end
+            batches = latest.batches
+            is_known = bool(batches) and batches[0].start <= start and batches[-1].end >= end
             found: dict[bytes, bytes] = {}
             for each in self._drop_until(latest, end):
                 if is_known and each.end > start:
@@ -101,24 +116,24 @@ class DirtyEntities:
         with self._lock:
             self._drop_until(self._partitions.pop(partition, _Latest()), math.inf)
 
-    def _drop_until(self, latest: _Latest, end: float) -> list[_Told]:
+    def _drop_until(self, latest: _Latest, end: float) -> list[_Batch]:
         dropped = []
-        while latest.told and latest.told[0].end <= end:
+        while latest.batches and latest.batches[0].end <= end:
             dropped.append(self._drop(latest))
         return dropped
 
-    def _drop(self, latest: _Latest) -> _Told:
-        told = latest.told.popleft()
-        self._count -= len(told.states)
-        self._grow(latest, -told.size)
+    def _drop(self, latest: _Latest) -> _Batch:
+        batch = latest.batches.popleft()
+        self._count -= len(batch.states)
+        self._grow(latest, -batch.size)
         latest.forgotten = max(0, latest.forgotten - 1)
-        return told
+        return batch
 
     def _forget(self, latest: _Latest) -> None:
-        told = latest.told[latest.forgotten]
-        latest.told[latest.forgotten] = told._replace(states=[(name, b"") for name, _ in told.states], size=0)
+        batch = latest.batches[latest.forgotten]
+        latest.batches[latest.forgotten] = batch._replace(states=[(name, b"") for name, _ in batch.states], size=0)
         latest.forgotten += 1
-        self._grow(latest, -told.size)
+        self._grow(latest, -batch.size)
 
     def _grow(self, latest: _Latest, size: int) -> None:
         latest.size += size

@@ -214,6 +214,9 @@ class Layers:
 
         Args:
             reads: Selects the type and month (YYYY-MM) of closing of the closed ones to read; None for all.
+
+        Raises:
+            CorruptionError: Closed entities are missing from their spans.
         """
         self.settle()
         alone: dict[int, bytearray] = {}  # by chunk: of which groups no other chunk has a part that counts

@@ -44,7 +44,11 @@ class Epoch(NamedTuple):
 
 
 def epoch_of(key: bytes) -> Epoch:
-    """Return the epoch of a manifest's key."""
+    """Return the epoch of a manifest's key.
+
+    Raises:
+        CorruptionError: It is not a manifest's key.
+    """
     try:
         return Epoch(*_NAME.unpack(key.removeprefix(PREFIX)))
     except struct.error as error:

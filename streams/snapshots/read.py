@@ -134,7 +134,17 @@ def _begin_ranges(
 
 
 def check_slots(digests: Digests, manifest: Manifest, partitions: int, slots: Collection[int] | None = None) -> None:
-    """Raise CorruptionError unless the digests, of these slots or of all, are those of the manifest."""
+    """Check the digests of slots against a manifest.
+
+    Args:
+        digests: What was read.
+        manifest: The epoch's manifest.
+        partitions: The number of the log's partitions.
+        slots: Which slots; None for all.
+
+    Raises:
+        CorruptionError: They differ.
+    """
     for slot, expected in zip(slots_of(manifest.epoch.partition, partitions), manifest.slots, strict=True):
         if (slots is None or slot in slots) and digests.slot(slot) != expected:
             raise CorruptionError(f"the snapshot {manifest.epoch} does not hash to its manifest in slot {slot}")

@@ -30,7 +30,13 @@ class EpochAge(NamedTuple):
 
 
 def kept(rungs: Iterable[EpochAge], pinned: Collection[Epoch], now_ms: int) -> set[Epoch]:
-    """Return the epochs of one partition that are kept at a time."""
+    """Return the epochs of one partition that are kept at a time.
+
+    Args:
+        rungs: The partition's epochs with their ages.
+        pinned: The pinned ones, which are always kept.
+        now_ms: The time, in milliseconds since 1970.
+    """
     found = set()
     last: dict[tuple[int, int] | None, Epoch] = {}
     newest: Epoch | None = None

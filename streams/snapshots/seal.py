@@ -111,8 +111,14 @@ class Sealer:
     def __init__(
         self, store: EpochWriter, log_id: bytes, partitions: int, kept: Kept | None = None, *, from_ranges: bool = False
     ) -> None:
-        """kept: shared by the sealers of one log. from_ranges: reading the last epoch's ranges is cheaper here than
-        reading the table.
+        """Create it.
+
+        Args:
+            store: Where epochs are written.
+            log_id: The log's id, 16 bytes.
+            partitions: The number of the log's partitions.
+            kept: What sealers of one log share; None for its own.
+            from_ranges: Reading the last epoch's ranges is cheaper here than reading the table.
         """
         self._store = store
         self._from_ranges = from_ranges
@@ -122,7 +128,7 @@ class Sealer:
 
     def seal(self, table: TableView) -> Manifest:
         """Seal the epoch of a view; the store determines its durability."""
-        epoch = table.standing.epoch
+        epoch = table.epoch_state.epoch
         self._store.take(epoch.partition)
         last = self._last(table)
         if last is not None and last.epoch == epoch:
@@ -134,26 +140,26 @@ class Sealer:
             raise
 
     def _write(self, table: TableView, last: Manifest | None) -> Manifest:
-        epoch = table.standing.epoch
+        epoch = table.epoch_state.epoch
         written = SpanWriter(self._store, epoch.partition)
         known, buckets = self._kept.pop(epoch.partition, (None, None))
         parts = None
-        if last is not None and not is_whole(table.standing, last):
+        if last is not None and not is_whole(table.epoch_state, last):
             if buckets is None or known != last.epoch:
                 buckets = self._new_buckets()
                 deque(buckets.passing(starmap(piece_of, table.groups())), 0)
             parts = self._over(table, last, buckets, written)
         if parts is None or buckets is None:
             parts, buckets, written = self._whole(table, written)
-        data = encode_manifest(self._manifest(table.standing, last, parts, buckets.digests, written))
+        data = encode_manifest(self._manifest(table.epoch_state, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
         self._kept[epoch.partition] = (epoch, buckets)
         return read_manifest(data, epoch)
 
     def _last(self, table: TableView) -> Manifest | None:
         """The partition's last epoch, if the next one can be based on it."""
-        standing = table.standing
-        epoch = self._store.latest(standing.epoch)
+        epoch_state = table.epoch_state
+        epoch = self._store.latest(epoch_state.epoch)
         if epoch is None:
             return None
         try:
@@ -161,8 +167,8 @@ class Sealer:
         except StorageError:
             return None
         holds = manifest.log_id == self._log_id and manifest.fold_version == FOLD_VERSION
-        same = all(standing.types.get(name) == found for name, found in manifest.types.items())
-        return manifest if holds and same and manifest.leaves_out(standing.aside) else None
+        same = all(epoch_state.types.get(name) == found for name, found in manifest.types.items())
+        return manifest if holds and same and manifest.leaves_out(epoch_state.aside) else None
 
     def _whole(self, table: TableView, written: SpanWriter) -> tuple[_Parts, Buckets, SpanWriter]:
         """Write a base from the whole table."""
@@ -176,12 +182,12 @@ class Sealer:
                 self._store.take(partition)
                 buckets, written = self._new_buckets(), SpanWriter(self._store, partition)
         pieces = buckets.passing(starmap(piece_of, table.groups()))
-        parts = self._base(table.standing, pieces, table.members, buckets.digests, written, None)
+        parts = self._base(table.epoch_state, pieces, table.members, buckets.digests, written, None)
         return parts, buckets, written
 
     def _kernel(self, table: TableView) -> Kernel | None:
         """The kernel, if it can write a base of the table."""
-        return None if table.standing.closing else find_kernel().kernel
+        return None if table.epoch_state.closing else find_kernel().kernel
 
     def _new_buckets(self) -> Buckets:
         return Buckets(PREIMAGES_BYTES // self._partitions)
@@ -226,16 +232,16 @@ class Sealer:
             layers = read_ranges(self._store, last, self._partitions, store)
             check_slots(layers.rehash(), last, self._partitions)
             layers.put_pieces(changes.pieces())
-            return self._base(table.standing, layers.pieces(), layers.members, digests, written, last)
+            return self._base(table.epoch_state, layers.pieces(), layers.members, digests, written, last)
         except StorageError:
             return None
 
     def _base(
-        self, standing: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
+        self, epoch_state: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
         written: SpanWriter, last: Manifest | None,
     ) -> _Parts:  # fmt: skip
         """Write a base from these pieces and the closed entities of `last`."""
-        closing = standing.closing
+        closing = epoch_state.closing
         closed: dict[tuple[str, str], dict[int, list[bytes]]] = {}
         open_count = 0
 
@@ -278,7 +284,7 @@ class Sealer:
                 )
                 cold = (*others, *(ColdSpan(type_name, month, each) for each in spans))
         if cold:
-            slots = slots_of(standing.epoch.partition, self._partitions)
+            slots = slots_of(epoch_state.epoch.partition, self._partitions)
             buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
         return _Parts((span,), open_count, 0, cold, index, buckets)
 
@@ -294,29 +300,29 @@ class Sealer:
         return [*left, new]
 
     def _manifest(
-        self, standing: EpochState, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
+        self, epoch_state: EpochState, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
     ) -> Manifest:
-        slots = {slot: digests.slot(slot) for slot in slots_of(standing.epoch.partition, self._partitions)}
+        slots = {slot: digests.slot(slot) for slot in slots_of(epoch_state.epoch.partition, self._partitions)}
         return Manifest(
             log_id=self._log_id,
-            epoch=standing.epoch,
+            epoch=epoch_state.epoch,
             ranges=parts.ranges,
-            entities=standing.entities,
-            observations=standing.observations,
+            entities=epoch_state.entities,
+            observations=epoch_state.observations,
             slots=tuple(slots.values()),
-            root=root_over(slots, standing.entities),
-            types=standing.types,
-            recorded_at=standing.recorded_at,
+            root=root_over(slots, epoch_state.entities),
+            types=epoch_state.types,
+            recorded_at=epoch_state.recorded_at,
             warm=parts.warm,
             changed=parts.changed,
             cold=parts.cold,
             index=parts.index,
             buckets=parts.buckets,
-            deadletters=standing.deadletters,
+            deadletters=epoch_state.deadletters,
             records=written.count,
             size=written.size,
             previous=b"" if last is None else last.digest,
-            aside=tuple(sorted(each for each in standing.aside if each < standing.epoch.offset)),
+            aside=tuple(sorted(each for each in epoch_state.aside if each < epoch_state.epoch.offset)),
         )
 
 
@@ -356,10 +362,10 @@ def whole_due(last: Manifest) -> int | None:
     return None if last.cold else max(base_due(last) // 2, OBSERVATIONS_MIN)
 
 
-def is_whole(standing: EpochState, last: Manifest) -> bool:
+def is_whole(epoch_state: EpochState, last: Manifest) -> bool:
     """Whether an epoch after `last` is such a base."""
     due = whole_due(last)
-    return due is not None and standing.observations - last.observations >= due
+    return due is not None and epoch_state.observations - last.observations >= due
 
 
 class _Changes:
@@ -388,12 +394,12 @@ class _Changes:
     def pieces(self) -> Iterator[Piece]:
         """Yield them, by place."""
         count = 0
-        for piece in self._told() if self._is_known else self._read():
+        for piece in self._pieces_given() if self._is_known else self._read():
             count += len(piece[2])
             yield piece
         self._count = count
 
-    def _told(self) -> Iterator[Piece]:
+    def _pieces_given(self) -> Iterator[Piece]:
         """From the fold's cache."""
         start, is_first = self._start, self._count is None
         groups: dict[int, list[Member]] = {}

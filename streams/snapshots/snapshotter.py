@@ -294,7 +294,13 @@ class Snapshotter:
 
 
 def pause_s(used_s: float, took_s: float, share: float) -> float:
-    """The seconds to rest after an epoch that took `took_s` seconds and `used_s` of processor time."""
+    """Return how long to rest after an epoch, in seconds.
+
+    Args:
+        used_s: The processor time that the epoch used, in seconds.
+        took_s: How long it took, in seconds.
+        share: The share of one processor that sealing may use, from 0 to 1.
+    """
     return max(0.0, used_s / share - took_s)
 
 

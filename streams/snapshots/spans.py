@@ -20,7 +20,19 @@ Read = Callable[[Chunk, int], list[Pair]]
 
 
 def record_at(reader: EpochReader, partition: int, offset: int) -> tuple[str, bytes]:
-    """(place, bytes) of a record."""
+    """Return one record.
+
+    Args:
+        reader: Reads `.snapshots`.
+        partition: The record's partition.
+        offset: Its offset.
+
+    Returns:
+        (place as text, bytes).
+
+    Raises:
+        CorruptionError: The record is gone.
+    """
     where = place_text(partition, offset)
     for _, data in reader.records(partition, offset, offset + 1):
         return where, data
@@ -108,7 +120,17 @@ class SortedSpan:
 def merged(
     reader: EpochReader, partition: int, spans: list[OffsetSpan], read: Read
 ) -> Iterator[tuple[int, list[Pair]]]:
-    """Merge several spans: yield (place, pairs in key order). For a key in several spans the last one counts."""
+    """Merge several spans by key.
+
+    Args:
+        reader: Reads `.snapshots`.
+        partition: The spans' partition.
+        spans: Oldest first; for a key in several spans the last one counts.
+        read: Reads one span.
+
+    Yields:
+        (place, pairs in key order).
+    """
     cache = ChunkCache()
     each = [SortedSpan(reader, partition, span, cache).groups(number, read) for number, span in enumerate(spans)]
     for place, groups in groupby(heapq.merge(*each, key=lambda group: group[:2]), key=lambda group: group[0]):

@@ -37,7 +37,7 @@ class EpochState:
 class TableView(ABC):
     """A partition's table at an epoch, independent of later folds."""
 
-    standing: EpochState
+    epoch_state: EpochState
 
     @abstractmethod
     def members(self, place: int) -> list[Member]:

@@ -288,7 +288,16 @@ def _entity(name: str, packed: bytes | None) -> Entity:
 
 
 def stored_history(database: Database, registry: Registry, entity: str) -> Iterator[Seen]:
-    """An entity's distinct observations in log order, from its arrivals and timeline."""
+    """Yield an entity's distinct observations in log order, from its arrivals and timeline.
+
+    Args:
+        database: The table.
+        registry: The log's types, which decode them.
+        entity: Its name, `TYPE/ID`.
+
+    Raises:
+        CorruptionError: The timeline lacks an observation that has an arrival.
+    """
     prefix = keys.entity_prefix(entity)
     arrivals = [keys.arrival_of(*row) for row in database.scan("arrivals", prefix, keys.after_prefix(prefix))]
     values = database.multi_get("timeline", [prefix + arrival.q for arrival in arrivals])
@@ -307,7 +316,16 @@ def states_of_type(database: Database, type_name: str) -> Iterator[Row]:
 
 
 def require_foldable(database: Database, tables: TableWriter, type_fold: TypeFold) -> None:
-    """Raise SchemaError, which names the entity, if a custom reducer fails on an existing entity."""
+    """Check that a new definition's custom reducers fold every existing entity of its type.
+
+    Args:
+        database: The table.
+        tables: Its writer.
+        type_fold: The new definition's fold.
+
+    Raises:
+        SchemaError: A custom reducer fails; the message names the entity.
+    """
     definition = type_fold.version.definition
     if all(field.reducer != "custom" for field in definition.fields.values()):
         return

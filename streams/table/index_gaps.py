@@ -41,7 +41,14 @@ Read = Callable[[int, int, int], Iterator[Record]]
 
 
 def read_gaps(database: Database) -> dict[int, Gap] | None:
-    """Read the gaps of the table's indexes by partition; None if there is no table that this release can read."""
+    """Read the gaps of the table's indexes.
+
+    Returns:
+        By partition; None if there is no table that this release can read.
+
+    Raises:
+        CorruptionError: The record of the table is damaged.
+    """
     packed = database.get("meta", TABLE)
     if packed is None:
         return None
@@ -60,7 +67,13 @@ def table_record(gaps: Gaps) -> bytes:
 
 
 def records_in(read: Read, gaps: Gaps, names: Collection[str]) -> dict[str, list[Record]]:
-    """The records of some entities in gaps, in order, repeats included."""
+    """Return the records of some entities in gaps, in order, repeats included.
+
+    Args:
+        read: Reads records of the log.
+        gaps: By partition, the range of offsets without index entries.
+        names: The entities, `TYPE/ID`.
+    """
     found: dict[str, list[Record]] = {name: [] for name in names}
     for partition, gap in gaps.items():
         for record in read(partition, gap.start, gap.end):
@@ -84,7 +97,19 @@ def index(record: Record, prefix: bytes, q: bytes, retracts: bool, write: WriteS
 def fill(
     database: Database, read: Read, registry: Registry, gaps: Gaps, records_max: int, write: WriteSet
 ) -> dict[int, Gap]:
-    """Put the next entries into `write`; returns the remaining gaps."""
+    """Put the next entries of the gaps into a write.
+
+    Args:
+        database: The table.
+        read: Reads records of the log.
+        registry: The log's types.
+        gaps: The gaps now.
+        records_max: How many records to read at most.
+        write: Gets the entries, and the record of the remaining gaps.
+
+    Returns:
+        The remaining gaps.
+    """
     partition, gap = next(iter(gaps.items()))
     some = list(islice(read(partition, gap.start, gap.end), records_max))
     known: set[bytes] = set()

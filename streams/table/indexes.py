@@ -26,7 +26,17 @@ def arrivals(database: Database, entity: str, start: int, end: int) -> Iterator[
 def records_of(
     database: Database, partition: int, entity: str, qs: Iterable[bytes]
 ) -> Iterator[tuple[bytes, Record | None]]:
-    """Yield each order key with the first record of that observation of an entity; None if it is missing."""
+    """Yield each order key with the first record of that observation.
+
+    Args:
+        database: The table.
+        partition: The entity's partition.
+        entity: Its name, `TYPE/ID`.
+        qs: The order keys.
+
+    Yields:
+        (order key, record); None in place of a missing record.
+    """
     prefix, wanted = keys.entity_prefix(entity), iter(qs)
     while some := list(islice(wanted, READ_AT_ONCE)):
         for q, value in zip(some, database.multi_get("timeline", [prefix + q for q in some]), strict=True):
@@ -38,7 +48,17 @@ def records_of(
 
 
 def checkpoint(database: Database, entity: str, end: int, definition: int) -> Row | None:
-    """The last checkpoint below an offset that was folded by a definition, in stored form (checkpoints.py)."""
+    """Return the last checkpoint of an entity below an offset.
+
+    Args:
+        database: The table.
+        entity: Its name, `TYPE/ID`.
+        end: The offset after the last one.
+        definition: The offset in `.schemas` of the definition that folded it.
+
+    Returns:
+        Its key and stored value (checkpoints.py); None if there is none.
+    """
     prefix = keys.entity_prefix(entity)
     stop = keys.checkpoint_key(prefix, end, 0)
     while (row := database.last("checkpoints", prefix, stop)) is not None:

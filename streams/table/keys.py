@@ -40,7 +40,11 @@ def record_value(record: Record) -> bytes:
 
 
 def record_of(key: bytes, value: bytes) -> Record:
-    """Decode a record from its key and value."""
+    """Decode a record from its key and value.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     partition, offset = _unpacked(POSITION, key, "the position of an observation")
     try:
         recorded_at, observation_id, length = _RECORD.unpack_from(value)
@@ -64,7 +68,11 @@ def place_key(place: int) -> bytes:
 
 
 def entity_of(key: bytes) -> str:
-    """The entity in a state's key."""
+    """The entity in a state's key.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     try:
         return key[PLACE_BYTES:].decode()
     except UnicodeDecodeError as error:
@@ -103,7 +111,11 @@ def arrival_value(recorded_at: int, q: bytes, retracts: bool) -> bytes:
 
 
 def arrival_of(key: bytes, value: bytes) -> IndexedObservation:
-    """Decode an arrival from its key and value."""
+    """Decode an arrival from its key and value.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
     try:
         recorded_at, flags = _ARRIVED.unpack_from(value)
         return IndexedObservation(int.from_bytes(key[-8:], "big"), recorded_at, value[_ARRIVED.size :], flags != 0)
@@ -117,7 +129,11 @@ def checkpoint_key(prefix: bytes, offset: int, definition: int) -> bytes:
 
 
 def checkpoint_place(key: bytes) -> tuple[str, int, int]:
-    """(entity, offset, schemas offset of the definition) of a checkpoint."""
+    """(entity, offset, schemas offset of the definition) of a checkpoint.
+
+    Raises:
+        CorruptionError: Its key is damaged.
+    """
     offset, definition = _unpacked(_CHECKPOINT, key[-_CHECKPOINT.size :], "a checkpoint's place")
     try:
         return key[: -_CHECKPOINT.size - 1].decode(), offset, definition

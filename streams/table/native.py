@@ -54,7 +54,7 @@ class NativeFolder:
         for folder, some in _by_folder(self._kernel, folds, entities):
             doubtful = self._fold(folder, some, write, found)
             if doubtful and timeline is not None:
-                self._fold(folder, _told(some, doubtful, timeline), write, found)
+                self._fold(folder, _with_lookups(some, doubtful, timeline), write, found)
         return found
 
     def _fold(
@@ -73,18 +73,29 @@ class NativeFolder:
         return doubtful
 
 
-def _told(entities: Sequence[EntityRecords], doubtful: Sequence[Doubtful], timeline: Lookup) -> list[EntityRecords]:
+def _with_lookups(
+    entities: Sequence[EntityRecords], doubtful: Sequence[Doubtful], timeline: Lookup
+) -> list[EntityRecords]:
     """The entities whose records are in doubt, with what the timeline holds of these."""
     rows = iter(timeline([key for _, asked in doubtful for _, key in asked]))
-    told: list[EntityRecords] = []
+    answered: list[EntityRecords] = []
     for place, asked in doubtful:
         name, packed, through, records, _ = entities[place]
-        told.append((name, packed, through, records, {record: next(rows) is not None for record, _ in asked}))
-    return told
+        answered.append((name, packed, through, records, {record: next(rows) is not None for record, _ in asked}))
+    return answered
 
 
 def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> dict[str, Replayed]:
-    """Return the new state of each entity that the kernel folded, by name."""
+    """Fold entities from nothing by the kernel.
+
+    Args:
+        kernel: The native kernel.
+        folds: The folds of their types.
+        entities: Each entity with all its records.
+
+    Returns:
+        By name, the new state of each entity that the kernel folded; Python folds the rest.
+    """
     found: dict[str, Replayed] = {}
     for folder, some in _by_folder(kernel, folds, entities):
         for (name, _, _), each in zip(some, folder.replay(some), strict=True):

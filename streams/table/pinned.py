@@ -17,11 +17,11 @@ class PinnedTable(TableView):
     def __init__(
         self,
         states: FamilySnapshot,
-        standing: EpochState,
+        epoch_state: EpochState,
         partitions: int,
         touched: Callable[[int], Mapping[bytes, bytes]],
     ) -> None:
-        self.standing = standing
+        self.epoch_state = epoch_state
         self._states = states
         self._partitions = partitions
         self._touched = touched
@@ -35,11 +35,11 @@ class PinnedTable(TableView):
             yield place, [(key[PLACE_BYTES:], packed) for key, packed in rows]
 
     def rows(self) -> Iterator[Sequence[Row]]:
-        for slot in slots_of(self.standing.epoch.partition, self._partitions):
+        for slot in slots_of(self.epoch_state.epoch.partition, self._partitions):
             yield from self._states.batches(keys.place_key(slot << 8), keys.place_key((slot + 1) << 8))
 
     def groups(self) -> Iterator[Group]:
-        for slot in slots_of(self.standing.epoch.partition, self._partitions):
+        for slot in slots_of(self.epoch_state.epoch.partition, self._partitions):
             rows = self._states.scan(keys.place_key(slot << 8), keys.place_key((slot + 1) << 8))
             place = b""
             members: list[Member] = []

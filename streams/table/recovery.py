@@ -33,8 +33,18 @@ def recover(
     database: Database, log: LogReader, cut: Cut, put_totals: Callable[[Rebuilt, WriteSet], None],
     progress: Progress = lambda more, total: None,
 ) -> Rebuilt:  # fmt: skip
-    """Make the table at a log's end again, for the cut's partitions. put_totals adds the counts to the write of step 4.
-    An error that `progress` raises ends it before step 4.
+    """Make the table at a log's end again, for the cut's partitions.
+
+    Args:
+        database: The table.
+        log: The log, at `cut`.
+        cut: The log's end.
+        put_totals: Adds the counts of entities and observations to the write of step 4.
+        progress: Gets (records done since its last call, all records). An error that it raises ends the recovery
+            before step 4.
+
+    Returns:
+        What the rebuild found.
     """
     write = database.batch()
     write.delete("meta", TABLE)

@@ -71,7 +71,12 @@ def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hash
 
 
 def check_change(log: LogReader, partition: int, offset: int) -> list[Mismatch]:
-    """Return the mismatches of the change at an offset, by its entity's observations and the earlier changes.
+    """Return the mismatches of one change with its entity's observations and the earlier changes.
+
+    Args:
+        log: The log.
+        partition: The change's partition.
+        offset: Its offset in `.changes`.
 
     Raises:
         LookupError: There is no change at the offset.

@@ -146,7 +146,16 @@ class ConcurrentCheck(Generic[Answer]):
 
 
 def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: None) -> VerifyReport:
-    """Check everything below a cut at the end of a consistent view of a log (`LogReader.still`)."""
+    """Check everything below a cut.
+
+    Args:
+        log: A consistent view of a log (`LogReader.still`).
+        cut: Its end.
+        progress: Gets (records done since its last call, all records).
+
+    Returns:
+        The mismatches, and how much was checked.
+    """
     verdict = VerifyReport(cut)
     aside = ConcurrentCheck(log.check_elsewhere)
     verdict.add(check_markers(log, cut))

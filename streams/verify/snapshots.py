@@ -192,7 +192,14 @@ class _Held:
 
 
 def check_epochs(log: LogReader, partition: int, cut: Cut, refold: Refold) -> Iterator[Mismatch]:
-    """Check every epoch of a partition below a cut at the log's end; moves `refold` forward to each of them."""
+    """Check every epoch of a partition below a cut at the log's end.
+
+    Args:
+        log: The log.
+        partition: The partition.
+        cut: The log's end.
+        refold: A replay of the partition; it is moved forward to each epoch.
+    """
     deadletters = max((each.offset + 1 for each in log.deadletters() if each.partition == partition), default=0)
     spans = _Spans(log, partition, refold)
     before: Manifest | None = None
@@ -270,7 +277,7 @@ class _Spans:
             if index not in self._held:
                 held = self._held[index] = _Held()
                 held.hashes.update((name, state_hash) for _, name, state_hash, _ in self._reader.entries(index))
-                yield from self._told(held)
+                yield from self._reported(held)
         yield from self._cold(manifest, closing)
         for span in manifest.buckets:
             if span not in self._held:
@@ -283,7 +290,7 @@ class _Spans:
                 yield from self._all(manifest)
         self._held = {span: self._held[span] for span in manifest.spans}
 
-    def _told(self, held: _Held) -> Iterator[Mismatch]:
+    def _reported(self, held: _Held) -> Iterator[Mismatch]:
         """Yield the mismatches found in the span that was read last."""
         held.whole = not self._reader.problems
         yield from self._reader.problems
@@ -300,7 +307,7 @@ class _Spans:
             if not (found or number) and closing and closed_month(closing, name.encode(), body) is not None:
                 found = [Mismatch(place, "closed, and is among the open ones", name)]
             yield from found
-        yield from self._told(held)
+        yield from self._reported(held)
 
     def _cold(self, manifest: Manifest, closing: dict[str, ClosingRule]) -> Iterator[Mismatch]:
         """Check the new spans of closed entities. If an entity closed several times, any of them may have older bodies:
@@ -319,7 +326,7 @@ class _Spans:
                     found = [Mismatch(place, f"not closed in {cold.month}, or not of type {cold.type_name}", name)]
                 if found:
                     doubtful.append((name, state_hash, found))
-            yield from self._told(held)
+            yield from self._reported(held)
         closed = self._closed(manifest) if doubtful else {}
         for name, state_hash, found in doubtful:
             present = closed.get(name)
@@ -357,7 +364,7 @@ class _Spans:
             self._reader.problems.clear()
             held.whole = False
             return
-        yield from self._told(held)
+        yield from self._reported(held)
         changed = {place_of(name) for each in manifest.ranges[1:] for name in self._held[each].hashes}
         for slot in slots if held.whole and not self._refold.gone else ():
             if found.buckets(slot) == mine.buckets(slot):

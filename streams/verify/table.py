@@ -80,7 +80,14 @@ def check_table(
 
 
 def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[Mismatch]:
-    """Yield the differences, part by part: an equal state may be stored with another order of fields."""
+    """Yield the differences of two states, part by part: an equal state may be stored with another order of fields.
+
+    Args:
+        place: What is compared, for the report.
+        name: The entity.
+        packed: The stored state.
+        expected: The state that the replay made.
+    """
     try:
         found, should = unpack(name, packed), unpack(name, expected)
         parts, again = _parts(found), pack(found)

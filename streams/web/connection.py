@@ -84,7 +84,13 @@ class Slots:
         self._waiting[slot] = now_s
 
     def note(self, slot: Slot, now_s: float, *, waits: bool) -> None:
-        """Record whether the connection waits for its client from now on, or its client for an answer."""
+        """Record who the connection waits for from now on.
+
+        Args:
+            slot: The connection's slot.
+            now_s: A monotonic clock, in seconds.
+            waits: True if it waits for its client; False if its client waits for an answer.
+        """
         self._waiting.pop(slot, None)
         if waits and slot in self._taken:
             self._waiting[slot] = now_s
@@ -174,7 +180,11 @@ class Connection(RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answer an invalid request, or one that could not be answered, with one line, and close the connection."""
+        """Answer an invalid request, or one that could not be answered, with one line, and close the connection.
+
+        Raises:
+            ConnectionError: A response was started already.
+        """
         if exc is not None and status >= 500:
             _log.error("a page failed: %s: %s", type(exc).__name__, exc)
         if request.writer.output_size > 0:

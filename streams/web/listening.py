@@ -38,10 +38,16 @@ class Listener:
     """A bound address. scheme: of its URL; names: the accepted host names; tls: None for a server without TLS."""
 
     def __init__(self, host: str, port: int, access: Access | None = None, what: str = "the worker's pages") -> None:
-        """Bind immediately; port 0 selects a free port.
+        """Bind immediately.
+
+        Args:
+            host: The address to listen on.
+            port: The port; 0 selects a free one.
+            access: Token and certificate; None for a loopback address without either.
+            what: What is served, for errors.
 
         Raises:
-            InputError: the port is taken, the address is not on this machine, a certificate cannot be read, or the
+            InputError: The port is taken, the address is not on this machine, a certificate cannot be read, or the
                 address is not loopback and there is no token.
         """
         access = access or Access()
@@ -62,8 +68,14 @@ class Listener:
 def bind(host: str, port: int, what: str, *, needs_loopback: bool) -> socket.socket:
     """Return a listening socket.
 
+    Args:
+        host: The address to listen on.
+        port: The port; 0 selects a free one.
+        what: What is served, for errors.
+        needs_loopback: Refuse any other address.
+
     Raises:
-        InputError: the address cannot be bound, or is not loopback although `needs_loopback` is set.
+        InputError: The address cannot be bound, or is not loopback although `needs_loopback` is set.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -116,7 +128,11 @@ def tls_of(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def advertised(url: str | None) -> str | None:
-    """Check an advertised URL: http or https, a host, and no path."""
+    """Check an advertised URL: http or https, a host, and no path.
+
+    Raises:
+        InputError: It is no such URL.
+    """
     if url is None:
         return None
     try:

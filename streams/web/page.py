@@ -120,10 +120,10 @@ class Site(Protocol):
         """Return the page. Runs in a thread of the route's lane, and may block."""
 
 
-def json_answer(status: int, said: object) -> PageResponse:
+def json_answer(status: int, document: object) -> PageResponse:
     """Return an answer in JSON."""
     return PageResponse(
-        status, (json.dumps(said, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
+        status, (json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n").encode(errors="replace")
     )
 
 

@@ -113,7 +113,18 @@ class WebServer:
         self, host: str, port: int, access: Access | None = None, bounds: Bounds | None = None,
         what: str = "the worker's pages",
     ) -> None:  # fmt: skip
-        """Bind immediately; raises InputError as Listener does."""
+        """Bind immediately; `serve` begins to answer.
+
+        Args:
+            host: The address to listen on.
+            port: The port; 0 selects a free one.
+            access: Token and certificate; None for a loopback address without either.
+            bounds: Limits on requests, connections and time; None for the defaults.
+            what: What is served, for errors.
+
+        Raises:
+            InputError: As Listener.
+        """
         self._begin_on(Listener(host, port, access, what), bounds or Bounds())
 
     @classmethod

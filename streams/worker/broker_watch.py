@@ -127,7 +127,7 @@ class BrokerWatch:
                 if self._committed is not None:
                     self._committed.close()
                     self._committed = None
-            return 0, f"no broker answers at {self._clients.servers}: {self._clients.said or text_of(failed)}"
+            return 0, f"no broker answers at {self._clients.servers}: {self._clients.last_error or text_of(failed)}"
 
     def _check_topics(self, now_s: float) -> None:
         """The lag of the group and the topics' settings, where it is time; the last ones stay where that fails."""

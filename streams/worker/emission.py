@@ -141,7 +141,16 @@ class Emitter:
         self, clients: Clients, topics: Topics, transactional_id: str, timeout_ms: int, attempts: Attempts,
         is_outage: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """is_outage: whether no broker answers, or none did a moment ago."""
+        """Create it; it connects when it is first used.
+
+        Args:
+            clients: The factory of Kafka clients.
+            topics: The log's topics.
+            transactional_id: The worker's; an older process with the same one is fenced.
+            timeout_ms: The timeout of transactions, in milliseconds.
+            attempts: How often a request is repeated, and the pauses.
+            is_outage: Whether no broker answers, or none did a moment ago.
+        """
         self._clients = clients
         self._attempts = attempts
         self._is_outage = is_outage
@@ -363,6 +372,9 @@ def is_member(metadata: bytes) -> bool:
     """Whether a consumer's metadata is that of a member in a generation of its group.
 
     confluent-kafka gives it as librdkafka writes it: "CGMDv2:", generation i32, group, NUL, member, NUL, ...
+
+    Raises:
+        StorageError: The metadata has another form.
     """
     if not metadata.startswith(_METADATA):
         raise StorageError(f"this release of confluent-kafka uses another form of a group's metadata: {metadata[:8]!r}")

@@ -272,10 +272,10 @@ class Fetcher:
         for place in damaged:
             self._silent[place] = self._next[place]
             yield from self._at_unreadable(place, self._next[place], SILENT)
-        anew = [place for place in stuck if place not in damaged]
-        if anew:
+        unread = [place for place in stuck if place not in damaged]
+        if unread:
             self._stuck_before = {place: self._next[place] for place in stuck}
-            self._reset(anew)
+            self._reset(unread)
 
     def _reset(self, stuck: Sequence[KafkaPartition]) -> None:
         why = "a broker says where these end, and the client that fetches them gets nothing"

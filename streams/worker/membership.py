@@ -16,8 +16,8 @@ its own answer (confluentinc/librdkafka#4884; seen with 2.16), and confluent-kaf
 A static member (group.instance.id) may be fenced without another member: a broker that died had registered it again,
 and the answer with its new member id was lost. `is_alone` distinguishes this from another worker under the same name
 (service.py), because the group cannot: a broker that replaces a static member keeps the data of the old one. A member
-that is alone joins again, which makes the broker forget the lost id. After ANEW_MAX times in ANEW_WITHIN_S the worker
-ends all the same. An outage in between explains the next time, and counting starts again.
+that is alone joins again, which makes the broker forget the lost id. After REJOINS_MAX times in REJOINS_WITHIN_S the
+worker ends all the same. An outage in between explains the next time, and counting starts again.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from refold.streams.worker.emission import is_member
 _LOOK_MS = 5_000
 _ASKED_EVERY_S = 5.0
 _ANSWERED_S = 1.0
-_STANDING_EVERY_S = 0.5
+_MEMBERSHIP_EVERY_S = 0.5
 _SERVED_S = 0.02
 _REVOKED_S = 5.0
-ANEW_MAX = 3
-ANEW_WITHIN_S = 120.0
+REJOINS_MAX = 3
+REJOINS_WITHIN_S = 120.0
 
-Told = Callable[[Iterable[int]], None]
+OnPartitions = Callable[[Iterable[int]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -85,16 +85,23 @@ class GroupMember(NamedTuple):
 
 
 class Membership:
-    """given: partitions that are its own from now on. taken: to be given up on return; others may have them already."""
+    """A member of a consumer group, which calls back when the group assigns or revokes partitions."""
 
     def __init__(
-        self, clients: Clients, member: GroupMember, given: Told, taken: Told,
-        standing: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
+        self, clients: Clients, member: GroupMember, on_assigned: OnPartitions, on_revoked: OnPartitions,
+        on_membership: Callable[[bool], None] = lambda _: None, is_alone: Callable[[], bool] = lambda: False,
         was_outage_within: Callable[[float], bool] = lambda _: False,
     ) -> None:  # fmt: skip
-        """standing: called when its membership changes. is_alone: whether no other worker has its name.
+        """Join the group.
 
-        was_outage_within: whether no broker answered at some time in the last so many seconds.
+        Args:
+            clients: The factory of Kafka clients.
+            member: The group, the topic, and how it joins.
+            on_assigned: Gets the partitions that are its own from now on.
+            on_revoked: Gets the partitions to give up before it returns; others may have them already.
+            on_membership: Gets whether it is a member, about every half second while it polls.
+            is_alone: Whether no other worker has its name.
+            was_outage_within: Whether no broker answered at some time in the last so many seconds.
         """
         self._settings: dict[str, object] = {
             "group.id": member.group,
@@ -112,15 +119,15 @@ class Membership:
         self._clients, self._group = clients, member.group
         self._instance = member.instance
         self._topic = member.topic
-        self._given, self._taken = given, taken
-        self._standing, self._stood_s = standing, 0.0
+        self._assigned_callback, self._revoked_callback = on_assigned, on_revoked
+        self._membership_callback, self._noted_s = on_membership, 0.0
         self._is_alone = is_alone
         self._was_outage_within = was_outage_within
         self._own: set[int] = set()
         self._problem: Exception | None = None
         self._asked_s = time.monotonic()
-        self._is_deaf = False
-        self._anew_s: list[float] = []
+        self._is_unanswered = False
+        self._rejoined_s: list[float] = []
         self._consumer = self._joining()
 
     def serve(self, timeout_s: float = 0) -> None:
@@ -195,15 +202,15 @@ class Membership:
 
     def _note_membership(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._stood_s > _STANDING_EVERY_S:
-            self._stood_s = now_s
-            self._standing(is_member(self.metadata()))
+        if now_s - self._noted_s > _MEMBERSHIP_EVERY_S:
+            self._noted_s = now_s
+            self._membership_callback(is_member(self.metadata()))
 
     def _check(self) -> None:
         """Join again if only this client has no answer."""
-        was_deaf, self._is_deaf = self._is_deaf, not self._has_answer(self._consumer)
-        if was_deaf and self._is_deaf and self._has_another_answer():
-            self._is_deaf = False
+        was_unanswered, self._is_unanswered = self._is_unanswered, not self._has_answer(self._consumer)
+        if was_unanswered and self._is_unanswered and self._has_another_answer():
+            self._is_unanswered = False
             self._rejoin("of all clients only the one in the group has no answer from any broker")
         self._asked_s = time.monotonic()
 
@@ -211,7 +218,7 @@ class Membership:
         log_event(_log, "group_joined_anew", logging.WARNING, group=self._group, why=why)
         self._close()
         # A fenced member is not informed which partitions it lost.
-        self._call_back(self._taken, [TopicPartition(self._topic, each) for each in sorted(self._own)])
+        self._call_back(self._revoked_callback, [TopicPartition(self._topic, each) for each in sorted(self._own)])
         self._own.clear()
         self._raise_problem()
         self._consumer = self._joining()
@@ -219,10 +226,10 @@ class Membership:
     def _require_alone(self, fatal: KafkaError) -> None:
         """Check that no other worker has this one's name, as far as is known; StorageError."""
         now_s = time.monotonic()
-        if self._anew_s and self._was_outage_within(now_s - self._anew_s[-1]):
-            self._anew_s.clear()
-        self._anew_s = [each for each in self._anew_s if now_s - each < ANEW_WITHIN_S] + [now_s]
-        if len(self._anew_s) > ANEW_MAX or not self._is_alone():
+        if self._rejoined_s and self._was_outage_within(now_s - self._rejoined_s[-1]):
+            self._rejoined_s.clear()
+        self._rejoined_s = [each for each in self._rejoined_s if now_s - each < REJOINS_WITHIN_S] + [now_s]
+        if len(self._rejoined_s) > REJOINS_MAX or not self._is_alone():
             raise StorageError(
                 f"the worker was removed from its group {self._group} ({text_of(fatal)}): another worker runs under "
                 f"its name, {self._instance}; give each its own --instance, then start it again"
@@ -251,16 +258,16 @@ class Membership:
         consumer.incremental_assign([TopicPartition(self._topic, each.partition, 0) for each in places])
         consumer.pause(places)
         self._own |= {each.partition for each in places}
-        self._call_back(self._given, places)
+        self._call_back(self._assigned_callback, places)
 
     def _on_revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._own -= {each.partition for each in places}
-        self._call_back(self._taken, places)
+        self._call_back(self._revoked_callback, places)
         consumer.incremental_unassign(places)
 
-    def _call_back(self, told: Told, places: list[TopicPartition]) -> None:
+    def _call_back(self, callback: OnPartitions, places: list[TopicPartition]) -> None:
         try:
-            told([each.partition for each in places])
+            callback([each.partition for each in places])
         except Exception as problem:  # raised again from `serve`, outside of librdkafka's callback
             self._problem = problem
 

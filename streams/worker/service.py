@@ -94,7 +94,10 @@ class FoldService:
     ) -> None:
         """Open the log, which is created if it does not exist.
 
-        now_s: any clock that never goes back. clock_ms: milliseconds since 1970.
+        Args:
+            config: The log, the data folder, and how to fold.
+            now_s: A monotonic clock, in seconds.
+            clock_ms: The time that verdicts and epochs get, in milliseconds since 1970.
         """
         self._config = config
         self._now_s = now_s
@@ -181,7 +184,14 @@ class FoldService:
         return partition in self._starting or partition in self._partitions
 
     def recover(self) -> list[int]:
-        """Delete the tables here, to be rebuilt; return the partitions that are started again. From any thread."""
+        """Delete the tables here, to be rebuilt. From any thread.
+
+        Returns:
+            The partitions that are started again.
+
+        Raises:
+            StorageError: The worker has ended.
+        """
         asked: Future[list[int]] = Future()
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:

@@ -250,7 +250,7 @@ class Sealing:
             stored, states = found
             try:
                 yield PinnedTable(
-                    states, self._standing(stored), stored.partitions, partial(self._touched_since, stored)
+                    states, self._epoch_state(stored), stored.partitions, partial(self._touched_since, stored)
                 )
             finally:
                 states.release()
@@ -268,7 +268,7 @@ class Sealing:
             states.release()
         return None
 
-    def _standing(self, stored: StoredPosition) -> EpochState:
+    def _epoch_state(self, stored: StoredPosition) -> EpochState:
         at, registry = stored.at, self._log.registry
         return EpochState(
             epoch=Epoch(stored.partition, at.offset, at.schemas),

@@ -51,7 +51,14 @@ class OwnTables(TableClient):
         return None if row is None else checkpoint_of(*row)
 
     def checkpoint_row(self, partition: int, entity: str, end: int, definition: int) -> Row | None:
-        """The last checkpoint below an offset by a definition, as it is stored."""
+        """Return the last checkpoint of an entity below an offset, as it is stored.
+
+        Args:
+            partition: The entity's partition.
+            entity: Its name, `TYPE/ID`.
+            end: The offset after the last one.
+            definition: The offset in `.schemas` of the definition that folded it.
+        """
         return self._asked(partition, lambda table: indexes.checkpoint(table.database, entity, end, definition))
 
     def places_of(self, observation_id: bytes) -> IdMatches:

@@ -136,7 +136,7 @@ def test_every_epoch(seed: int, number: int, monkeypatch: pytest.MonkeyPatch) ->
         for _ in range(rng.choice((1, 5, 80))):
             table.change(0.1)
         view = table.view()
-        view = View(replace(view.standing, closing={}), view.packed, view._touched)
+        view = View(replace(view.epoch_state, closing={}), view.packed, view._touched)
         manifests = []
         for place, sealer in enumerate(sealers):
             monkeypatch.setenv(SWITCH, str(place // 2))
@@ -153,4 +153,4 @@ def test_damaged_row_of_a_table_is_reported(seed: int) -> None:
     view = table.view()
     spoiled = {name: packed[:10] if name == max(view.packed) else packed for name, packed in view.packed.items()}
     with pytest.raises(CorruptionError, match="does not begin with its format, version, hash"):
-        Sealer(MemoryStore(), LOG_ID, 1).seal(View(replace(view.standing, closing={}), spoiled, view._touched))
+        Sealer(MemoryStore(), LOG_ID, 1).seal(View(replace(view.epoch_state, closing={}), spoiled, view._touched))

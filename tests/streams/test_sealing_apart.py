@@ -80,7 +80,7 @@ def changed(table: Table, times: int, closing_chance: float = 0.5) -> View:
 
 
 def assert_sealed(store: MemoryStore, view: View) -> None:
-    layers = read_epoch(store, store.manifest(view.standing.epoch), 1, ChunkStore())
+    layers = read_epoch(store, store.manifest(view.epoch_state.epoch), 1, ChunkStore())
     assert dict(layers.rows()) == view.packed
 
 
@@ -229,7 +229,7 @@ class Broken(View):
     """Fails in the middle of its groups."""
 
     def __init__(self, view: View, error: Exception) -> None:
-        super().__init__(view.standing, view.packed, view._touched)
+        super().__init__(view.epoch_state, view.packed, view._touched)
         self._error = error
 
     def groups(self) -> Iterator[Group]:
@@ -276,7 +276,7 @@ def test_damaged_manifest_is_not_built_upon(seed: int, store: MemoryStore, apart
 
 def closing_by(view: View, reducer: Count) -> None:
     """Let its runs be closed by a field of that reducer."""
-    view.standing = replace(view.standing, closing={"run": ClosingRule("ended_at", reducer)})
+    view.epoch_state = replace(view.epoch_state, closing={"run": ClosingRule("ended_at", reducer)})
 
 
 def test_types_that_cannot_be_sent_are_sealed_in_process(
@@ -324,7 +324,7 @@ def test_damage_found_by_the_process_is_no_failure_of_it(seed: int, store: Memor
     whole = view.packed[name]
     spoiled = {**view.packed, name: whole[:-1]}
     with pytest.raises(CorruptionError):
-        apart.seal(View(view.standing, spoiled, view._touched))
+        apart.seal(View(view.epoch_state, spoiled, view._touched))
     apart.seal(view)
     assert_sealed(store, view)
     assert pid_of(apart) == pid
@@ -382,7 +382,7 @@ class Stuck(TableView):
     """Waits in the middle of its groups."""
 
     def __init__(self, view: View) -> None:
-        self.standing = view.standing
+        self.epoch_state = view.epoch_state
         self._view = view
         self.is_reached = threading.Event()
 

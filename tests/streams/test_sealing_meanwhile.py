@@ -100,7 +100,7 @@ def pid_of(sealer: ProcessSealer) -> int:
 
 
 def assert_sealed(store: Stores, view: View) -> None:
-    layers = read_epoch(store, store.manifest(view.standing.epoch), PARTITIONS, ChunkStore())
+    layers = read_epoch(store, store.manifest(view.epoch_state.epoch), PARTITIONS, ChunkStore())
     assert dict(layers.rows()) == view.packed
 
 

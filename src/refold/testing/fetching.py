@@ -43,7 +43,17 @@ def find_maven(what: str) -> str:
 
 
 def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
-    """Run a goal of Maven's dependency plugin in the folder. Raises ServerMissing with Maven's output."""
+    """Run a goal of Maven's dependency plugin.
+
+    Args:
+        what: What it fetches, for errors.
+        goal: The goal.
+        options: Its options.
+        folder: Where to run it.
+
+    Raises:
+        ServerMissing: There is no Maven, or it failed; the message has its output.
+    """
     command = [find_maven(what), "-q", "-B", f"{_PLUGIN}:{goal}", *options]
     # Two Maven processes must not write the user's repository at the same time.
     with locked(Path.home() / ".m2" / ".refold.lock"):
@@ -51,7 +61,16 @@ def run_maven(what: str, goal: str, *options: str, folder: Path) -> None:
 
 
 def run_fetch(what: str, command: Sequence[str], folder: Path) -> None:
-    """Run the command in the folder. Raises ServerMissing with the command's output."""
+    """Run a command that fetches something.
+
+    Args:
+        what: What it fetches, for errors.
+        command: The command and its arguments.
+        folder: Where to run it.
+
+    Raises:
+        ServerMissing: It failed or took too long; the message has its output.
+    """
     try:
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_FETCH_S, check=False
@@ -59,5 +78,5 @@ def run_fetch(what: str, command: Sequence[str], folder: Path) -> None:
     except subprocess.TimeoutExpired:
         raise ServerMissing(f"{what} was not fetched within {_FETCH_S} s; is the network there?") from None
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise ServerMissing(f"{what} could not be fetched; is the network there? {command[0]} said:\n{said}")
+        output = (done.stdout + done.stderr).strip()[-2000:]
+        raise ServerMissing(f"{what} could not be fetched; is the network there? {command[0]} said:\n{output}")

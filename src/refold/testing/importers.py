@@ -114,8 +114,8 @@ def check_importer(importer: Importer, path: str | Path) -> Imports:
     """
     sample = ImportFile(Path(path)).sample()
     others = [each for each in every() if each.name != importer.name]
-    said = [each.importer.name for each in recognised(sample, [importer, *others])]
-    assert said == [importer.name], f"the file is recognised as {said}, not as {importer.name} alone"
+    recognisers = [each.importer.name for each in recognised(sample, [importer, *others])]
+    assert recognisers == [importer.name], f"the file is recognised as {recognisers}, not as {importer.name} alone"
     found, again = imports_of(importer, path), imports_of(importer, path)
     assert found.conversations > 0, "the file holds no conversation"
     assert found.ids == again.ids, "a second import makes other observations"

@@ -42,9 +42,16 @@ class BrokenLaw(AssertionError):
 def check_reducer(
     function: Function, *, values: SearchStrategy[Any], type: object = "string", examples: int = EXAMPLES
 ) -> None:
-    """Check a custom reducer against its laws, with lists of asserted `values`.
+    """Check a custom reducer against its laws.
 
-    type: the field's Avro type, as in the .avsc file. Raises BrokenLaw with the smallest example found.
+    Args:
+        function: The reducer.
+        values: Draws lists of values to assert.
+        type: The field's Avro type, as in the .avsc file.
+        examples: How many examples to draw.
+
+    Raises:
+        BrokenLaw: A law does not hold; the message has the smallest example found.
     """
     field = {"name": "field", "type": type, "refold.reducer": "latest"}
     definition = parse({"type": "record", "name": "checked", "fields": [field]})
@@ -62,8 +69,8 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
     cell: Any = None
     for number, value in enumerate(asserted):
         q = number.to_bytes(40, "big")
-        said = AssertionEnvelope(0, q, q[-32:], number, Source())
-        assertion = Assertion(value, *said)
+        envelope = AssertionEnvelope(0, q, q[-32:], number, Source())
+        assertion = Assertion(value, *envelope)
         before = None if cell is None else cell[0]
         kept, kept_value = copy.deepcopy(before), copy.deepcopy(value)
         first = function(copy.deepcopy(before), assertion)
@@ -74,7 +81,7 @@ def _check_purity(function: Function, reducer: Custom, asserted: Sequence[Any]) 
             raise BrokenLaw(f"the input was changed: {kept!r} became {before!r}, {kept_value!r} became {value!r}")
         try:
             with refusing():  # else a failure leaves the value as it was
-                cell = reducer.fold(cell, value, said, [])
+                cell = reducer.fold(cell, value, envelope, [])
         except RefoldError as error:
             raise BrokenLaw(str(error)) from error
 

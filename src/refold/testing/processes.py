@@ -56,7 +56,15 @@ class Supervised:
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def launch(self, command: Sequence[str], *, folder: Path | None = None) -> None:
-        """Start the server, in a folder. It is ready when `await_ready` returns."""
+        """Start the server. It is ready when `await_ready` returns.
+
+        Args:
+            command: The command and its arguments.
+            folder: Where to run it; None for the current folder.
+
+        Raises:
+            ServerFailed: The command does not run.
+        """
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         self._supervisor = subprocess.Popen(
             [sys.executable, "-I", "-S", str(supervisor.__file__), str(self.log), str(self._remove or ""), *command],

@@ -90,7 +90,7 @@ class SinkSamples:
         """
         return sample_type(**fields)
 
-    def said(self, entity: str, number: int, **patch: Any) -> Observation:
+    def assertion(self, entity: str, number: int, **patch: Any) -> Observation:
         """Return the number-th observation of an agent, one second after the previous one. The default patch sets
         `last`.
         """

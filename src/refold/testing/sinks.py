@@ -178,7 +178,7 @@ class SinkConformance(SinkSamples):
         rng = random.Random(seed)
         observations = self.history(seed, 260)
         for number in range(90):
-            observations.insert(rng.randrange(len(observations)), self.said(rng.choice(self.names), number))
+            observations.insert(rng.randrange(len(observations)), self.assertion(rng.choice(self.names), number))
         with followed.reader() as log, opened(store) as sink:
             feed_size = rng.choice((1, 7, 5_000))
             while observations:
@@ -195,7 +195,7 @@ class SinkConformance(SinkSamples):
         followed.write(self.history(seed, 40))
         bring_up(followed, store)
         for number in range(0, 60, 12):
-            followed.write([self.said(self.names[each % 6], each) for each in range(number, number + 12)])
+            followed.write([self.assertion(self.names[each % 6], each) for each in range(number, number + 12)])
         with followed.reader() as log, opened(store) as sink:
             keep_up(
                 log, sink, follow=False, stop=threading.Event(), changes_max=3,
@@ -209,7 +209,7 @@ class SinkConformance(SinkSamples):
             last={"type": "long", "refold.reducer": "max"}, more={"type": "string", "refold.reducer": "latest"}
         )
         followed.write(
-            [*self.history(seed, 150), *(self.said(self.names[0], at, last=each) for at, each in ((0, 9), (1, 3)))]
+            [*self.history(seed, 150), *(self.assertion(self.names[0], at, last=each) for at, each in ((0, 9), (1, 3)))]
         )
         with followed.reader() as log, opened(store) as sink:
             keep_up(log, sink, follow=False, stop=threading.Event())
@@ -220,15 +220,17 @@ class SinkConformance(SinkSamples):
             followed.write(self.history(seed + 1, 80), changed)
             keep_up(log, sink, follow=False, stop=threading.Event())
             assert_equal(log, store)
-            followed.write([self.said(self.names[0], 7, last=5)], changed)
+            followed.write([self.assertion(self.names[0], 7, last=5)], changed)
             followed.register(more)
-            followed.write([self.said(self.names[0], 8, more="x"), self.said(self.names[0], 9, last=50)], more)
+            followed.write(
+                [self.assertion(self.names[0], 8, more="x"), self.assertion(self.names[0], 9, last=50)], more
+            )
             bring_up(followed, store, changes_max=1)
             assert_equal(log, store)
 
     def test_log_with_earlier_definitions_is_loaded(self, followed: FollowedLog, store: Store, seed: int) -> None:
         changed = self.definition(last={"type": "long", "refold.reducer": "max"})
-        followed.write([*self.history(seed, 100), self.said(self.names[-1], 1)])
+        followed.write([*self.history(seed, 100), self.assertion(self.names[-1], 1)])
         followed.register(changed)
         followed.write(self.history(seed + 1, 50), changed)
         bring_up(followed, store)
@@ -383,7 +385,16 @@ class Follower:
 
 @contextmanager
 def following(followed: FollowedLog, store: Store, changes_max: int = 10) -> Iterator[Follower]:
-    """Follow the log in a thread until the end of the block. Raises the error that ended the thread, if any."""
+    """Follow the log in a thread until the end of the block.
+
+    Args:
+        followed: The log.
+        store: Where the sink writes.
+        changes_max: The most changes in a batch.
+
+    Raises:
+        Exception: The error that ended the thread, if any.
+    """
     follower = Follower(followed, store, changes_max)
     try:
         yield follower

@@ -78,6 +78,11 @@ def histories(
 ) -> Sequence[Observation]:
     """Distinct observations of one entity, with equal times, priorities, clears, and retractions, also of later
     observations.
+
+    Args:
+        definition: The entity's type.
+        entity_id: The part of its name after the slash.
+        max_size: How many observations at most.
     """
     door = ObservationValidator(definition)
     found: dict[bytes, Observation] = {}

@@ -88,7 +88,13 @@ def _check_offsets(database: Database, partitions: int) -> Iterator[Mismatch]:
 
 
 def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-    """Yield every mismatch between records and indexes."""
+    """Yield every mismatch between records and indexes.
+
+    Args:
+        database: The log's database.
+        registry: Its types.
+        offsets: By partition, the end of the records to check.
+    """
     if is_redefining(database):
         unfinished = "a definition is being taken up, or that was cut short; open the log to write, then verify"
         yield Mismatch("state", unfinished)

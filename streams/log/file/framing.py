@@ -63,9 +63,19 @@ def encode(message: object) -> bytes:
 def receive(
     connection: socket.socket, before_each: Callable[[], None] = lambda: None, *, is_question: bool = False
 ) -> object | None:
-    """Receive the next message; None at the end of the stream. `before_each` is called before each wait for bytes.
+    """Receive the next message.
 
-    Raises OSError, or InputError for an invalid message or a request with tags.
+    Args:
+        connection: A connected socket.
+        before_each: Called before each wait for bytes.
+        is_question: The message is a request: CBOR tags in it are refused.
+
+    Returns:
+        The message; None at the end of the stream.
+
+    Raises:
+        OSError: The connection broke.
+        InputError: The message is invalid, or a request has tags.
     """
     head = _exactly(connection, 4, before_each)
     if head is None:

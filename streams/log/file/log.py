@@ -80,7 +80,21 @@ class FileLog(LogPort):
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
     ) -> None:
-        """blobs: the URL of the content store, if it is not the folder in the log (blobs/url.py)."""
+        """Open a log in a folder; created on the first open for writing.
+
+        Args:
+            path: The folder.
+            clock_ms: The time that records get, in milliseconds since 1970.
+            new_id: Returns 16 bytes, the id of a new log.
+            partitions: The number of partitions of a new log; checked against an existing one.
+            read_only: Never owns the log, and writes nothing.
+            owner_timeout_s: How long to wait for the process that owns the log, in seconds.
+            blobs: The URL of the content store, if it is not the folder in the log (blobs/url.py).
+
+        Raises:
+            InputError: `read_only`, and there is no log; or the log has another number of partitions.
+            LockedError: Another process is creating the log, and did not finish in time.
+        """
         self.path = path
         self.url = url_of(path) + ("" if blobs is None else f"?blobs={quote(blobs, safe=':/')}")
         self.registry = Registry()

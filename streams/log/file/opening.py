@@ -23,7 +23,15 @@ TAKEOVER_WAIT_S = 0.05
 
 
 def open_to_read(path: Path, timeout_s: float) -> Database:
-    """Open a reader's instance. Waits for a log that another process is creating."""
+    """Open a reader's instance. Waits for a log that another process is creating.
+
+    Args:
+        path: The log's folder.
+        timeout_s: How long to wait, in seconds.
+
+    Raises:
+        InputError: There is no log, or it still has no identity.
+    """
     deadline = Deadline(timeout_s)
     while True:
         database = Database.read(path)

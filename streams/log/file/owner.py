@@ -81,7 +81,7 @@ class TableViews:
         return [
             PinnedTable(
                 self._states,
-                self._standing(partition, offset),
+                self._epoch_state(partition, offset),
                 self._partitions,
                 partial(self._touched, partition, end=offset),
             )
@@ -102,7 +102,7 @@ class TableViews:
         names = (keys.record_entity(value) for _, value in self._database.scan("observations", first, stop))
         return filter(None, names)  # a hole has no entity
 
-    def _standing(self, partition: int, offset: int) -> EpochState:
+    def _epoch_state(self, partition: int, offset: int) -> EpochState:
         key = keys.position_key(partition, offset - 1)
         last = keys.record_of(key, self._database.get("observations", key) or b"")
         first, stop = keys.position_key(partition, 0), keys.position_key(partition + 1, 0)
@@ -206,7 +206,18 @@ class Owner:
             self._snapshotter.stop()
 
     def answer(self, op: str, payload: object) -> object:
-        """Answer a request of another process (requests.py)."""
+        """Answer a request of another process.
+
+        Args:
+            op: The operation: "append", "flush", "register", "mark", "snapshot", "pin" or "collect".
+            payload: Its arguments, as received (requests.py).
+
+        Returns:
+            CBOR-encodable; None where the operation has no result.
+
+        Raises:
+            InputError: The operation is unknown or its arguments are invalid.
+        """
         if op == "append":
             self.append_foreign(requests.appended(payload))
         elif op == "flush":
@@ -257,7 +268,14 @@ class Owner:
                     self._snapshotter.folded(end - start, partition)
 
     def append_foreign(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
-        """`append` for (id, framed bytes) from another process; each observation is validated again."""
+        """Append observations of another process; each is decoded and validated again.
+
+        Args:
+            batch: (id, framed bytes) of each.
+
+        Raises:
+            InputError: An id is not that of its observation. Nothing of the batch is appended.
+        """
         with self._lock:
             decoded = [(self._registry.decode(data), observation_id, data) for observation_id, data in batch]
             for observation, observation_id, _ in decoded:

@@ -141,7 +141,11 @@ def schema_key(offset: int) -> bytes:
 
 
 def read_schemas(database: Database, registry: Registry) -> None:
-    """Add the definitions of `.schemas` that the registry does not have yet."""
+    """Add the definitions of `.schemas` that the registry does not have yet.
+
+    Raises:
+        CorruptionError: A stored definition cannot be read.
+    """
     for key, value in database.scan("schemas", schema_key(len(registry))):
         try:
             place = f"the stored definition {_U64.unpack(key)[0]}"

@@ -92,7 +92,14 @@ def missing(wanted: Iterable[Grant], held: Sequence[BrokerAclEntry]) -> list[tup
 
 
 def extra(wanted: Sequence[Grant], held: Sequence[BrokerAclEntry], principal: str, prefix: str) -> list[Grant]:
-    """The principal's grants on the log's own resources that are not wanted."""
+    """Return the principal's grants on the log's own resources that are not wanted.
+
+    Args:
+        wanted: What it should have.
+        held: What the brokers report, of all principals.
+        principal: `User:NAME`.
+        prefix: The log's prefix.
+    """
     needless: list[Grant] = []
     for each in held:
         is_asked = each.grant in wanted or any(_brings(grant, each.grant) for grant in wanted)
@@ -102,7 +109,13 @@ def extra(wanted: Sequence[Grant], held: Sequence[BrokerAclEntry], principal: st
 
 
 def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]:
-    """The shell commands that give a principal the grants, as few as possible."""
+    """Return the shell commands that give a principal the grants, as few as possible.
+
+    Args:
+        grants: What to give.
+        principal: `User:NAME`.
+        servers: The bootstrap servers, `HOST:PORT,...`.
+    """
     by_name: dict[tuple[str, bool, str], list[str]] = {}
     for grant in grants:
         by_name.setdefault((grant.kind, grant.is_prefix, grant.name), []).append(grant.operation)
@@ -121,7 +134,13 @@ def commands(grants: Iterable[Grant], principal: str, servers: str) -> list[str]
 
 
 def denial_message(grant: Grant, principal: str, servers: str) -> str:
-    """The message for a denied operation."""
+    """Return the message for a denied operation, with the command that allows it.
+
+    Args:
+        grant: What was denied.
+        principal: `User:NAME`.
+        servers: The bootstrap servers, `HOST:PORT,...`.
+    """
     (command,) = commands([grant], principal, servers)
     return (
         f"{principal} lacks {grant}; a Kafka administrator grants it: {command} (what a whole role needs: refold acl)"

@@ -125,7 +125,16 @@ def _described(admin: AdminClient, grant: Grant, timeout_s: float) -> Any:
 
 
 def add(clients: Clients, principal: str, grants: Iterable[Grant]) -> None:
-    """Give grants to a principal. Raises StorageError, which names the grant that could not be added."""
+    """Give grants to a principal.
+
+    Args:
+        clients: Clients of an administrator.
+        principal: `User:NAME`.
+        grants: What to give.
+
+    Raises:
+        StorageError: A grant could not be added; the message names it.
+    """
     bindings = [
         AclBinding(
             _KINDS[grant.kind], CLUSTER_NAME if grant.kind == CLUSTER else grant.name,

@@ -68,14 +68,14 @@ _log.addHandler(logging.NullHandler())
 
 
 class Clients:
-    """Creates clients of one cluster. `said`: the last error about an unreachable broker. `refused`: the last
+    """Creates clients of one cluster. `last_error`: the last error about an unreachable broker. `refused`: the last
     authentication error, which waiting does not fix.
     """
 
     def __init__(self, config: Mapping[str, str], prefix: str) -> None:
         self._config = Settings(config)
         self._prefix = prefix
-        self.said = ""
+        self.last_error = ""
         self.refused: KafkaError | None = None
 
     @property
@@ -144,7 +144,7 @@ class Clients:
         return {**_COMMON, **self._config, "client.id": "refold", "error_cb": self._on_error}
 
     def _on_error(self, error: KafkaError) -> None:
-        self.said = error.str() or error.name()
+        self.last_error = error.str() or error.name()
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
             self.refused = error
 

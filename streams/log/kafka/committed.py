@@ -133,8 +133,20 @@ def describe_group(admin: AdminClient, group: str, timeout_s: float, **asked: An
 def group_lag(
     committed: CommittedOffsets, admin: AdminClient, topics: Topics, partitions: Iterable[int], timeout_s: float
 ) -> dict[int, int]:
-    """Return the number of offsets of `.observations` that the workers' group has not committed, by partition, without
-    partitions that the coordinator does not answer for. Raises KafkaException or StorageError.
+    """Return how many offsets of `.observations` the workers' group has not committed, by partition.
+
+    Partitions that the coordinator does not answer for are left out.
+
+    Args:
+        committed: Reads the group's offsets.
+        admin: A client of the cluster.
+        topics: The log's topics.
+        partitions: Which ones.
+        timeout_s: The timeout of each request, in seconds.
+
+    Raises:
+        KafkaException: The coordinator answered with an error.
+        StorageError: No broker answers.
     """
     ends = Offsets(admin, timeout_s).ends(KafkaPartition(topics.observations, each) for each in partitions)
     found = committed.ask([each.partition for each in ends], timeout_s)

@@ -110,7 +110,13 @@ def split_key(key: bytes) -> tuple[bytes, bytes]:
 
 
 def is_content_record(raw: RawRecord, place: KafkaPartition, partitions: int) -> bool:
-    """Whether a record of one of the first P partitions is one of refold's."""
+    """Whether refold wrote a record of one of the first P partitions of `.contents`.
+
+    Args:
+        raw: The record.
+        place: Its partition.
+        partitions: P, the number of the log's partitions.
+    """
     kind, rest = split_key(raw.key or b"")
     if not kind or partition_of_content(rest, partitions) != place.partition:
         return False
@@ -220,10 +226,10 @@ class ContentIndex:
         """Removed puts whose chunks may still exist: SHA-256 and token, the keys of their removal records, and the
         chunks.
         """
-        for version, said in [*self._removing.items()]:
+        for version, marks in [*self._removing.items()]:
             if all(each.token != version[ID_BYTES:] for each in self.puts(version[:ID_BYTES])):
-                keys = [REMOVING + version + token for token in said]
-                yield version, keys, chunks_of(next(iter(said.values())))
+                keys = [REMOVING + version + token for token in marks]
+                yield version, keys, chunks_of(next(iter(marks.values())))
 
     def _forget(self) -> None:
         self.next = self.time_ms = 0
@@ -240,9 +246,9 @@ class ContentIndex:
         elif kind == REMOVING and raw.value is not None:
             self._removing.setdefault(rest[:VERSION_BYTES], {})[rest[VERSION_BYTES:]] = raw.value
         elif kind == REMOVING:
-            said = self._removing.get(rest[:VERSION_BYTES], {})
-            said.pop(rest[VERSION_BYTES:], None)
-            if not said:
+            marks = self._removing.get(rest[:VERSION_BYTES], {})
+            marks.pop(rest[VERSION_BYTES:], None)
+            if not marks:
                 self._removing.pop(rest[:VERSION_BYTES], None)
         elif kind == PUT and raw.value is not None:
             self._keep(digest, [*self._others(digest, token), ContentPut(token, raw.offset, raw.timestamp, raw.value)])

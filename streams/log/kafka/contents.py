@@ -95,7 +95,18 @@ class TopicContents(ContentStore):
         foreign: ForeignRecords, unreadable: UnreadableBatches | None = None, *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        """partitions: of the log; the topic has twice as many. unreadable: counts unreadable batches."""
+        """Create the store.
+
+        Args:
+            topic: The topic of contents, which has twice as many partitions as the log.
+            partitions: The number of the log's partitions.
+            clients: The factory of Kafka clients.
+            offsets: Reads the ends of partitions.
+            timeout_s: The timeout of requests, in seconds.
+            foreign: Counts records that refold did not write.
+            unreadable: Counts unreadable batches; None if they are an error.
+            clock_s: A monotonic clock, in seconds.
+        """
         self.url = f"kafka://{clients.servers}/{topic}"
         self._partitions = partitions
         self._timeout_s = timeout_s
@@ -295,16 +306,16 @@ class TopicContents(ContentStore):
         if not going:
             return RemovalResult(0, 0, len(there))
         token, here_ms = secrets.token_bytes(TOKEN_BYTES), time.time_ns() // 1_000_000
-        said = {digest: {REMOVING + digest + each.token + token: each.value for each in puts}
+        marks_of = {digest: {REMOVING + digest + each.token + token: each.value for each in puts}
                 for digest, puts in going.items()}  # fmt: skip
-        marks = {key: value for each in said.values() for key, value in each.items()}
+        marks = {key: value for each in marks_of.values() for key, value in each.items()}
         self._read_past(index, self._write_all(index.place, marks))  # step 2
         if before_ms < _EVER_MS:  # a time of this machine's clock, as one of the brokers'
             before_ms += min(0, index.time_ms - here_ms)
         since = [digest for digest in going if any(
             each.offset >= looked_to or each.put_ms >= before_ms for each in index.puts(digest)
         )]  # fmt: skip
-        self._write_all(index.place, {key: None for digest in since for key in said[digest]})
+        self._write_all(index.place, {key: None for digest in since for key in marks_of[digest]})
         done = {digest: puts for digest, puts in going.items() if digest not in since}
         if is_expiry:
             self._write_all(index.place, {EXPIRED + digest: SAID for digest in done})  # step 3

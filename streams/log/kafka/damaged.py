@@ -52,9 +52,14 @@ class UnreadableBatches:
     def __init__(
         self, topics: Topics, rulings: Rulings, ahead: Callable[[], Rulings] = Rulings, *, is_lenient: bool = False
     ) -> None:  # fmt: skip
-        """ahead: returns all rulings, including those after a batch that cannot be read.
+        """Create it.
 
-        is_lenient: also skip required batches, except of observations and changes, for a process that sets them aside.
+        Args:
+            topics: The log's topics.
+            rulings: The rulings that were read so far; kept up to date by the log.
+            ahead: Returns all rulings, including those after a batch that cannot be read.
+            is_lenient: Also skip required batches, except of observations and changes, for a process
+                that sets them aside.
         """
         self._names = {
             topics.observations: OBSERVATIONS, topics.changes: CHANGES, topics.schemas: SCHEMAS,
@@ -82,7 +87,13 @@ class UnreadableBatches:
         return not is_passed and not self._is_lenient
 
     def pass_over(self, place: KafkaPartition, start: int, end: int) -> None:
-        """Count skipped offsets: start <= offset < end."""
+        """Count skipped offsets.
+
+        Args:
+            place: The partition.
+            start: The first offset.
+            end: The offset after the last one.
+        """
         with self._lock:
             self._passed.setdefault(place, set()).update(range(start, end))
 
@@ -138,7 +149,13 @@ class UnreadableBatches:
 
 
 def unreadable(place: KafkaPartition, first: int, why: str) -> CorruptionError:
-    """The error at a batch that cannot be read and is not set aside."""
+    """Return the error at a batch that cannot be read and is not set aside.
+
+    Args:
+        place: The partition.
+        first: The batch's first offset.
+        why: What the consumer reported.
+    """
     return CorruptionError(
         f"{place.topic} {place.partition}={first}: the batch is damaged: it cannot be read ({why}). Restore the "
         "brokers' data"

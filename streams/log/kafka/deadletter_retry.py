@@ -65,7 +65,16 @@ class Refused(NamedTuple):
 
 
 def judge(registry: Registry, partitions: int, verdict: Verdict) -> RetryReady | Refused:
-    """Step 1, for one record."""
+    """Step 1, for one record.
+
+    Args:
+        registry: The log's types now.
+        partitions: The number of the log's partitions.
+        verdict: The decision on the record, with the record.
+
+    Returns:
+        The observation to append, or why it is still none.
+    """
     try:
         entity = registry.decode(verdict.value or b"").entity
         partition = partition_of(entity, partitions)
@@ -167,37 +176,37 @@ def retry_plan(
     ready = {at: each for at, each in judged.items() if not isinstance(each, Refused)}
     before = retried(port, ready.values())
     became = fates(port, before.values())
-    told = []
+    reports = []
     for letter in found:
         each, at = judged[letter.position], before.get(letter.position)
         if isinstance(each, Refused):
-            told.append(RetryReport(letter, "refused", f"would be refused again, {each.reason}: {each.detail}"))
+            reports.append(RetryReport(letter, "refused", f"would be refused again, {each.reason}: {each.detail}"))
         elif at is not None and not again:
-            told.append(RetryReport(letter, "retried", f"was retried at {at}; {FATES[became[at]]}", at, became[at]))
+            reports.append(RetryReport(letter, "retried", f"was retried at {at}; {FATES[became[at]]}", at, became[at]))
             del ready[letter.position]
         else:
             moved = "" if each.entity.encode() == letter.verdict.key else f" under the key {each.entity}"
-            told.append(RetryReport(letter, "ready", f"would be appended to partition {each.partition}{moved}"))
-    return told, ready
+            reports.append(RetryReport(letter, "ready", f"would be appended to partition {each.partition}{moved}"))
+    return reports, ready
 
 
 def carry_out(
-    port: KafkaLog, told: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
+    port: KafkaLog, reports: Sequence[RetryReport], ready: Mapping[Position, RetryReady], wait_s: float
 ) -> list[RetryReport]:  # fmt: skip
     """Steps 3 to 5: append the records of a plan, and wait up to `wait_s` for the decision on each."""
-    stands = retry(port, list(ready.values()))
+    appended = retry(port, list(ready.values()))
     deadline = Deadline(wait_s)
-    became = fates(port, stands.values())
+    became = fates(port, appended.values())
     while "waiting" in became.values() and not deadline.is_past:
         time.sleep(POLL_S)
         port.refresh()
-        became = fates(port, stands.values())
+        became = fates(port, appended.values())
     done = []
-    for each in told:
+    for each in reports:
         if each.outcome != "ready":
             done.append(each)
             continue
-        at = stands.get(each.letter.position)
+        at = appended.get(each.letter.position)
         fate = "waiting" if at is None else became[at]
         place = "" if at is None else f" at {at}"
         done.append(RetryReport(each.letter, "appended", f"appended{place}; {FATES[fate]}", at, fate))

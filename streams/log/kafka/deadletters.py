@@ -37,7 +37,14 @@ _KEY = struct.Struct(">Q")
 
 
 def verdict_on(partition: int, raw: RawRecord, reason: str, detail: str) -> Verdict:
-    """Return a verdict on a record."""
+    """Return a verdict on a record.
+
+    Args:
+        partition: The record's partition.
+        raw: The record, as it was read.
+        reason: One of the fixed reasons of docs/FORMAT.md.
+        detail: One sentence for the administrator.
+    """
     return Verdict(partition, raw.offset, reason, detail, raw.key, raw.value, raw.headers, raw.timestamp)
 
 

@@ -36,7 +36,13 @@ class EntityReader:
         self._partition_of = partition_of
 
     def records(self, entity: str, start: int, end: int) -> Iterator[Record]:
-        """The records with start <= offset < end, in order. end is at most the end of the log's view."""
+        """Return the records of an entity with start <= offset < end, in order.
+
+        Args:
+            entity: Its name, `TYPE/ID`.
+            start: The first offset.
+            end: The offset after the last one, at most the end of the log's view.
+        """
         found = self._indexed(entity, start, end)
         if found is None:
             return self._records.among(self._partition_of(entity), (entity,), end, start)
@@ -71,7 +77,16 @@ class EntityReader:
                 yield arrival_of(self._registry, record)
 
     def records_of(self, entity: str, qs: Iterable[bytes], end: int) -> Iterator[Record]:
-        """The first record of each observation, by order key, below an offset; CorruptionError where one is missing."""
+        """Return the first record of each observation below an offset.
+
+        Args:
+            entity: Its name, `TYPE/ID`.
+            qs: The order keys of the observations.
+            end: The offset after the last one.
+
+        Raises:
+            CorruptionError: A record is missing.
+        """
         wanted, partition = list(qs), self._partition_of(entity)
         tables = self._tables_for(entity)
         held = tables.records_of(partition, entity, wanted) if tables is not None and wanted else None

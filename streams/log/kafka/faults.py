@@ -78,7 +78,13 @@ def is_unreadable(error: KafkaError) -> bool:
 
 
 def raise_lasting(error: KafkaError, where: str, start: int, needs: str) -> None:
-    """Raise the error of a consumer that reads a partition from an offset on, unless it is temporary.
+    """Raise the error of a consumer that reads a partition, unless it is temporary.
+
+    Args:
+        error: What the consumer reported.
+        where: `TOPIC/PARTITION`.
+        start: The offset that it reads from.
+        needs: What the records are needed for, for the error.
 
     Raises:
         CorruptionError: The records are missing.
@@ -99,9 +105,9 @@ def text_of(failed: Exception | KafkaError) -> str:
     error = error_of(failed) if isinstance(failed, KafkaException | KafkaError) else None
     if error is None:
         return str(failed)
-    said = error.str() or ""
+    text = error.str() or ""
     # For some responses the message only names the request.
-    return f"{said.rstrip()} {error.name()}" if said.endswith(": ") else (said or error.name())
+    return f"{text.rstrip()} {error.name()}" if text.endswith(": ") else (text or error.name())
 
 
 def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "", needs: str = "") -> StorageError:
@@ -118,9 +124,9 @@ def storage_error(doing: str, failed: KafkaException | KafkaError, last: str = "
     if error is not None and is_denied(error):
         return StorageError(f"{doing}: {why}; see the settings in the file that {CONFIG_ENVIRONMENT} names, and the "
                             "rights of that user on the broker")  # fmt: skip
-    heard = f" ({last})" if last and last not in why else ""
+    last_error = f" ({last})" if last and last not in why else ""
     kind = Unanswered if error is not None and is_passing(error) else StorageError
-    return kind(f"{doing}: {why}{heard}")
+    return kind(f"{doing}: {why}{last_error}")
 
 
 def settings_error(failed: Exception) -> InputError:

@@ -138,7 +138,16 @@ def emitted(
 
 
 def settled(ask: Callable[[], dict[int, PartitionPoint]], topic: str, timeout_s: float) -> dict[int, PartitionPoint]:
-    """Return the emitted points at a moment when no worker is applying a definition."""
+    """Return the emitted points at a moment when no worker is applying a definition.
+
+    Args:
+        ask: Reads the points now.
+        topic: The topic's name, for the error.
+        timeout_s: How long to wait for that moment, in seconds.
+
+    Raises:
+        StorageError: A worker is still applying a definition.
+    """
     deadline = Deadline(timeout_s)
     found = ask()
     while busy := [partition for partition, at in found.items() if at.place]:

@@ -85,10 +85,18 @@ class KafkaLog(LogPort):
         folding: Folding | None = None,
         is_lenient: bool = False,
     ) -> None:
-        """config: settings of Kafka's clients, which override REFOLD_KAFKA_CONFIG. timeout_s: the timeout of requests,
-        in seconds. schema_ids: the Schema Registry, if any; closed with the log. tables, folding: the clients of the
-        log's workers, if they are used. is_lenient: skip unreadable batches of all topics except `.observations` and
-        `.changes`, for a process that sets them aside.
+        """Open a log on Kafka.
+
+        Args:
+            address: The brokers and the log's prefix.
+            config: Settings of Kafka's clients, which override REFOLD_KAFKA_CONFIG.
+            read_only: Refuse to write.
+            timeout_s: The timeout of requests, in seconds.
+            schema_ids: The Schema Registry, if any; closed with the log.
+            tables: The client that looks entities up in the workers' tables, if used.
+            folding: The client of the workers' operations, if used.
+            is_lenient: Skip unreadable batches of all topics except `.observations` and `.changes`, for a process that
+                sets them aside.
         """
         self.url = address.url
         self.config = Settings(config or {})

@@ -78,11 +78,11 @@ class TableClient(ABC):
 
     @abstractmethod
     def arrivals(self, partition: int, entity: str, start: int, end: int) -> IndexedHistory | None:
-        """Return an entity's observations with start <= offset < end."""
+        """Return an entity's observations with start <= offset < end; None if no worker answers."""
 
     @abstractmethod
     def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
-        """Return the first record of each of an entity's observations, by order key."""
+        """Return the first record of each of an entity's observations, by order key; None if no worker answers."""
 
     @abstractmethod
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
@@ -184,8 +184,13 @@ def workers_of(admin: AdminClient, group: str, topic: str) -> dict[int, str]:
 
     Partitions without an owner, or whose owner has no pages, are left out.
 
+    Args:
+        admin: A client of the cluster.
+        group: The group of the log's workers.
+        topic: Its topic of observations.
+
     Raises:
-        StorageError: the group cannot be described.
+        StorageError: The group cannot be described.
     """
     try:
         found = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group].result()

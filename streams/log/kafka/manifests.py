@@ -125,7 +125,13 @@ class ManifestMap:
 
 
 def is_entry(partition: int, key: bytes, value: bytes | None) -> bool:
-    """Return whether refold wrote a record: the key belongs in this partition, and the value is null or readable."""
+    """Whether refold wrote a record of `.manifests`.
+
+    Args:
+        partition: The record's partition.
+        key: Its key, which must belong in that partition.
+        value: Its value, which must be readable; None removes the key.
+    """
     if key.startswith(MARKER):
         return partition == MARKERS and _is_read(lambda: marked_of(key, value or b""), value)
     if key.startswith(LATER):

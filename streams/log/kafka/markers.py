@@ -40,22 +40,28 @@ class Markers:
     def mark(self, marked: Marked, outgoing: LogProducer, *, replace: bool) -> None:
         """Store a marker, durable on return.
 
+        Args:
+            marked: Its name, cut and time.
+            outgoing: The producer that writes it.
+            replace: Whether it may replace another marker of that name.
+
         Raises:
             InputError: The name is taken and replace is False.
+            StorageError: A transaction was open for too long: nobody knows yet which marker counts.
         """
         key, value = marker_key(marked.name), marker_value(marked)
         start = self._offsets.ends([self._place])[self._place]
         self._manifests.refresh([MARKERS])
-        standing = self._manifests.get(MARKERS, key)
-        if not replace and standing not in {None, value}:
+        current = self._manifests.get(MARKERS, key)
+        if not replace and current not in {None, value}:
             raise marker_exists(marked)
         offset = outgoing.write(self._sent(key, value, marked, replace=replace))
         for raw in self._between(start, offset):
             is_marker = raw.key == key and is_entry(MARKERS, key, raw.value)
-            if is_marker and (standing is None or raw.header(REPLACE) is not None):
-                standing = raw.value
-        if not replace and standing not in {None, value}:
-            outgoing.write(self._sent(key, standing, marked, replace=True))
+            if is_marker and (current is None or raw.header(REPLACE) is not None):
+                current = raw.value
+        if not replace and current not in {None, value}:
+            outgoing.write(self._sent(key, current, marked, replace=True))
             self._manifests.refresh([MARKERS])
             raise marker_exists(marked)
         self._manifests.refresh([MARKERS])

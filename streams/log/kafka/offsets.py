@@ -51,7 +51,13 @@ class Offsets:
     """Requests offsets. Waits for temporary errors, such as a leader election."""
 
     def __init__(self, admin: AdminClient, timeout_s: float, another: Callable[[], AdminClient] | None = None) -> None:
-        """another: creates a replacement for a client that finds no leaders, for long-lived users."""
+        """Create it.
+
+        Args:
+            admin: A client of the cluster.
+            timeout_s: The timeout of requests, in seconds.
+            another: Creates a replacement for a client that finds no leaders, for long-lived users.
+        """
         self._admin = admin
         self._another = another
         self._timeout_s = timeout_s
@@ -69,9 +75,15 @@ class Offsets:
         return {place: each.offset for place, each in found.items()}
 
     def wait_past(self, place: KafkaPartition, offset: int, else_: str) -> None:
-        """Return when a record that was written at an offset is visible, which another open transaction may delay.
+        """Wait until a record that was written at an offset is visible, which another open transaction may delay.
 
-        Raises StorageError, whose message ends with `else_`, after a timeout.
+        Args:
+            place: The partition.
+            offset: The record's offset.
+            else_: The end of the error's message: what to do.
+
+        Raises:
+            StorageError: It is not visible after the timeout.
         """
         deadline = Deadline(self._timeout_s)
         while self.ends([place])[place] <= offset:

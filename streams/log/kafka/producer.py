@@ -213,9 +213,9 @@ class LogProducer:
         (_, why), *_ = self._failed
         named = ", ".join(sent.what for sent, _ in self._failed[:_NAMED_MAX])
         more = f" and {len(self._failed) - _NAMED_MAX} more" if len(self._failed) > _NAMED_MAX else ""
-        heard = f" ({self._clients.said})" if self._clients.said else ""
+        last_error = f" ({self._clients.last_error})" if self._clients.last_error else ""
         kind, self._is_denied = Denied if self._is_denied else StorageError, False
-        raise kind(f"not acknowledged by {self._clients.servers}: {named}{more}: {why}{heard}; flush again, "
+        raise kind(f"not acknowledged by {self._clients.servers}: {named}{more}: {why}{last_error}; flush again, "
                            "which sends them again")  # fmt: skip
 
     def _close(self) -> None:

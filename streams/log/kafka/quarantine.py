@@ -111,8 +111,8 @@ def restore_definition(log: KafkaLog, offset: int, now_ms: int, *, apply: bool) 
     """Restore a definition that was set aside; the arguments are those of `set_aside`.
 
     Raises:
-        InputError: it is not set aside.
-        SchemaError: evolution forbids it after the definitions that are in effect now.
+        InputError: It is not set aside.
+        SchemaError: Evolution forbids it after the definitions that are in effect now.
     """
     log.refresh()
     version = _version(log, offset)
@@ -156,8 +156,16 @@ def set_record_aside(
 ) -> RecordEntry:  # fmt: skip
     """Set a damaged record of a topic aside, or its whole batch if that cannot be decompressed.
 
+    Args:
+        log: The log, open for writing.
+        topic: The topic's name, without the prefix.
+        partition: The record's partition.
+        offset: Its offset.
+        now_ms: The time of the decision, in milliseconds since 1970.
+        apply: False only returns what would be done.
+
     Raises:
-        InputError: the record is not damaged, or needs no decision.
+        InputError: The record is not damaged, or needs no decision.
     """
     log.refresh()
     place = _record_place(log, topic, partition)
@@ -198,10 +206,10 @@ def _set_batch_aside(
 def restore_record(
     log: KafkaLog, topic: str, partition: int, offset: int, now_ms: int, *, apply: bool
 ) -> RecordEntry:  # fmt: skip
-    """Restore a record that was set aside.
+    """Restore a record that was set aside; the arguments are those of `set_record_aside`.
 
     Raises:
-        InputError: it is not set aside.
+        InputError: It is not set aside.
     """
     log.refresh()
     place = _record_place(log, topic, partition)

@@ -180,8 +180,13 @@ class LogReaders:
 
         Searches backwards from the end, in ranges of doubling length.
 
+        Args:
+            place: The partition.
+            end: The offset after the last one to look at.
+            is_wanted: Selects the record.
+
         Raises:
-            DamagedRecord: the last such record may be in a batch that cannot be decompressed.
+            DamagedRecord: The last such record may be in a batch that cannot be decompressed.
         """
         length = 2
         stop = end
@@ -213,8 +218,16 @@ class LogReaders:
         return last
 
     def unreadable_at(self, place: KafkaPartition, offset: int, end: int) -> UnreadableBatch | None:
-        """Return the extent of the unreadable batch at an offset, found by reading from later offsets; None if it is
-        readable."""
+        """Return the extent of the unreadable batch at an offset, found by reading from later offsets.
+
+        Args:
+            place: The partition.
+            offset: An offset in the batch.
+            end: The end of the partition.
+
+        Returns:
+            None if the batch is readable.
+        """
         reader = self._take(True)
         try:
             met = self._met_at(reader, place, offset, end)
@@ -306,7 +319,7 @@ class LogReaders:
                     raise Unanswered(
                         f"{place.topic}/{place.partition}: {self._clients.servers} sent nothing for "
                         f"{self._timeout_s:g} s, while offsets {start} to {end} were read; "
-                        f"{self._clients.said or 'is the broker running?'}"
+                        f"{self._clients.last_error or 'is the broker running?'}"
                     )
                 continue
             for message in chain((first,), consumer.consume(AT_ONCE, 0)):

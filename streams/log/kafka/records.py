@@ -81,8 +81,8 @@ def observed(registry: Registry, partition: int, partitions: int, raw: RawRecord
         raise NoObservation("misplaced", f"{_key_words(raw.key)}, and it is an observation of {entity}")
     if partition_of(entity, partitions) != partition:
         raise NoObservation("misplaced", f"{entity} belongs in partition {partition_of(entity, partitions)}")
-    said = raw.header(ID)
-    if said is not None and said != observation_id:
+    id_header = raw.header(ID)
+    if id_header is not None and id_header != observation_id:
         raise NoObservation("misidentified", f"its header {ID} is not its id, {observation_id.hex()}")
     problem = held(registry, observation.type)
     if problem is not None:
@@ -162,7 +162,14 @@ class Records:
             yield hole(partition, offset, recorded_at)
 
     def among(self, partition: int, names: Collection[str], end: int, start: int = 0) -> Iterator[Record]:
-        """Yield the records of some entities with start <= offset < end, in order: one pass that compares keys."""
+        """Yield the records of some entities with start <= offset < end, in order: one pass that compares keys.
+
+        Args:
+            partition: The partition of these entities.
+            names: The entities, `TYPE/ID`.
+            end: The offset after the last one.
+            start: The first offset.
+        """
         keys = {name.encode() for name in names}
         for raw, recorded_at in self._timed(partition, start, end):
             if raw.key in keys:
@@ -176,6 +183,12 @@ class Records:
         """Return the first record with an id and start <= offset < end, or None.
 
         One pass that compares headers, and decodes records without one.
+
+        Args:
+            partition: The partition to search.
+            observation_id: 32 bytes.
+            end: The offset after the last one.
+            start: The first offset.
         """
         for raw, recorded_at in self._timed(partition, start, end):
             if raw.header(ID) in {None, observation_id}:

@@ -381,7 +381,13 @@ def _refused(constant: str) -> float:
 
 
 def schema_record(place: KafkaPartition, definition: TypeDefinition, ids: WireIds | None) -> OutgoingRecord:
-    """Return a definition as it is written to `.schemas`."""
+    """Return a definition as it is written to `.schemas`.
+
+    Args:
+        place: The topic's only partition.
+        definition: The definition.
+        ids: Its wire ids from a Schema Registry; None if the log has none.
+    """
     headers: list[tuple[str, str | bytes | None]] = [(ID_SPACE, EMBEDDED if ids is None else BOUND)]
     if ids is not None:
         headers.append((IDS, encode(ids._asdict())))

@@ -70,7 +70,10 @@ class KafkaSnapshotReader(SnapshotReader):
         return self._manifests.get(epoch.partition, epoch.key)
 
     def records(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, data). Includes removed records until compaction has run."""
+        """Yield (offset, bytes) of the records with start <= offset < end, in order.
+
+        Removed records are included until compaction has run.
+        """
         return _own(
             self._reading, KafkaPartition(self._topic, partition), start, min(end, self._stable(partition, end))
         )

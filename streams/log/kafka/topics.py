@@ -138,8 +138,13 @@ class LogTopics(NamedTuple):
 def kafka_log_exists(address: Address, *, config: Mapping[str, str] | None = None, timeout_s: float) -> bool:
     """Return whether the log exists.
 
+    Args:
+        address: The brokers and the log's prefix.
+        config: Settings of Kafka's clients, which override REFOLD_KAFKA_CONFIG.
+        timeout_s: The timeout of requests, in seconds.
+
     Raises:
-        StorageError: no broker answers.
+        StorageError: No broker answers.
     """
     clients = Clients(merged(address, config), address.prefix)
     return TopicAdmin(clients.admin(), timeout_s, clients).exists(address)
@@ -149,8 +154,13 @@ class TopicAdmin:
     """Creates, finds and checks the topics of logs."""
 
     def __init__(self, admin: AdminClient, timeout_s: float, clients: Clients | None = None) -> None:
-        """clients: the factory of the admin client; it knows the client's last messages and its principal, and creates
-        a replacement for a client that finds no broker.
+        """Create it.
+
+        Args:
+            admin: A client of the cluster.
+            timeout_s: The timeout of requests, in seconds.
+            clients: The factory of the admin client. It knows the client's last messages and its principal, and creates
+                a replacement for a client that finds no broker.
         """
         self._admin = admin
         self._timeout_s = timeout_s
@@ -374,11 +384,11 @@ class TopicAdmin:
                 return self._describe_once(names, self._request_s(deadline), address)
             except KafkaException as failed:
                 doing = f"{address.url}: no answer from {address.servers}"
-                heard = self._heard()
+                last_error = self._last_error()
                 if self._clients is not None and self._clients.refused is not None:
                     raise storage_error(doing, self._clients.refused) from failed
                 if not may_pass(failed, frozenset()) or deadline.is_past:
-                    raise storage_error(doing, failed, heard) from failed
+                    raise storage_error(doing, failed, last_error) from failed
                 self._ask_brokers(deadline)
 
     def _describe_once(self, names: Iterable[str], timeout_s: float, address: Address) -> dict[str, TopicDescription]:
@@ -400,9 +410,9 @@ class TopicAdmin:
         principal = "User:NAME" if self._clients is None else self._clients.principal
         return denial_message(Grant(TOPIC, name, operation), principal, address.servers)
 
-    def _heard(self) -> str:
+    def _last_error(self) -> str:
         self._admin.poll(0)  # delivers the client's messages about brokers
-        return "" if self._clients is None else self._clients.said
+        return "" if self._clients is None else self._clients.last_error
 
     # Checking
 

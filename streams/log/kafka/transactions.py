@@ -94,7 +94,11 @@ class PartitionWriter:
             self._may_write()
 
     def commit(self) -> None:
-        """Make everything written since the last commit durable and visible. If it fails, nothing of it is."""
+        """Make everything written since the last commit durable and visible. If it fails, nothing of it is.
+
+        Raises:
+            StorageError: Another process wrote to the partition or fenced this one, or no broker answers.
+        """
         if not self._is_open:
             return
         self.send()

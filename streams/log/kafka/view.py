@@ -16,7 +16,13 @@ class View(NamedTuple):
 
 
 def seen(topics: Topics, partitions: int, offsets: Offsets) -> View:
-    """Read the present ends of the topics."""
+    """Read the present ends of `.observations` and `.changes`.
+
+    Args:
+        topics: The log's topics.
+        partitions: The number of its partitions.
+        offsets: Reads the ends.
+    """
     observations = [KafkaPartition(topics.observations, each) for each in range(partitions)]
     changes = [KafkaPartition(topics.changes, each) for each in range(partitions)]
     ends = offsets.ends([*observations, *changes])

@@ -280,8 +280,8 @@ def _refusal_message(answer: PageResponse) -> str:
 
 def _refusal(url: str, answer: PageResponse) -> InputError | StorageError:
     """Return the error for a response that refuses a request."""
-    said = _refusal_message(answer)
+    message = _refusal_message(answer)
     if answer.status == 400:
-        return InputError(said)
+        return InputError(message)
     # InputError for what the caller can fix: the token, or the host name in the URL.
-    return (InputError if answer.status in (401, 403) else StorageError)(f"{url}: {said}")
+    return (InputError if answer.status in (401, 403) else StorageError)(f"{url}: {message}")

@@ -40,14 +40,14 @@ PART_BYTES = 2 << 20
 
 Asked: TypeAlias = tuple[str, tuple[Any, ...], list[int], float]
 Answer: TypeAlias = tuple[bool, Any]
-Told: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
+PredictedAnswers: TypeAlias = dict[str, tuple[tuple[Any, ...], Any]]
 
 
 class SealRequest(NamedTuple):
-    """An epoch to seal. told: answers sent in advance, by name: the arguments and the result."""
+    """An epoch to seal. predicted: answers sent in advance, by name: the arguments and the result."""
 
-    standing: EpochState
-    told: Told
+    epoch_state: EpochState
+    predicted: PredictedAnswers
 
 
 class RemoteError(NamedTuple):
@@ -89,17 +89,17 @@ class Channel:
     def __init__(self, own: socket.socket, memory: int, silent_s: int = 0) -> None:
         self._socket = own
         self._memory = mmap(memory, MEMORY_BYTES)
-        self._heard = b""
+        self._received = b""
         # Python's own time limit would be a second call.
         own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(silent_s, 0))
 
-    def send(self, told: object) -> None:
+    def send(self, predicted: object) -> None:
         """Send a message.
 
         Raises:
             OSError: The other side is gone. An error of pickling is raised as it is.
         """
-        data = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(predicted, pickle.HIGHEST_PROTOCOL)
         if SHORT_BYTES < len(data) <= MEMORY_BYTES:
             self._memory[: len(data)] = data
             self._socket.sendall(_HEAD.pack(len(data), True))
@@ -109,18 +109,18 @@ class Channel:
     def receive(self) -> Any:
         """Receive a message. Raises EOFError or OSError if the other side is gone."""
         self._hear(_HEAD.size)
-        length, is_in_memory = _HEAD.unpack_from(self._heard)
-        self._heard = self._heard[_HEAD.size :]
+        length, is_in_memory = _HEAD.unpack_from(self._received)
+        self._received = self._received[_HEAD.size :]
         if is_in_memory:
             with memoryview(self._memory) as memory, memory[:length] as part:
                 return pickle.loads(part)
         self._hear(length)
-        data, self._heard = self._heard[:length], self._heard[length:]
+        data, self._received = self._received[:length], self._received[length:]
         return pickle.loads(data)
 
     def _hear(self, length: int) -> None:
         """Receive so many bytes into the buffer."""
-        parts, missing = [self._heard], length - len(self._heard)
+        parts, missing = [self._received], length - len(self._received)
         while missing > 0:
             try:
                 part = self._socket.recv(max(missing, 2 * SHORT_BYTES))
@@ -130,7 +130,7 @@ class Channel:
                 raise EOFError
             parts.append(part)
             missing -= len(part)
-        self._heard = b"".join(parts)
+        self._received = b"".join(parts)
 
     def close(self) -> None:
         """Close the channel; the other side sees the end."""

@@ -30,9 +30,9 @@ from refold.streams.snapshots.sealing_process.channel import (
     PART_BYTES,
     Answer,
     Channel,
+    PredictedAnswers,
     RemoteError,
     SealRequest,
-    Told,
 )
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import EpochState, Row, TableView
@@ -57,23 +57,23 @@ class _RaisedDamage(_Raised, CorruptionError):
 class _Asking:
     """Sends requests for one epoch to the parent. seal: seals another epoch that arrives meanwhile."""
 
-    def __init__(self, other: Channel, told: Told, seal: Callable[[SealRequest], None]) -> None:
+    def __init__(self, other: Channel, predicted: PredictedAnswers, seal: Callable[[SealRequest], None]) -> None:
         self._other = other
-        self._told = told
+        self._predicted = predicted
         self._seal = seal
         self._numbers = count()
         self._left: list[int] = []
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return the answer, or the one that was sent in advance."""
-        asked_for, found = self._told.pop(name, (None, None))
+        asked_for, found = self._predicted.pop(name, (None, None))
         if asked_for == arguments:
             return found
         left, self._left = self._left, []
         self._other.send((name, arguments, left, time.process_time()))
-        while isinstance(heard := self._other.receive(), SealRequest):
-            self._seal(heard)
-        answer: Answer = heard
+        while isinstance(message := self._other.receive(), SealRequest):
+            self._seal(message)
+        answer: Answer = message
         is_given, found = answer
         if is_given:
             return found
@@ -159,9 +159,9 @@ class _Store(EpochWriter):
 class _View(TableView):
     """The parent's view of a table."""
 
-    def __init__(self, asking: _Asking, standing: EpochState) -> None:
+    def __init__(self, asking: _Asking, epoch_state: EpochState) -> None:
         self._asking = asking
-        self.standing = standing
+        self.epoch_state = epoch_state
 
     def members(self, place: int) -> list[Member]:
         found: list[Member] = self._asking.ask("members", place)
@@ -202,11 +202,11 @@ class _Sealing:
             self._seal(begin)
 
     def _seal(self, begin: SealRequest) -> None:
-        asking = _Asking(self._other, begin.told, self._seal)
+        asking = _Asking(self._other, begin.predicted, self._seal)
         store = _Store(asking)
         sealer = Sealer(store, self._log_id, self._partitions, self._kept, from_ranges=True)
         try:
-            manifest = sealer.seal(_View(asking, begin.standing))
+            manifest = sealer.seal(_View(asking, begin.epoch_state))
         except (EOFError, ConnectionError):
             raise
         except _Raised as raised:

@@ -9,7 +9,13 @@ from typing import Any
 from refold.avro.errors import CorruptionError, StorageError
 from refold.streams.snapshots.manifest import Manifest, read_manifest
 from refold.streams.snapshots.seal import is_whole
-from refold.streams.snapshots.sealing_process.channel import PART_BYTES, Answer, RemoteError, SealingFailed, Told
+from refold.streams.snapshots.sealing_process.channel import (
+    PART_BYTES,
+    Answer,
+    PredictedAnswers,
+    RemoteError,
+    SealingFailed,
+)
 from refold.streams.snapshots.store import EpochWriter
 from refold.streams.snapshots.table import TableView
 
@@ -18,7 +24,7 @@ class SealingRequests:
     """Answers the requests of the sealing process for one view."""
 
     def __init__(self, store: EpochWriter, view: TableView) -> None:
-        self.standing = view.standing
+        self.epoch_state = view.epoch_state
         self._store = store
         self._rows: dict[int, Iterator[Any]] = {}
         self._raised: dict[int, Exception] = {}
@@ -39,30 +45,30 @@ class SealingRequests:
             "more": self._more,
         }
 
-    def predicted_answers(self) -> Told:
+    def predicted_answers(self) -> PredictedAnswers:
         """The answers to requests that every epoch makes, to send in advance. Those that raise now are left out, and
         requested again.
         """
-        told: Told = {}
+        predicted: PredictedAnswers = {}
 
         def told_of(name: str, *arguments: Any) -> Any:
             is_given, found = self.answer(name, arguments, ())
             if is_given:
-                told[name] = arguments, found
+                predicted[name] = arguments, found
             return found if is_given else None
 
-        own = self.standing.epoch
+        own = self.epoch_state.epoch
         told_of("take", own.partition)
         told_of("end", own.partition)
         last = told_of("latest", own)
         if last is not None and told_of("manifest_bytes", last) is not None:
             try:
-                whole = is_whole(self.standing, self._store.manifest(last))
+                whole = is_whole(self.epoch_state, self._store.manifest(last))
             except StorageError:
                 whole = True
             if not whole:
                 told_of("touched", last.offset)
-        return told
+        return predicted
 
     def answer(self, name: str, arguments: Sequence[Any], left: Sequence[int]) -> Answer:
         """Return a call's result or error.
@@ -82,7 +88,7 @@ class SealingRequests:
 
     def done(self, data: bytes, last_records: Sequence[bytes]) -> Manifest:
         """Seal the epoch with its last records and its manifest. Without a manifest the epoch already existed."""
-        epoch = self.standing.epoch
+        epoch = self.epoch_state.epoch
         if not data:
             return self._store.manifest(epoch)
         try:

@@ -59,7 +59,7 @@ class SealingProcess:
             except OSError:
                 self._channel.close()
                 raise
-        self._tell((log_id, partitions))
+        self._send((log_id, partitions))
 
     def seal(self, desk: SealingRequests, meanwhile: Callable[[], object]) -> Manifest:
         """Seal an epoch.
@@ -70,7 +70,7 @@ class SealingProcess:
             meanwhile: Called from time to time during long work; may seal another partition's epoch by this process.
         """
         self.is_sound = False
-        self._tell(SealRequest(desk.standing, desk.predicted_answers()))
+        self._send(SealRequest(desk.epoch_state, desk.predicted_answers()))
         while True:
             name, arguments, left, self.used_s = self._hear()
             if name in {DONE, FAILED}:
@@ -78,7 +78,7 @@ class SealingProcess:
             if name in _LONG:
                 meanwhile()
                 self.is_sound = False
-            self._tell(desk.answer(name, arguments, left))
+            self._send(desk.answer(name, arguments, left))
         if name == FAILED:
             error = desk.raised(*arguments)
             self.is_sound = not isinstance(error, SealingFailed)
@@ -95,13 +95,13 @@ class SealingProcess:
             raise SealingFailed(f"it {child_process.how_it_ended(self._process)}") from error
         return asked
 
-    def _tell(self, told: object) -> None:
+    def _send(self, message: object) -> None:
         try:
-            self._channel.send(told)
+            self._channel.send(message)
         except ConnectionError:  # the next receive will report that it is gone
             pass
         except Exception as error:  # for example a user's reducer that cannot be pickled
-            raise SealingFailed(f"it cannot be told {type(told).__name__}: {error}") from error
+            raise SealingFailed(f"it cannot be told {type(message).__name__}: {error}") from error
 
     def kill(self) -> None:
         """Kill it, without waiting. Idempotent."""
@@ -126,7 +126,14 @@ class ProcessSealer:
     def __init__(
         self, store: EpochWriter, log_id: bytes, partitions: int, after_base: Callable[[], None] = lambda: None
     ) -> None:
-        """after_base: called after a base was sealed, which reads much."""
+        """Create it; the process starts with the first epoch.
+
+        Args:
+            store: Where epochs are written.
+            log_id: The log's id, 16 bytes.
+            partitions: The number of the log's partitions.
+            after_base: Called after a base was sealed, which reads much.
+        """
         self._store = store
         self._after_base = after_base
         self._log_id = log_id
@@ -150,7 +157,7 @@ class ProcessSealer:
         return manifest
 
     def _sealed(self, table: TableView, meanwhile: Callable[[], object]) -> Manifest:
-        self._entities[table.standing.epoch.partition] = table.standing.entities
+        self._entities[table.epoch_state.epoch.partition] = table.epoch_state.entities
         if self._child is None and self._may_start and sum(self._entities.values()) >= ENTITIES_MIN:
             self._start()
         if self._child is not None:
@@ -172,7 +179,7 @@ class ProcessSealer:
             desk.close()
             if not child.is_sound:  # it is lost, or an interrupt stopped it in the middle of an epoch
                 self._end()
-                self._store.abandon(table.standing.epoch.partition)
+                self._store.abandon(table.epoch_state.epoch.partition)
 
     @property
     def used_s(self) -> float:

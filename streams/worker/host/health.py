@@ -37,7 +37,16 @@ _AGAIN = "start the worker again, it goes on where it was"
 
 
 def health_of(status: Status, condition: WorkerCondition, now_ms: int | None = None) -> dict[str, Any]:
-    """`healthy`, `why` where it is not, `broker`, `group`, and of each partition what that was judged by."""
+    """Judge a worker's health.
+
+    Args:
+        status: What the service last published.
+        condition: Whether it has brokers and its group.
+        now_ms: The time, in milliseconds since 1970; None for now.
+
+    Returns:
+        `healthy`, `why` if it is not, `broker`, `group`, and for each partition what the judgement is based on.
+    """
     now_ms = _now_ms() if now_ms is None else now_ms
     wrong = [
         f"partition {number} has had {each.get('lag')} to fold for {each['uncommitted_s']:.0f} s without a commit; "
@@ -86,12 +95,12 @@ def condition_json(condition: WorkerCondition) -> dict[str, Any]:
     `missing_topics` if the brokers lack topics of the log."""
     broker: dict[str, Any] = {
         "connected": condition.broker.holds,
-        **_told(condition.broker),
+        **_fields_of(condition.broker),
         "brokers": condition.brokers,
     }
     group: dict[str, Any] = {"member": False, "why": "it is about to join its group"}
     if condition.group is not None:
-        group = {"member": condition.group.holds, **_told(condition.group)}
+        group = {"member": condition.group.holds, **_fields_of(condition.group)}
     missing = [each.topic for each in _missing(condition)]
     return {"broker": broker, "group": group, **({"missing_topics": missing} if missing else {})}
 
@@ -107,7 +116,7 @@ def _missing(condition: WorkerCondition) -> list[TopicProblem]:
     return [each for each in condition.unfit if each.is_missing]
 
 
-def _told(condition: Condition) -> dict[str, Any]:
+def _fields_of(condition: Condition) -> dict[str, Any]:
     why = {"why": condition.why} if condition.why and not condition.holds else {}
     return {"since": millis_text(condition.since_ms), **why}
 

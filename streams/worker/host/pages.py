@@ -103,8 +103,8 @@ class Pages(NamedTuple):
         if name in self.operations.names:
             return self._by_method(request, "POST", Route(f"{forwarded}operations"))
         asked = ", ".join(f"/{each}" for each in (*OWN_PAGES, *self.questions))
-        told = ", ".join(f"/{each}" for each in self.operations.names)
-        return problem(404, f"no such page: {request.path[:100]}; there are {asked}, and to be posted to, {told}")
+        posted = ", ".join(f"/{each}" for each in self.operations.names)
+        return problem(404, f"no such page: {request.path[:100]}; there are {asked}, and to be posted to, {posted}")
 
     def _by_method(self, request: Request, method: str, route: Route) -> Route | PageResponse:
         if request.method == method:
@@ -166,7 +166,7 @@ class Pages(NamedTuple):
         others = sorted({*self.workers().values()} - {self.own_url})
         asking = Lane("refold-web-asking", ASKED_AT_ONCE, waiting_max=len(others))
         try:
-            answers = [asking.submit(partial(self._told, url, name, given)) for url in others]
+            answers = [asking.submit(partial(self._forwarded, url, name, given)) for url in others]
             items = self.operations.do(name, given)
             items += [item for each in answers for item in each.result()]
         except Busy as error:
@@ -197,17 +197,17 @@ class Pages(NamedTuple):
         except OSError as error:
             return problem(503, f"{what}: {owner}, which has its partition, does not answer ({error}); ask again")
 
-    def _told(self, url: str, name: str, given: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    def _forwarded(self, url: str, name: str, given: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         """Return another worker's answer."""
         try:
             answer = ask(
                 self.asker, f"{url}/{name}", json.dumps(given).encode(), log_id=self.log_id, timeout_s=PATIENCE_S,
                 is_forwarded=True,
             )  # fmt: skip
-            said = json.loads(answer.content)
+            body = json.loads(answer.content)
             if answer.status != 200:
-                raise (InputError if answer.status == 400 else StorageError)(f"{url}: {said['error']}")
-            found: list[dict[str, Any]] = said["partitions"]
+                raise (InputError if answer.status == 400 else StorageError)(f"{url}: {body['error']}")
+            found: list[dict[str, Any]] = body["partitions"]
             return found
         except OSError as error:
             raise StorageError(f"{url}, which has partitions, does not answer ({error}); ask again") from error

@@ -37,11 +37,16 @@ STOP_S = 120.0
 def run_process(
     service: HostedService, make_agents: Callable[[], AgentsApp] | None = None, stop_s: float = STOP_S
 ) -> None:
-    """Run a fold service, and agents, until a signal; raises what ended it otherwise.
+    """Run a fold service, and agents, until a signal.
 
     Args:
-        make_agents: Called when the event loop is there, for what Faust makes belongs to the loop of that moment.
-        stop_s: How long after a signal the process may run.
+        service: The fold service.
+        make_agents: Called once the event loop exists, because Faust's objects belong to the current loop.
+        stop_s: How long after a signal the process may run, in seconds.
+
+    Raises:
+        StorageError: The worker was cancelled by its own code.
+        Exception: The first error that ended the service or the agents.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -59,9 +64,9 @@ def run_process(
         ended.append(error)
     of_agents = [] if agents is None else [agents.app.crash_reason, agents.reading.failure]
     failures = [fold.failure, *of_agents, worker.crash_reason, *ended]
-    said = [each for each in failures if isinstance(each, Exception)]
-    if said:
-        raise said[0]
+    errors = [each for each in failures if isinstance(each, Exception)]
+    if errors:
+        raise errors[0]
     if not worker.has_signal or any(isinstance(each, asyncio.CancelledError) for each in failures):
         raise StorageError("the worker was cancelled by its own code, without a reason; start it again")
 

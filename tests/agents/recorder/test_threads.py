@@ -23,7 +23,7 @@ from refold.agents.journal.chain import broken
 from refold.agents.log import AgentLog
 from refold.agents.recorder.context import SCOPE, StrayCall
 from refold.agents.recorder.failures import Unfinished
-from refold.agents.recorder.log_backend import LogReach
+from refold.agents.recorder.log_backend import LogBackend
 from refold.agents.recorder.run import Run
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.replay.forked import NotAllowed
@@ -344,14 +344,14 @@ def test_process_forked_from_a_run_records_and_does_nothing(log: AgentLog) -> No
 
 def test_observation_is_recorded_while_another_thread_reads(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go = threading.Event(), threading.Event()
-    read = LogReach.read
+    read = LogBackend.read
 
-    def slowly(self: LogReach, entity: str, at: Any) -> Any:
+    def slowly(self: LogBackend, entity: str, at: Any) -> Any:
         begun.set()
         assert go.wait(300)
         return read(self, entity, at)
 
-    monkeypatch.setattr(LogReach, "read", slowly)
+    monkeypatch.setattr(LogBackend, "read", slowly)
     log.observe("document/a", {"fields": {"text": "one"}}, source="tests")
     with log.run("a") as run, run.step("s"), ThreadPoolExecutor(1) as pool:
         reading = pool.submit(run.read, "document/a")

@@ -31,7 +31,7 @@ class ReplayedTable(View):
         cut = Cut(log.log_id, {partition: end}, schemas, log.registry.digest(schemas))
         part = rebuild(log, cut, full=True).parts[partition]
         self._log = log
-        standing = EpochState(
+        epoch_state = EpochState(
             epoch=Epoch(partition, end, schemas),
             entities=part.entities,
             observations=part.observations,
@@ -40,10 +40,10 @@ class ReplayedTable(View):
             types=log.registry.fingerprints(),
             closing=closings(log.registry),
         )
-        super().__init__(standing, dict(part.layers.rows()), [])
+        super().__init__(epoch_state, dict(part.layers.rows()), [])
 
     def touched(self, start: int) -> Mapping[bytes, bytes]:
-        partition, end, _ = self.standing.epoch
+        partition, end, _ = self.epoch_state.epoch
         return dict.fromkeys((placed(record.entity) for record in self._log.read(partition, start, end)), b"")
 
 

@@ -96,7 +96,7 @@ def recorded(
     sink = MemorySink(head, folder, lambda tree: tree)
     world = world or World({})
     run = Run(
-        head, answers=answers, sink=sink, reach=world, chance=Clock().chance, redact=lambda tree: tree,
+        head, answers=answers, sink=sink, backend=world, chance=Clock().chance, redact=lambda tree: tree,
         children=MemoryChildren(head.run, None, None, None),
     )  # fmt: skip
     try:

@@ -126,17 +126,17 @@ class Table:
 
     def view(self, schemas: int = 2) -> View:
         """Return the current table."""
-        standing = EpochState(
+        epoch_state = EpochState(
             Epoch(self.partition, self.offset, schemas), len(self.packed), self.offset, 5, 0, dict(self.types), CLOSING
         )
-        return View(standing, dict(self.packed), list(self.touched))
+        return View(epoch_state, dict(self.packed), list(self.touched))
 
 
 class View(TableView):
     """A table at one moment."""
 
-    def __init__(self, standing: EpochState, packed: dict[str, bytes], touched: list[str]) -> None:
-        self.standing = standing
+    def __init__(self, epoch_state: EpochState, packed: dict[str, bytes], touched: list[str]) -> None:
+        self.epoch_state = epoch_state
         self.packed = packed
         self._touched = touched
         self._groups = dict(grouped(packed.items()))
@@ -152,5 +152,5 @@ class View(TableView):
 
     def touched(self, start: int) -> Mapping[bytes, bytes]:
         """Return the touched entities, with their states or with empty values that have to be read."""
-        names = self._touched[start : self.standing.epoch.offset]
+        names = self._touched[start : self.epoch_state.epoch.offset]
         return {placed(name): self.packed[name] if len(names) % 3 else b"" for name in names}

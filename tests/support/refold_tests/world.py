@@ -88,7 +88,7 @@ class World:
         for _ in range(self.rng.choice((1, 2, 9, 40))):
             table.change(0.3)
         view = table.view()
-        view.standing = replace(view.standing, recorded_at=self.now_ms)
+        view.epoch_state = replace(view.epoch_state, recorded_at=self.now_ms)
         manifest = self.sealer.seal(view)
         self.views[manifest.epoch], self.manifests[manifest.epoch] = view, manifest
         return manifest

@@ -49,7 +49,7 @@ def main(nodes: str, secure: bool, port: int, data: Path | None) -> None:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(_UNUSABLE)
         with kafka:
-            print(_told(kafka, secure), flush=True)
+            print(_announcement(kafka, secure), flush=True)
             while all(map(kafka.is_running, kafka.nodes)):
                 time.sleep(_LOOK_S)
             ended = [node for node in kafka.nodes if not kafka.is_running(node)]
@@ -72,7 +72,7 @@ def _ending() -> Iterator[None]:
         print("Kafka ended.", file=sys.stderr)
 
 
-def _told(kafka: Kafka, secure: bool) -> str:
+def _announcement(kafka: Kafka, secure: bool) -> str:
     url = f"kafka://{kafka.bootstrap}/agents"
     kept = "kept" if kafka.is_kept else "removed at the end"
     lines = [

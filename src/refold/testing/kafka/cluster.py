@@ -100,8 +100,8 @@ class Node:
         command = self._java("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._settings), *options)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip()
-            raise ServerFailed(f"Kafka's node {self.number} could not make its data folder:\n{said}")
+            output = (done.stdout + done.stderr).strip()
+            raise ServerFailed(f"Kafka's node {self.number} could not make its data folder:\n{output}")
 
     def launch(self) -> None:
         """Start its process. The node is ready once `await_ready` has returned."""
@@ -295,6 +295,9 @@ class Kafka:
         Args:
             user: The user of a secured Kafka: `admin`, or one made by create_user.
             password: Instead of that user's own.
+
+        Raises:
+            InputError: The user is unknown, and there is no password.
         """
         config: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
         if self._certificates is None:
@@ -358,9 +361,17 @@ class Kafka:
         return self._node(node).pid
 
     def leader_of(self, topic: str, partition: int = 0, *, other_than: int | None = None) -> int:
-        """Return the node that leads the partition; waits until there is one that is not `other_than`.
+        """Return the node that leads a partition; waits until there is one.
 
         Right after a kill, the killed node is still the leader: pass it as `other_than`.
+
+        Args:
+            topic: The topic.
+            partition: Its partition.
+            other_than: A node that does not count.
+
+        Raises:
+            ServerFailed: There is no leader in time.
         """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient

@@ -52,11 +52,11 @@ def find_java() -> Java:
     if command is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH"
         raise ServerMissing(f"Kafka needs Java {JAVA_MIN} or newer, and there is no java {where}; {_INSTALL}")
-    said = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    version = said.stderr.strip()
+    done = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    version = done.stderr.strip()
     found = re.search(r'version "(\d+)', version)
     if found is None or int(found[1]) < JAVA_MIN:
-        first = (version or said.stdout.strip() or "nothing").splitlines()[0]
+        first = (version or done.stdout.strip() or "nothing").splitlines()[0]
         raise ServerMissing(f"Kafka needs Java {JAVA_MIN} or newer, and {command} says: {first}; {_INSTALL}")
     return Java(command, int(found[1]), version)
 
