@@ -64,7 +64,7 @@ class LiveChildren:
         Args:
             live: Creates runs of the log.
             log: The log.
-            around: Its clock and ids.
+            runtime: Its clock and ids.
             vault: Seals contents.
             head: The run's head, as it is recorded.
             redact: The run's redactor.

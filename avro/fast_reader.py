@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from refold.avro.canonical import TEXT_HEADS, encode, encode_name, map_head
 from refold.avro.decoder import REFUSED, Read, read_long, read_text
 from refold.avro.envelope import NAME_BYTES_MAX, PRIORITY_RANGE, check_names
-from refold.avro.ids import DOMAIN, around_seq
+from refold.avro.ids import DOMAIN, source_parts
 from refold.avro.observation import Observation, Source
 from refold.avro.times import TIME_MAX, TIME_MIN
 
@@ -198,6 +198,6 @@ class PlainReader:
         if len(self._sources) >= _SOURCES_MAX:
             self._sources.clear()
         parts = self._sources[data[begin:end]] = _SourceParts(
-            agent, run, step, tool, *around_seq(agent, run, step, tool)
+            agent, run, step, tool, *source_parts(agent, run, step, tool)
         )
         return parts

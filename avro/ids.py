@@ -76,7 +76,7 @@ def _patch(patch: Mapping[str, Value]) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def around_seq(agent: str, run: str, step: str, tool: str) -> tuple[int, bytes, bytes]:
+def source_parts(agent: str, run: str, step: str, tool: str) -> tuple[int, bytes, bytes]:
     """Return the number of a source's parts other than seq, and the encoded parts before and after seq."""
     given = {"agent": agent, "run": run, "step": step, "tool": tool}
     members = in_key_order(tuple(name for name, value in given.items() if value))
@@ -86,7 +86,7 @@ def around_seq(agent: str, run: str, step: str, tool: str) -> tuple[int, bytes, 
 
 
 def _source(source: Source) -> bytes:
-    count, before, after = around_seq(source.agent, source.run, source.step, source.tool)
+    count, before, after = source_parts(source.agent, source.run, source.step, source.tool)
     if source.seq:
         return map_head(count + 1) + before + _SEQ + encode(source.seq) + after
     return map_head(count) + before + after if count else b""

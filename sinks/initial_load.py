@@ -1,11 +1,10 @@
-"""All entities at a cut, for an empty sink or for types with a new definition.
+"""All entities at a cut with their history, for an empty sink or for types with a new definition.
 
-States come from a rebuild. History comes from the changes if the type never had another definition and each change is
-complete (states.is_exact); otherwise it is computed from the log, entity by entity.
-
-Entities at a cut computed from the log, with their history: for what cannot be derived from changes.
-
-It makes one pass over the records of some entities of a partition, or lookups if the log has indexes.
+1. States come from a rebuild.
+2. History comes from the changes if the type never had another definition and each change is complete
+   (states.is_exact).
+3. History that cannot be derived from changes is computed from the log, entity by entity: in one pass over the records
+   of some entities of a partition, or by lookups if the log has indexes.
 """
 
 from __future__ import annotations

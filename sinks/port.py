@@ -1,10 +1,10 @@
 """The interface of a sink: a store that holds the state of a log at an exact cut, and the history up to it.
 
-Rules for every sink, tested by refold.testing.sinks:
+Rules for every sink of states, tested by refold.testing.sinks:
 1. The state and its cut are written atomically.
 2. `position` alone says which cut the store holds. It is stored nowhere else.
-3. Of two processes on one store at most one succeeds: a write is refused if the store's position is not the one that
-   the write follows.
+3. Of two processes on one store at most one succeeds: a write or a load is refused if the store's position is not the
+   one that it follows.
 4. A store that is temporarily unable to write raises SinkBusy. An error that waiting does not fix raises SinkRefused.
    Neither message contains a secret.
 """
@@ -148,6 +148,9 @@ class Sink(ABC):
         """Replace the store's content by the load's, and store `load.cut`, in one transaction.
 
         With `load.types` only the entities of these types are replaced.
+
+        Raises:
+            SinkBusy: The position is not `load.before`, with retry_after_s=0: another writer was first.
         """
 
     def stored(self, names: Collection[str]) -> Mapping[str, bytes]:

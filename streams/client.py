@@ -56,7 +56,7 @@ class RuntimeContext:
     agent: str
 
 
-def _in_turn(method: F) -> F:
+def _locked(method: F) -> F:
     """Run the method under the log's lock."""
 
     @functools.wraps(method)
@@ -93,7 +93,7 @@ class Log:
 
     # Recording
 
-    @_in_turn
+    @_locked
     def observe(
         self,
         entity: str,
@@ -175,7 +175,7 @@ class Log:
         """Record that an earlier observation of the entity was wrong. Further keywords and result as for `observe`."""
         return self.observe(entity, retracts=[observation], **given)
 
-    @_in_turn
+    @_locked
     def take(self, observation: Observation, observation_id: bytes, definition: TypeDefinition,
              blobs: Mapping[bytes, bytes], data: bytes | None = None) -> None:  # fmt: skip
         """Record an observation that was built elsewhere, under the definition it was built by.
@@ -228,13 +228,13 @@ class Log:
         assert found is not None
         return found
 
-    @_in_turn
+    @_locked
     def register(self, definition: TypeDefinition) -> None:
         """Register a type definition; entities of an older version are folded again by it."""
         self._port.register(definition)
         self._writers.pop(definition.name, None)
 
-    @_in_turn
+    @_locked
     def put_blob(self, content: bytes, media_type: str) -> Blob:
         """Store a content, durable on return, and return a reference for patches. Equal contents are stored once."""
         blob = Blob(hashlib.sha256(content).digest(), len(content), media_type)
@@ -251,7 +251,7 @@ class Log:
             end = self._port.begin_flush()
         end()
 
-    @_in_turn
+    @_locked
     def mark(self, name: str, at: When = None, *, replace: bool = False) -> Cut:
         """Store a marker, a name for a cut, and return the cut.
 
@@ -273,7 +273,7 @@ class Log:
 
     # Asking
 
-    @_in_turn
+    @_locked
     def point(self, when: When = None, entity: str | None = None, clock: str = "recorded") -> Point:
         """Resolve a WHEN to a cut.
 
@@ -290,12 +290,7 @@ class Log:
         return Points(self._port, self._runtime.now_micros() // 1000).resolve(when, entity, clock)
 
     def state(self, entity: str, at: When = None, clock: str = "recorded") -> EntityView:
-        """Return one entity at a point.
-
-        Args:
-            entity: Its name, `TYPE/ID`.
-            at: The point; None for now.
-            clock: What a time in `at` means: "recorded" or "observed".
+        """Return one entity at a point; `clock` says which time a time in `at` means, "recorded" or "observed".
 
         Raises:
             UnknownEntity: It has no record below the point.
@@ -312,16 +307,8 @@ class Log:
     def states(self, entities: Iterable[str], at: When = None, clock: str = "recorded") -> dict[str, EntityView]:
         """Return several entities at one point, read together.
 
-        Args:
-            entities: Their names, `TYPE/ID`.
-            at: The point; None for now.
-            clock: What a time in `at` means: "recorded" or "observed".
-
         Returns:
             The entities by name, without those that have no observation there.
-
-        Raises:
-            NotAnswerable: The point cannot be answered.
         """
         names = [check_entity(each) for each in entities]
         cut = self.point(at, None, clock).cut

@@ -1,15 +1,15 @@
-"""Dead letters for people: a verdict, and the description of its record.
-
-A record is described by its observation, if a schema that the log has by now decodes it, or else by its key. Neither
-means that it is an observation of this log: the verdict decides that, and a retry may change it
-(streams/log/kafka/deadletter_retry.py).
-
-A retry is another record. Its header `refold-retry-of` has the position of the one that it repeats: partition u32 and
-offset u64, big-endian.
+"""Verdicts and dead letters.
 
 A verdict is the final decision that a record is not an observation, with a full copy of the record. Its bytes are
 deterministic CBOR {format: 1, offset, reason, detail, key, value, headers: [[name, value]], timestamp} of the record.
 Only workers decide (streams/worker/verdicts.py); archives keep what they decided.
+
+A retry is another record. Its header `refold-retry-of` has the position of the one that it repeats: partition u32 and
+offset u64, big-endian.
+
+For people a record is described by its observation, if a schema that the log has by now decodes it, or else by its key.
+Neither means that it is an observation of this log: the verdict decides that, and a retry may change it
+(streams/log/kafka/deadletter_retry.py).
 """
 
 from __future__ import annotations

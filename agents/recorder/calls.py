@@ -66,17 +66,8 @@ class CallRecorder:
         self, run: Stepping, answers: Answers, backend: RunBackend, chance: Nondeterminism, redact: Redact,
         settle: Callable[[], None], ended: Callable[[PendingCall], None], *, is_live: bool,
     ) -> None:  # fmt: skip
-        """Create it.
-
-        Args:
-            run: The run that makes the calls.
-            answers: The source of answers.
-            backend: The log, or a replay's replacement.
-            chance: Clock readings, random numbers and ids.
-            redact: The run's redactor.
-            settle: Writes all records, durable with the next flush.
-            ended: Called for each ended call of open steps.
-            is_live: There is no recording that could answer.
+        """Create it. backend: the log, or a replay's replacement. settle: writes all records, durable with the next
+        flush. ended: called for each ended call of open steps. is_live: there is no recording that could answer.
         """
         self._run = run
         self._answers = answers
@@ -86,7 +77,7 @@ class CallRecorder:
         self._settle = settle
         self._ended = ended
         self._is_live = is_live
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._beside_loop = OffLoop()
 
     def close(self, attempt: PendingAttempt) -> Unfinished | None:
@@ -94,7 +85,7 @@ class CallRecorder:
         recorded; None if there are none."""
         if attempt.is_closed:
             return None
-        with self._turn:
+        with self._lock:
             attempt.is_closed = True
             attempt.made.sort(key=_order)
             for made in attempt.made:
@@ -111,15 +102,7 @@ class CallRecorder:
     def model(
         self, client: Callable[..., Any], args: Args, kwargs: dict[str, Any], returns: Any, volatile: Volatile = WHOLE
     ) -> Any:
-        """Return a model's answer; an awaitable if the client is async.
-
-        Args:
-            client: The function that calls the model.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments; a fork may replace some.
-            returns: The type of its answer; None for its annotation.
-            volatile: The parts of the request that are ignored when requests are compared.
-        """
+        """Return a model's answer; an awaitable if the client is async. The arguments are those of RunCalls.model."""
         name = getattr(client, "__qualname__", type(client).__qualname__)
         shape = shape_of(client, returns, f"the model client {name}")
         kwargs = {**kwargs, **self._answers.arguments(self._run.step_number, "model", name)}
@@ -161,13 +144,7 @@ class CallRecorder:
         return ReadView(entity, values, answer["version"], answer["state_hash"], answer["cut"])
 
     def observe(self, entity: str, patch: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-        """Record an observation of this run, and return its id.
-
-        Args:
-            entity: The entity, `TYPE/ID`.
-            patch: Its fields; redacted before they are recorded.
-            given: More arguments of Log.observe.
-        """
+        """As RunCalls.observe."""
 
         def say(step: OpenStep, made: PendingCall) -> str:
             read = [each for call in step.made if call.kind == "read" and not call.is_open and call.failure is None
@@ -295,7 +272,7 @@ class CallRecorder:
         made = PendingCall(kind, name, encoded(asking.request, what), effect, started_at=self._chance.now_micros(),
                     ignored=asking.ignored, found_by=encoded(asking.found_by, f"the key of {name}"))  # fmt: skip
         made.began_s = self._chance.monotonic_s()
-        with self._turn:
+        with self._lock:
             step = self._run.open_step
             if step is None or step.attempt.is_closed:
                 raise Unfinished(f"run {self._run.id}: {name or kind} was called in a step that has ended")
@@ -345,7 +322,7 @@ class CallRecorder:
 
     def _answered(self, made: PendingCall, answer: Any, data: bytes) -> Any:
         duration_ms = (self._chance.monotonic_s() - made.began_s) * 1000
-        with self._turn:
+        with self._lock:
             self._require_open(made)
             made.answer, made.duration_ms, made.is_open = data, duration_ms, False
             self._tell(made)
@@ -357,7 +334,7 @@ class CallRecorder:
         failure = failure_of(error, self._chance.now_micros(), tool=tool)
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
         wait_ms = None if is_ours else trying.wait_ms(len(made.retries) + 1, error)
-        with self._turn:
+        with self._lock:
             if not made.is_open:
                 return None
             if wait_ms is None:
@@ -409,14 +386,14 @@ class CallRecorder:
 
     def _broken(self, made: PendingCall, so_far: bytes, error: BaseException) -> None:
         """Record an answer that ended with an error after its first pieces."""
-        with self._turn:
+        with self._lock:
             if made.is_open:
                 made.answer, made.so_far = so_far, None
         self._failed(made, error)
 
     def _end_answered(self, made: PendingCall, answer: Plain) -> None:
         data = encoded(answer, "a response")
-        with self._turn:
+        with self._lock:
             if made.is_open:
                 self._settled(made, data)
                 self._tell(made)
@@ -445,15 +422,7 @@ class CallRecorder:
         return self._open(made, block, step, is_recorded=is_recorded)
 
     def opened_run(self, name: str, request: Plain) -> OpenRun:
-        """Begin a call that is a nested run (recorder/children.py).
-
-        Args:
-            name: The nested run's agent.
-            request: What it begins with.
-
-        Raises:
-            InputError: The code is in a tool or a model's client of this run, whose result is recorded as a whole.
-        """
+        """Begin a call that is a nested run (recorder/children.py)."""
         if self in SCOPE.get().inside:
             raise InputError(
                 f"run {self._run.id}: a run of {name} within it must begin in the run's own code, not in a tool or a "
@@ -515,7 +484,7 @@ class CallRecorder:
     def _prepared(self, step: OpenStep, made: PendingCall, tool: Tool) -> Plain:
         """Return the request to be sent, as it is recorded. Everything recorded before is written, after redaction."""
         asked = made.asked(self._redact)
-        with self._turn:
+        with self._lock:
             if step.keys is None:
                 taken = self._answers.keys(CallSite(step.number, step.name, step.attempt.number))
                 step.keys = StepKeys(self._run.task, step.number, taken)

@@ -29,7 +29,7 @@ class OffLoop:
     """Works on the values of one run. Work on large values runs in a thread, one at a time; the loop continues."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     async def done(self, work: Callable[[], T], value: object) -> T:
         """Return the result of the work on a value. The work is completed, even if the task is cancelled meanwhile."""
@@ -37,7 +37,7 @@ class OffLoop:
             return work()
 
         def run_alone() -> T:
-            with self._turn:
+            with self._lock:
                 return work()
 
         future = in_thread(run_alone)

@@ -204,7 +204,7 @@ class RunCalls(CallTarget):
         return self._calling.read(entity, at)
 
     def observe(self, entity: str, patch: Mapping[str, Any], **given: Any) -> str:
-        """Record an observation of an entity, caused by what this step read.
+        """Record an observation of an entity. Its causes are what this step read, unless `causes` is given.
 
         Args:
             entity: The entity.

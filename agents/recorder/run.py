@@ -55,7 +55,7 @@ from refold.agents.recorder.run_backend import Nondeterminism, RunBackend
 from refold.agents.recorder.run_end import RunEnd
 from refold.agents.recorder.sinks import RunSink
 from refold.agents.recorder.step_assembler import NULL, PendingAttempt, PendingStep
-from refold.agents.recorder.steps import OpenStep, StepBlock
+from refold.agents.recorder.steps import AttemptsExhausted, Changed, OpenStep, StepBlock
 from refold.agents.recorder.tools import RetryPolicy, tool
 from refold.agents.recorder.writer import RecordingFailed
 from refold.agents.redaction.redactor import Redact
@@ -64,14 +64,6 @@ from refold.avro.errors import InputError, RefoldError
 P = ParamSpec("P")
 T = TypeVar("T")
 RetryOn = tuple[type[Exception], ...]
-
-
-class AttemptsExhausted(RefoldError):
-    """A step was tried as often as allowed, in this process and before."""
-
-
-class Changed(RefoldError):
-    """The agent's code does not do what it did when a committed step was recorded."""
 
 
 class Run(RunCalls):
@@ -97,19 +89,8 @@ class Run(RunCalls):
         children: Children,
         call: ChildCall | None = None,
     ) -> None:
-        """Create a run.
-
-        Args:
-            head: The recording of a run that has done nothing yet.
-            answers: The source of answers.
-            sink: Receives everything that the run does.
-            backend: The log, or a replay's replacement.
-            chance: Clock readings, random numbers and ids.
-            redact: The run's redactor.
-            strays: What happens to calls outside of the run's code.
-            on_stray: In a replay, creates the error for a call outside of every run.
-            children: Creates nested runs.
-            call: For a nested run, the parent's side of it.
+        """Create a run. backend: the log, or a replay's replacement. on_stray: in a replay, creates the error for a
+        call outside of every run. children: creates nested runs. call: for a nested run, the parent's side of it.
         """
         self.id = head.run
         self.process = os.getpid()
@@ -129,15 +110,9 @@ class Run(RunCalls):
         self._chance = chance
         self._dice = random.Random(head.seed) if head.seed is not None else chance.random
         self._calling = CallRecorder(
-            self,
-            answers,
-            backend,
-            chance,
-            redact,
-            sink.settle,
-            sink.call_ended,
+            self, answers, backend, chance, redact, sink.settle, sink.call_ended,
             is_live=isinstance(answers, LiveAnswers),
-        )
+        )  # fmt: skip
         self._parted = head.parted
         self._ended_steps = 0
         self.open_step: OpenStep | None = None
@@ -196,17 +171,11 @@ class Run(RunCalls):
             left(self)
 
     def drive(self, agent: Callable[[Run], Any]) -> Any:
-        """Run an agent's function to its end.
-
-        Args:
-            agent: Gets the run. What it returns, if not None, becomes the run's output.
-
-        Returns:
-            The run's output.
+        """Run an agent's function to its end, and return the run's output: what the function returns, if not None.
 
         Raises:
             InputError: It is a coroutine function.
-            Exception: The error of the agent's code, which the run recorded.
+            Exception: The error of the function, which the run recorded.
         """
         with self:
             result = agent(self)

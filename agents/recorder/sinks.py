@@ -72,9 +72,9 @@ class RunSink(Protocol):
 class MemorySink:
     """Collects what a run did, as a Recording."""
 
-    def __init__(self, head: Recording, folder: StepAssembler, redact: Redact) -> None:
+    def __init__(self, head: Recording, assembler: StepAssembler, redact: Redact) -> None:
         self._recording = head
-        self._folder = folder
+        self._assembler = assembler
         self._redact = redact
         self._steps: list[Step] = []
 
@@ -89,16 +89,16 @@ class MemorySink:
 
     def step_ended(self, made: PendingStep) -> None:
         """Add the step."""
-        self._steps.append(self._folder.step(made))
+        self._steps.append(self._assembler.step(made))
 
     def taken(self, step: Step, state: Plain) -> None:
         """Add the recorded step."""
         self._steps.append(step)
-        self._folder.taken(step, state)
+        self._assembler.taken(step, state)
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """Continue the chain as a fork."""
-        self._folder.forked(patch, state)
+        self._assembler.forked(patch, state)
 
     def settle(self) -> None:
         """Do nothing: nothing is durable."""
@@ -106,7 +106,7 @@ class MemorySink:
     def ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> str:
         """End the recording, and return its hash."""
         self._recording = _ended(
-            self.recording, self._folder, outcome, self._redact(output), self._folder.failure(failure), at
+            self.recording, self._assembler, outcome, self._redact(output), self._assembler.failure(failure), at
         )
         return self._recording.hash
 
@@ -147,7 +147,7 @@ class LogSink:
         entry: str,
         attempt: int,
         seq: Iterator[int],
-        folder: StepAssembler,
+        assembler: StepAssembler,
         redact: Redact,
         seal: Seal,
         class_of: Callable[[Recording], str],
@@ -162,7 +162,7 @@ class LogSink:
             entry: The name of the agent's function.
             attempt: How often the run was begun, including this time.
             seq: The next sequence numbers of the run's source.
-            folder: Turns what the run did into records.
+            assembler: Turns what the run did into records.
             redact: The run's redactor.
             seal: Seals payloads.
             class_of: Returns the retention class of the ended run.
@@ -170,7 +170,7 @@ class LogSink:
         """
         self._log = log
         self._head = head
-        self._folder = folder
+        self._assembler = assembler
         self._redact = redact
         self._seal = seal
         self._class_of = class_of
@@ -231,7 +231,7 @@ class LogSink:
 
     def forked(self, patch: Plain, state: Plain) -> None:
         """Continue as a fork; the run's first observation already says so."""
-        self._writer.put(lambda: self._folder.forked(patch, state))
+        self._writer.put(lambda: self._assembler.forked(patch, state))
 
     def flush(self) -> None:
         """Return when everything is durable.
@@ -290,7 +290,7 @@ class LogSink:
         answered, self._answered = self._answered, []
         number, patch, causes, at = (0, {}, (self._last,), 0) if held is None else held
         if answered:
-            calls = {answered_key(each): self._bodies.shortened(self._folder.call(each)) for each in answered}
+            calls = {answered_key(each): self._bodies.shortened(self._assembler.call(each)) for each in answered}
             number = next(each.place[0] for each in answered if each.place is not None)
             patch = {**patch, **calls_answered(self._head.run, number, calls, self._seal)}
             at = max(at, *(each.started_at + round(each.duration_ms * 1000) for each in answered))
@@ -301,13 +301,13 @@ class LogSink:
     def _attempt_failed(self, number: int, made: PendingAttempt) -> None:
         self._answered = []
         self._settle()
-        patch = attempt_failed(self._head.run, number, self._shortened(self._folder.attempt(made)), self._seal)
+        patch = attempt_failed(self._head.run, number, self._shortened(self._assembler.attempt(made)), self._seal)
         self._last = self._observe(
             step_entity(self._head.run, number), patch, str(number), (self._last,), made.ended_at, self._cleared()
         )
 
     def _step_ended(self, made: PendingStep) -> None:
-        step = self._folder.step(made)
+        step = self._assembler.step(made)
         before = self._steps[-1] if self._steps else None
         patch = step_ended(self._head.run, step, before, self._shortened(step.attempts[-1]), self._seal)
         self._bodies.ended(step)
@@ -337,12 +337,12 @@ class LogSink:
         return ("answered",) if is_needed else ()
 
     def _taken(self, step: Step, state: Plain) -> None:
-        self._folder.taken(step, state)
+        self._assembler.taken(step, state)
         self._steps.append(_place_of(step))
 
     def _ended(self, outcome: Outcome, output: Plain, failure: Failure | None, at: int) -> None:
         head = msgspec.structs.replace(self._head, steps=tuple(self._steps))
-        found = _ended(head, self._folder, outcome, self._redact(output), self._folder.failure(failure), at)
+        found = _ended(head, self._assembler, outcome, self._redact(output), self._assembler.failure(failure), at)
         found = msgspec.structs.replace(found, retention_class=self._class_of(found))
         self._hash = found.hash
         self._observe(run_entity(found.run), run_ended(found, self._seal), "", (self._last or self._begun,), at)
@@ -365,9 +365,9 @@ def _place_of(step: Step) -> Step:
     return msgspec.structs.replace(step, attempts=(), delta=(), result=None)
 
 
-def _ended(head: Recording, folder: StepAssembler, outcome: Outcome, output: Plain, failure: Failure | None,
+def _ended(head: Recording, assembler: StepAssembler, outcome: Outcome, output: Plain, failure: Failure | None,
            at: int) -> Recording:  # fmt: skip
-    whole = run_hash(folder.previous, outcome, output, failure)
+    whole = run_hash(assembler.previous, outcome, output, failure)
     return msgspec.structs.replace(
         head, status="ended", outcome=outcome, output=output, failure=failure, ended_at=at, hash=whole
     )

@@ -12,6 +12,15 @@ from refold.agents.effects.keys import StepKeys
 from refold.agents.journal.record import Attempt, Step
 from refold.agents.recorder.context import NOWHERE, Caller, ExecutionBranch, Scope
 from refold.agents.recorder.step_assembler import NULL, PendingAttempt, PendingCall
+from refold.avro.errors import RefoldError
+
+
+class AttemptsExhausted(RefoldError):
+    """A step was tried as often as allowed, in this process and before."""
+
+
+class Changed(RefoldError):
+    """The agent's code does not do what it did when a committed step was recorded."""
 
 
 @dataclass(slots=True)

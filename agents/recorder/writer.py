@@ -32,7 +32,8 @@ _POLL_S = 0.5
 _FULL_S = 0.002
 GATHER_S = 0.01
 _forks: list[None] = []
-"""The process id, cached since the module was imported, so that the system is not called for each piece."""
+"""One item for each fork between the import of this module and this process. Its length tells processes apart without a
+system call for each piece."""
 os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
@@ -76,7 +77,7 @@ class Writer:
         self._is_closed = False
         self._hurry = threading.Event()  # a caller waits
         self._is_lent = False  # another thread is about to make the written pieces durable
-        self._turn = threading.Lock()  # so that nothing is queued after the end
+        self._lock = threading.Lock()  # so that nothing is queued after the end
         self._thread = threading.Thread(target=self._run, name=f"refold-recorder-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -87,9 +88,9 @@ class Writer:
         Raises:
             RecordingFailed: An earlier piece failed, or the writer is closed.
         """
-        with self._turn:
+        with self._lock:
             if self._problem is not None or self._is_closed or len(_forks) != self._process:
-                self._log_problem()
+                self._raise_if_ended()
             if self._work.qsize() >= QUEUE_MAX:
                 self._wait_for_room()
             self._work.put(work)
@@ -127,7 +128,7 @@ class Writer:
         if len(_forks) == self._process:
             self._end()
         if self._problem is not None:
-            self._log_problem()
+            self._raise_if_ended()
 
     def _wait_for(self, work: Callable[[], None]) -> None:
         """Return when a piece of work is done, and all before it."""
@@ -140,16 +141,16 @@ class Writer:
         self.put(report)
         self._hurry.set()
         while not done.wait(_POLL_S):
-            self._log_problem()
+            self._raise_if_ended()
 
     def _wait_for_room(self) -> None:
         while self._work.qsize() >= QUEUE_MAX:
             self._hurry.set()
             time.sleep(_FULL_S)
-            self._log_problem()
+            self._raise_if_ended()
 
     def _end(self) -> None:
-        with self._turn:
+        with self._lock:
             if not self._is_closed and len(_forks) == self._process:
                 self._is_closed = True
                 self._work.put(None)
@@ -158,7 +159,7 @@ class Writer:
             self._thread.join()
             atexit.unregister(self._end)
 
-    def _log_problem(self) -> None:
+    def _raise_if_ended(self) -> None:
         if self._problem is not None:
             raise RecordingFailed(f"the run could not be recorded further: {self._problem}") from self._problem
         if len(_forks) != self._process:

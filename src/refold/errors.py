@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from refold.agents.recorder.answers import Departure, WithinRun
     from refold.agents.recorder.context import StrayCall
     from refold.agents.recorder.failures import RecordedFailure, Unfinished
-    from refold.agents.recorder.run import AttemptsExhausted, Changed
+    from refold.agents.recorder.steps import AttemptsExhausted, Changed
     from refold.agents.recorder.writer import RecordingFailed
     from refold.agents.recordings.fields import PartMissing
     from refold.agents.replay.forked import NotAllowed
@@ -115,8 +115,8 @@ else:
     _HOMES = {
         "AgentFailed": "streams.worker.host.agents_app",
         "ApprovalNeeded": "agents.policy.decision",
-        "AttemptsExhausted": "agents.recorder.run",
-        "Changed": "agents.recorder.run",
+        "AttemptsExhausted": "agents.recorder.steps",
+        "Changed": "agents.recorder.steps",
         "CorruptionError": "avro.errors",
         "DamagedRecord": "avro.errors",
         "Denied": "avro.errors",

@@ -419,15 +419,17 @@ class LogWriter(ABC):
         """Return when everything appended is durable. A `file:` log has folded it by then, a log on Kafka may not."""
 
     def begin_flush(self) -> Callable[[], None]:
-        """Begin a flush, and return a function that waits for its end. It may be called while other threads use the
-        log.
+        """Begin a flush, and return a function that waits for its end, which other threads need not wait for.
+
+        The default waits here, and returns a function that does nothing.
         """
         self.flush()
         return _nothing
 
     def publish(self) -> None:
-        """Return when everything appended is folded and visible to readers on this machine. `flush` makes it
-        durable.
+        """Return when readers on this machine can see everything appended.
+
+        In a `file:` log it is folded by then, and becomes durable with the next flush. On Kafka this is `flush`.
         """
         self.flush()
 

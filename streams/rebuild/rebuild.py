@@ -41,6 +41,7 @@ def rebuild(
 
     Raises:
         StorageError: Records below the cut cannot be read.
+        NotAnswerable: On Kafka, a record below the cut is not decided yet.
         SchemaError: A type names a custom reducer that is not registered in this process.
     """
     plan = plan_rebuild(log, cut, limits, full=full)

@@ -101,7 +101,7 @@ class _Touched:
     reopened: int = 0
 
 
-class TableWriter:
+class BatchFold:
     """Folds into one database, by the definitions below an offset of `.schemas`, or by all definitions.
 
     `read` reads the log that is folded. Not thread-safe.
@@ -315,7 +315,7 @@ def states_of_type(database: Database, type_name: str) -> Iterator[Row]:
     return (row for row in database.scan("state") if keys.entity_of(row[0]).startswith(prefix))
 
 
-def require_foldable(database: Database, tables: TableWriter, type_fold: TypeFold) -> None:
+def require_foldable(database: Database, tables: BatchFold, type_fold: TypeFold) -> None:
     """Check that a new definition's custom reducers fold every existing entity of its type.
 
     Args:
@@ -338,7 +338,7 @@ def require_foldable(database: Database, tables: TableWriter, type_fold: TypeFol
 
 
 def fold_again(
-    tables: TableWriter,
+    tables: BatchFold,
     type_fold: TypeFold,
     row: Row,
     partition: int,

@@ -8,7 +8,7 @@ from threading import RLock, Thread
 from refold.avro.errors import RefoldError
 from refold.avro.registry import Registry
 from refold.streams.rocks.database import Database
-from refold.streams.table.batch import TableWriter
+from refold.streams.table.batch import BatchFold
 from refold.streams.table.index_gaps import Read, fill, read_gaps
 
 FILLED_AT_ONCE = 500
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class Filler:
     """Runs one thread while there are gaps. It takes the fold's lock, so each step is between two batches."""
 
-    def __init__(self, database: Database, read: Read, registry: Registry, tables: TableWriter, lock: RLock) -> None:
+    def __init__(self, database: Database, read: Read, registry: Registry, tables: BatchFold, lock: RLock) -> None:
         self._database = database
         self._read = read
         self._registry = registry

@@ -51,17 +51,17 @@ class NativeFolder:
             records = [record for record, _ in decoded]
             entities.append((name, packed, through[records[0].partition], records, NOTHING_TOLD))
         found: dict[str, FoldedEntity | tuple[()]] = {}
-        for folder, some in _by_folder(self._kernel, folds, entities):
-            doubtful = self._fold(folder, some, write, found)
+        for type_folder, some in _by_type_folder(self._kernel, folds, entities):
+            doubtful = self._fold(type_folder, some, write, found)
             if doubtful and timeline is not None:
-                self._fold(folder, _with_lookups(some, doubtful, timeline), write, found)
+                self._fold(type_folder, _with_lookups(some, doubtful, timeline), write, found)
         return found
 
     def _fold(
-        self, folder: TypeFolder, entities: Sequence[EntityRecords], write: WriteSet,
+        self, type_folder: TypeFolder, entities: Sequence[EntityRecords], write: WriteSet,
         found: dict[str, FoldedEntity | tuple[()]],
     ) -> list[Doubtful]:  # fmt: skip
-        folded, timeline, arrivals, ids, checkpoints, doubtful = folder.fold(entities)
+        folded, timeline, arrivals, ids, checkpoints, doubtful = type_folder.fold(entities)
         write.put_pairs("timeline", timeline)
         write.put_pairs("arrivals", arrivals)
         write.put_keys("ids", ids)
@@ -97,8 +97,8 @@ def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> d
         By name, the new state of each entity that the kernel folded; Python folds the rest.
     """
     found: dict[str, Replayed] = {}
-    for folder, some in _by_folder(kernel, folds, entities):
-        for (name, _, _), each in zip(some, folder.replay(some), strict=True):
+    for type_folder, some in _by_type_folder(kernel, folds, entities):
+        for (name, _, _), each in zip(some, type_folder.replay(some), strict=True):
             if each is not None:
                 found[name] = each
     return found
@@ -107,7 +107,7 @@ def replay(kernel: Kernel, folds: Folds, entities: Iterable[StoredRecords]) -> d
 Given = TypeVar("Given", EntityRecords, StoredRecords)
 
 
-def _by_folder(
+def _by_type_folder(
     kernel: Kernel, folds: Folds, entities: Iterable[Given]
 ) -> Iterator[tuple[TypeFolder, list[Given]]]:  # fmt: skip
     """The entities of each type that the kernel can fold, with the kernel's object for the type."""
@@ -115,8 +115,8 @@ def _by_folder(
     for each in entities:
         by_type.setdefault(type_of(each[0]), []).append(each)
     for type_name, some in by_type.items():
-        folder = None
+        type_folder = None
         with suppress(SchemaError):  # raised again when Python folds an entity of the type
-            folder = folds.of(type_name).native(kernel)
-        if folder is not None:
-            yield folder, some
+            type_folder = folds.of(type_name).native(kernel)
+        if type_folder is not None:
+            yield type_folder, some

@@ -1,7 +1,7 @@
 """Advance a partition's fold: records in batches, definitions between batches (streams/log/kafka/fold_position.py).
 
 A definition at an offset of `.schemas` is applied once the records before it are folded and emitted:
-1. A definition of a new type, or of a held one (streams/held_types.py), or a hole, changes nothing: the next step
+1. A definition of a new type, or of a held one (streams/held_types.py), or a hole, changes nothing: the next commit
    records that it is applied.
 2. Otherwise the entities of its type are folded again by it, a limited number at a time, in the order of the table.
    Each entity whose hash changes gives one change `redefined`. Each such overlay is emitted and written like a batch,

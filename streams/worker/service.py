@@ -79,7 +79,7 @@ FETCHED_AT_ONCE = 2_000
 # The Schema Registry is called between batches, which wait for its answer.
 ASKED_S = 2.0
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def _clock_ms() -> int:
@@ -94,10 +94,7 @@ class FoldService:
     ) -> None:
         """Open the log, which is created if it does not exist.
 
-        Args:
-            config: The log, the data folder, and how to fold.
-            now_s: A monotonic clock, in seconds.
-            clock_ms: The time that verdicts and epochs get, in milliseconds since 1970.
+        now_s: any clock that never goes back. clock_ms: milliseconds since 1970.
         """
         self._config = config
         self._now_s = now_s
@@ -129,8 +126,8 @@ class FoldService:
         self._folder = FolderCondition(config.folder, clock_ms)
         self._failure = ""
         self._folder_looked_s = now_s()
-        self._letters = DeadLetterLog(_log)
-        self._passed = SkippedRecordsLog(_log)
+        self._letters = DeadLetterLog(_logger)
+        self._passed = SkippedRecordsLog(_logger)
         self._batch_from = 0.0
         self._to_recover: SimpleQueue[Future[list[int]]] = SimpleQueue()
 
@@ -141,7 +138,7 @@ class FoldService:
         self._stopping.set()
 
     def status(self) -> dict[int, dict[str, Any]]:
-        """Return the status of each partition; for a folded one: `Partition.status`."""
+        """Return the status of each partition; for a folded one: `PartitionFold.status`."""
         found = {} if self._standbys is None else self._standbys.status()
         found |= {
             number: {"state": "starting", "damage": self._settling.of(number)} for number in list(self._starting)
@@ -184,14 +181,7 @@ class FoldService:
         return partition in self._starting or partition in self._partitions
 
     def recover(self) -> list[int]:
-        """Delete the tables here, to be rebuilt. From any thread.
-
-        Returns:
-            The partitions that are started again.
-
-        Raises:
-            StorageError: The worker has ended.
-        """
+        """Delete the tables here, to be rebuilt; return the partitions that are started again. From any thread."""
         asked: Future[list[int]] = Future()
         self._to_recover.put(asked)
         while not wait([asked], ENDED_POLL_S).done:
@@ -208,7 +198,7 @@ class FoldService:
             self._run(folder)
 
     def _run(self, folder: DataFolder) -> None:
-        log_event(_log, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
+        log_event(_logger, "started", url=self._config.url, data=self._config.folder, instance=self._config.instance)
         try:
             self._emitter.fence(self._stopping.is_set)
             if self._standbys is not None:
@@ -221,24 +211,24 @@ class FoldService:
             while not self._stopping.is_set():
                 self._check_folder(folder)
                 self._run_once(self._membership)
-            log_event(_log, "draining", partitions=listed(self._partitions))
+            log_event(_logger, "draining", partitions=listed(self._partitions))
             self._commit(self._membership)
         except BaseException as problem:  # whatever it is, the partitions are given up in order
             reason = folder.reason(problem, self._tables())
             # The pages show it at once: giving everything up takes a while.
             self._failure = str(reason) or type(reason).__name__
-            log_event(_log, "failed", logging.ERROR, why=self._failure)
+            log_event(_logger, "failed", logging.ERROR, why=self._failure)
             self._has_ended.set()
             try:
                 self._close()
             except Exception as further:  # the first one is the reason
-                log_event(_log, "failed_further", logging.WARNING, why=further)
+                log_event(_logger, "failed_further", logging.WARNING, why=further)
             if reason is problem:
                 raise
             raise reason from problem
         self._has_ended.set()
         self._close()
-        log_event(_log, "drained")
+        log_event(_logger, "drained")
 
     def _check_folder(self, folder: DataFolder) -> None:
         """From time to time, check that the tables' folders exist and have room, and which records are skipped."""
@@ -267,7 +257,7 @@ class FoldService:
         before = self._group.note(is_in, "" if is_in else f"it is not a member of its group {group}")
         if before is not None:
             level = logging.INFO if is_in else logging.WARNING
-            log_event(_log, "group_joined" if is_in else "group_lost", level, group=group,
+            log_event(_logger, "group_joined" if is_in else "group_lost", level, group=group,
                       after_s=round(before.seconds(self._clock_ms()), 1))  # fmt: skip
 
     def _run_once(self, membership: Membership) -> None:
@@ -399,7 +389,7 @@ class FoldService:
     def _start_partitions(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         if numbers:
-            log_event(_log, "partitions_taken", partitions=listed(numbers))
+            log_event(_logger, "partitions_assigned", partitions=listed(numbers))
         for number in numbers:
             if self._standbys is not None:
                 self._standbys.release(number)
@@ -444,14 +434,14 @@ class FoldService:
                 self._sealing.begin(number, table)
                 # What a table was made again from, where it was.
                 rebuilt = table.made_from or None
-                log_event(_log, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
+                log_event(_logger, "partition_folding" if rebuilt is None else "partition_rebuilt", partition=number,
                           offset=table.here.at.offset, took_s=round(starting.took_s, 3), followed=table.followed,
                           made_from=rebuilt)  # fmt: skip
 
     def _release_partitions(self, numbers: Iterable[int]) -> None:
         numbers = list(numbers)
         if numbers:
-            log_event(_log, "partitions_revoked", partitions=listed(numbers))
+            log_event(_logger, "partitions_revoked", partitions=listed(numbers))
         close_all(partial(self._drop, number) for number in numbers)
 
     def _drop(self, number: int) -> None:

@@ -45,7 +45,7 @@ PACE = Pace(share=0.15, unsealed_max=100_000)
 # A base is read in parts, and each part is in memory as fetched, unpacked and decoded: a small read-ahead is enough.
 AHEAD_KB = 2 << 10
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class _Held:
@@ -215,7 +215,7 @@ class Sealing:
                 self._take(partition, held)
             except StorageError as error:
                 if self._owns(partition):
-                    _log.warning("partition %d: its snapshots are taken up later: %s", partition, error)
+                    _logger.warning("partition %d: its snapshots are taken up later: %s", partition, error)
 
     def _take(self, partition: int, held: _Held) -> None:
         self._store.take(partition)

@@ -87,7 +87,7 @@ def recover_table(
     rebuilt = recover(table.database, log, cut, put_totals, lambda more, total: check_cancelled())
     table.made_from = rebuilt.source()
     if at.offset:
-        _log.info("%s: made again at %s: %s", table.database.path, at, table.made_from)
+        _logger.info("%s: made again at %s: %s", table.database.path, at, table.made_from)
     table.adopt(made[0])
     return rebuilt.parts[stored.partition].replayed
 
@@ -97,7 +97,7 @@ OFFSETS_TIMEOUT_S = 2.0
 LOCK_WAIT_S = 60.0
 REFUSED_RETRY_S = 10.0
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Cancelled(Exception):
@@ -126,7 +126,7 @@ def close_started(table: Future[PartitionTable]) -> None:
         table.result().close()
     elif not isinstance(problem, Cancelled):
         # The next owner gets the same error, or it ends this worker: it is reported there.
-        _log.info("a released partition could not be started: %s", problem)
+        _logger.info("a released partition could not be started: %s", problem)
 
 
 class Starter:
@@ -166,10 +166,10 @@ class Starter:
         try:
             self._log.schemas.begin()
             for version in self._log.schemas.activate():
-                log_event(_log, "type_activated", type=version.definition.name, definition=version.offset)
+                log_event(_logger, "type_activated", type=version.definition.name, definition=version.offset)
         except StorageError as error:
             if not self.refused:
-                log_event(_log, "activation_refused", logging.WARNING, why=error)
+                log_event(_logger, "activation_refused", logging.WARNING, why=error)
             self.refused, self._refused_at_s = str(error), time.monotonic()
         else:
             self.refused = ""
@@ -287,11 +287,11 @@ class Starter:
     ) -> None:
         stored = table.stored
         if stored is not None and not stored.leaves_out(aside):
-            _log.warning("%s: rulings changed since the table was built; it is rebuilt",
+            _logger.warning("%s: rulings changed since the table was built; it is rebuilt",
                          table.database.path)  # fmt: skip
             stored = None
         if stored is not None and stored.at != at and not stored.at.is_before(at) and not at.is_before(stored.at):
-            _log.warning("%s: the table is at %s, from which %s cannot be reached; it is rebuilt",
+            _logger.warning("%s: the table is at %s, from which %s cannot be reached; it is rebuilt",
                          table.database.path, stored.at, at)  # fmt: skip
             stored = None
         if stored is None:
@@ -314,7 +314,7 @@ class Starter:
         try:
             raw = self._reading.first(KafkaPartition(self._topics.observations, partition), offset, offset + 1)
         except CorruptionError as error:  # deleted on the broker; code that needs it raises
-            _log.warning("%s: its last observation cannot be read: %s", path, error)
+            _logger.warning("%s: its last observation cannot be read: %s", path, error)
             return
         found = None if raw is None else raw.header(ID)
         if raw is not None and found is None:  # written by another producer

@@ -34,7 +34,7 @@ from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.rocks.scan import Row
 from refold.streams.table import keys
-from refold.streams.table.batch import DecodedRecord, TableWriter, fold_again
+from refold.streams.table.batch import BatchFold, DecodedRecord, fold_again
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import Read, read_gaps
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionTable:
-    """One partition's table. Steps are folded into overlays; `write` puts one into the table, in the order of creation.
+    """One partition's table. Batches are folded into overlays; `write` puts one into it, in the order of creation.
 
     stored: None while the table is lost. followed: how many records it folded without emitting since it was opened,
     because they were emitted before. made_from: the source of its rebuild, if it was rebuilt (Rebuilt.source). For one
@@ -63,7 +63,7 @@ class PartitionTable:
         self.stored = stored
         self.followed = 0
         self.made_from: Mapping[str, object] | None = None
-        self._writer = TableWriter(database, registry, read)
+        self._writer = BatchFold(database, registry, read)
         self._lock = RLock()
         self._aside: Mapping[int, str] | None = None
         self._fill_again_s = 0.0

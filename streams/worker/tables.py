@@ -1,8 +1,7 @@
-"""Gives threads other than the fold read access to the tables that this worker keeps.
+"""Lookups in the tables that this worker keeps, by threads other than the fold (streams/log/kafka/lookups.py).
 
-A table may be closed at any moment, because another worker owns its partition now: then it counts as never here.
-
-Answer look-ups in this worker's tables (streams/log/kafka/lookups.py).
+A table may be closed at any moment, because another worker owns its partition now. Then a lookup answers as if this
+worker had never folded the partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The conformance suite for sinks: pytest tests that every sink must pass. Needs pytest.
+"""The conformance suite for sinks: pytest tests that every sink of states must pass. Needs pytest.
 
 import pytest
 from refold.testing.sinks import StoreContent, SinkConformance, Store
@@ -15,7 +15,7 @@ to an embedded log, and lets the sink follow it: from the start, after kills of 
 process on the same store, across new definitions, and while the store refuses writes. `ServedConformance` also kills
 the store's server. REFOLD_SEED repeats a run; REFOLD_FAULT_ROUNDS is the number of kills.
 
-refold's own sinks pass it (docs/SINKS.md).
+The PostgreSQL sink passes it, and the example docs/examples/sqlite_sink.py.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from refold.streams.snapshots.sealing_process.sealer import ProcessSealer
 from refold.streams.snapshots.snapshotter import Snapshotter
 from refold.streams.snapshots.table import EpochState
 from refold.streams.table import keys
-from refold.streams.table.batch import DecodedRecord, TableWriter, fold_again, require_foldable, states_of_type
+from refold.streams.table.batch import BatchFold, DecodedRecord, fold_again, require_foldable, states_of_type
 from refold.streams.table.folds import TypeFold
 from refold.streams.table.index_backfill import Filler
 from refold.streams.table.index_gaps import read_gaps
@@ -136,7 +136,7 @@ class Owner:
         self._partitions = partitions
         self._clock_ms = clock_ms
         read = partial(records.read, database)
-        self._tables = TableWriter(database, registry, read)
+        self._tables = BatchFold(database, registry, read)
         self._lock = RLock()
         self._progress: records.Progress | None = records.read_progress(database, partitions)
         identity = records.read_log_record(database)

@@ -2,7 +2,7 @@
 
 The client's log messages go to the logger of this module.
 
-`within` bounds calls of Kafka's client that may never return, whatever their timeout.
+`call_within` bounds calls of Kafka's client that may never return, whatever their timeout.
 """
 
 from __future__ import annotations

@@ -6,18 +6,14 @@ Every partition advances along one sequence of points, the same for every worker
                                 definition at `schemas`, where place > 0, its type's entities in the places below
                                 `place` are folded again
 
-A batch of records advances the offset. Applying a definition advances the place, and at its end the schemas. Each step
-is one transaction, and its end is stored three times:
+A batch of records advances the offset. Applying a definition advances the place, and at its end the schemas. Each
+commit is one transaction, and the point at its end is stored three times:
 
 1. with the group's committed offset, as its metadata: "refold 1 SCHEMAS PLACE". These can expire or be reset.
 2. in the headers of every change and dead letter: `refold-through` (offset u64) and `refold-taken` (schemas u64,
-   place u32), big-endian. These stay.
+   place u32), big-endian. These stay. `refold-through` rises along a topic's partition, so a record can be found by
+   binary search, and the last record has the emitted offset.
 3. in the worker's table, in the write that follows the commit (streams/worker/pending_commit.py).
-
-`refold-through` is a header of each change and dead letter with the folded offset of its partition.
-
-It is the next offset of the batch that the record was emitted in, u64 big-endian. It rises along a topic's partition,
-so records can be found by binary search, and the last record has the emitted offset.
 
 A client finds the emitted point of each partition:
 
@@ -79,7 +75,7 @@ class PartitionPoint(NamedTuple):
 
     @property
     def headers(self) -> Headers:
-        """The headers of every change and dead letter of the step."""
+        """The headers of every change and dead letter of the commit."""
         return [folded_offset_header(self.offset), (TAKEN, _TAKEN.pack(self.schemas, self.place))]
 
     def is_before(self, other: PartitionPoint) -> bool:

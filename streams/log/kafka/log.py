@@ -32,7 +32,7 @@ from refold.streams.log.kafka.entity_reader import EntityReader
 from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, settled
 from refold.streams.log.kafka.foreign_records import ForeignRecords
-from refold.streams.log.kafka.lookups import Folding, IdMatches, TableClient
+from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
 from refold.streams.log.kafka.manifests import ManifestMap
 from refold.streams.log.kafka.markers import Markers
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
@@ -82,7 +82,7 @@ class KafkaLog(LogPort):
         timeout_s: float = TIMEOUT_S,
         schema_ids: SchemaIds | None = None,
         tables: TableClient | None = None,
-        folding: Folding | None = None,
+        folding: WorkerCommands | None = None,
         is_lenient: bool = False,
     ) -> None:
         """Open a log on Kafka.
@@ -282,7 +282,7 @@ class KafkaLog(LogPort):
         if self._read_only:
             raise InputError(f"{self.url}: opened for reading; open it to write, without read_only")
 
-    def _asked(self, what: str) -> Folding:
+    def _asked(self, what: str) -> WorkerCommands:
         self._require_open()
         if self._folding is None:
             raise NotAnswerable(

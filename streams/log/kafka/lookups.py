@@ -1,4 +1,15 @@
-"""Table look-ups that workers serve over `/lookup/1`: the request is CBOR of [name, arguments...], the answer is CBOR.
+"""Lookups in workers' tables, by a client of a Kafka log, which has no tables, and by another worker.
+
+An answer is a shortcut: it gives the offset up to which it is complete. The log is read for the rest, and for
+everything if no worker answers.
+
+1. Find the worker: the members of the consumer group say which one owns a partition. Its client.id is
+   `refold-worker URL`, so any client that may describe the group finds the pages of all workers.
+2. Post the request to `/lookup/1` of its pages (worker_client.py; served by streams/worker/host/pages.py from
+   streams/worker/tables.py). A loopback URL reaches a different worker on each machine, so each request names its log,
+   and a worker of another log refuses it.
+
+The request is CBOR of [name, arguments...], the answer is CBOR:
 
     arrivals    partition, entity, start, end       [through, [[offset, recorded_at, q, retracts]]]
     records     partition, entity, [q]              [through, [[partition, offset, recorded_at, entity, id, data]]]
@@ -9,19 +20,6 @@
 
 A null answer: the item does not exist, or this worker does not fold the partition. `places` covers only the partitions
 that this worker folds.
-
-The consumer group's members say which worker owns a partition, and where that worker's pages are.
-
-A worker's client.id is `refold-worker URL`: any client that may describe the group finds the pages of all its workers.
-
-A client or another worker that knows the URL of a worker's page (streams/worker/host/pages.py) can request it.
-
-A loopback URL reaches a different worker on each machine. So each request names its log, and a worker of another log
-refuses it.
-
-A client of a Kafka log has no tables. It asks the workers over their pages (worker_client.py). A worker reads its own
-(streams/worker/tables.py). An answer is a shortcut: it gives the offset up to which it is complete. The log is read for
-the rest, and for everything if no worker answers.
 """
 
 from __future__ import annotations
@@ -109,7 +107,7 @@ class TableClient(ABC):
         """
 
 
-class Folding(ABC):
+class WorkerCommands(ABC):
     """Commands to the workers. If no worker answers, the StorageError says what to do."""
 
     @abstractmethod

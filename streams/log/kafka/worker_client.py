@@ -22,11 +22,11 @@ from refold.streams.log.kafka.lookups import (
     CBOR,
     LOOKUP,
     OTHER_LOG,
-    Folding,
     IdMatches,
     IndexedHistory,
     IndexedRecords,
     TableClient,
+    WorkerCommands,
     ask,
     parse_arrivals,
     parse_pairs,
@@ -193,7 +193,7 @@ class WorkerTables(TableClient):
         return ask(asker, f"{url}/{LOOKUP}{query}", content, log_id=log_id, timeout_s=LOOKUP_S, media_type=CBOR)
 
 
-class WorkerFolding(Folding):
+class WorkerFolding(WorkerCommands):
     """Commands to the workers over their pages. timeout_s: how long to wait for the fold to reach an offset."""
 
     def __init__(self, workers: Workers, timeout_s: float) -> None:

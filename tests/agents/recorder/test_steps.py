@@ -14,7 +14,8 @@ import refold
 from refold.agents.journal.chain import broken
 from refold.agents.journal.record import Recording, Step
 from refold.agents.log import AgentLog
-from refold.agents.recorder.run import AttemptsExhausted, Run
+from refold.agents.recorder.run import Run
+from refold.agents.recorder.steps import AttemptsExhausted
 from refold.agents.recorder.writer import RecordingFailed
 from refold.avro.errors import InputError, UnknownEntity, ValidationError
 

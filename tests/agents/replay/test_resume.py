@@ -10,7 +10,7 @@ import pytest
 
 import refold
 from refold.agents.journal.chain import broken
-from refold.agents.recorder.run import Changed
+from refold.agents.recorder.steps import Changed
 from refold.agents.replay.player import Differs
 from refold_tests.child import Child
 from refold_tests.resuming import CODE, PLACES, STEPS, agent_of

@@ -21,7 +21,7 @@ from refold.streams.partitioner import placed
 from refold.streams.rocks.families import Memory
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.emission import Attempts, Emitter, NotEmitted, is_member, metadata_of_none
-from refold.streams.worker.membership import ANEW_MAX, GroupMember, Membership
+from refold.streams.worker.membership import REJOINS_MAX, GroupMember, Membership
 from refold.streams.worker.pending_commit import PendingChange, PendingCommit, StoredPosition
 from refold.streams.worker.table import PartitionTable, open_database
 from refold_tests.child import Child
@@ -165,7 +165,7 @@ def test_fenced_member_rejoins_as_often_as_outages_explain(log: KafkaLog, tmp_pa
 
     try:
         serve_until(lambda: len(given) == PARTITIONS)
-        for _ in range(ANEW_MAX):
+        for _ in range(REJOINS_MAX):
             fenced()
         if is_outage:
             fenced()

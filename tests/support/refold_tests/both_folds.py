@@ -18,7 +18,7 @@ from refold.streams.partitioner import placed
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
-from refold.streams.table.batch import DecodedRecord, TableWriter
+from refold.streams.table.batch import BatchFold, DecodedRecord
 from refold.streams.table.folds import Folds
 from refold.streams.table.native import replay
 
@@ -91,7 +91,7 @@ class _Table:
     def __init__(self, database: Database, registry: Registry, *, kernel: bool) -> None:
         self.database = database
         with switched(on=kernel):
-            self.writer = TableWriter(database, registry, lambda partition, start, end: iter(()))
+            self.writer = BatchFold(database, registry, lambda partition, start, end: iter(()))
 
     def fold(self, records: Sequence[DecodedRecord]) -> Said:
         """Fold a batch; return the rows it puts, sorted, and what it reports. After an error return the error;

@@ -30,7 +30,7 @@ from refold_tests.worker_process import COMMAND
 ROW = re.compile(r"^\| `(\w+)` \| (info|warning|error) \|(.*?)\| ", re.MULTILINE)
 PAGE = ROOT / "docs" / "OPERATIONS.md"
 # The order for a worker that starts, reads a bad record, and is stopped.
-RUN = ["serving", "started", "partitions_taken", "partition_rebuilt", "dead_letter", "draining", "drained"]
+RUN = ["serving", "started", "partitions_assigned", "partition_rebuilt", "dead_letter", "draining", "drained"]
 Line = dict[str, Any]
 
 

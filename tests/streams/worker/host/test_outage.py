@@ -79,7 +79,7 @@ def test_outage_is_shown_and_survived(kafka_cluster: Callable[..., Kafka], tmp_p
         await_true(lambda: worker.is_ready)
         await_true(lambda: "refold_group_lag_records" in str(series(worker)))
         before = series(worker)
-        for each in ("started", "group_joined", "partitions_taken", "partition_rebuilt", "broker_connected"):
+        for each in ("started", "group_joined", "partitions_assigned", "partition_rebuilt", "broker_connected"):
             assert worker.events(each), each
         scraper = ending.enter_context(scraping(f"{worker.url}/metrics", 0.25, WAIT_S))
 
