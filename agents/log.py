@@ -230,7 +230,7 @@ class AgentLog(RecordedLog):
         """Continue a run in a child, after its step `at`, with something changed.
 
         Unlike a fork, the child does the run's own work: it makes the run's writes, each once
-        (agents/replay/continued.py).
+        (agents/replay/forked.py).
 
         Args:
             proof: The id of a fork with the same changes. Until the first write, equal requests get its answers.
@@ -244,7 +244,7 @@ class AgentLog(RecordedLog):
 
         from refold.agents.policy.guard import policy_of
         from refold.agents.replay.child_head import ForkChanges
-        from refold.agents.replay.continued import Continued
+        from refold.agents.replay.forked import Continued
 
         changes = ForkChanges(state, drop, UNSET, None, arguments)
         parent, head, redacting = self._fork_head(run, at, changes, id, version, None, tags, redact)

@@ -1,32 +1,30 @@
-"""This process: its use of processors and memory, and how it waits for signals.
+"""This process: its processors, memory and garbage collector, how it waits for signals, and how it closes what it has.
 
-The number of processors that a container or a service may use: the quota of its control group (Linux, v2).
-
-A group's `cpu.max` is "QUOTA PERIOD" in microseconds, or "max PERIOD" without a quota; its parents' quotas apply too.
-
-Python's garbage collector, in code that creates hundreds of thousands of small objects a second.
-
-Freed memory that the C library keeps, in a process that runs for long with many threads.
-
-glibc gives threads up to eight heaps per core, and returns only the free end of a heap to the system. RocksDB, Kafka's
-client and Python free memory in other orders and other threads than they allocate it: half of a worker's memory was
-such holes. So the number of heaps is small, large blocks are allocated from the system and returned to it when freed,
-and all unused pages are returned from time to time. Without glibc none of this has an effect. It is only for refold's
-own processes: a program that opens a log manages its own memory.
+- Processors: a control group may limit them (Linux, v2). Its `cpu.max` is "QUOTA PERIOD" in microseconds, or "max
+  PERIOD" without a quota; its parents' quotas apply too.
+- Garbage collector: tuned for code that creates hundreds of thousands of small objects a second.
+- Memory: glibc gives threads up to eight heaps per core, and returns only the free end of a heap to the system.
+  RocksDB, Kafka's client and Python free memory in other orders and other threads than they allocate it: half of a
+  worker's memory was such holes. So the number of heaps is small, large blocks are allocated from the system and
+  returned to it when freed, and all unused pages are returned from time to time. Without glibc none of this has an
+  effect. It is only for refold's own processes: a program that opens a log manages its own memory.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
+
+from refold.streams.events import log_event
 
 # The values in malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -124,3 +122,28 @@ def wait_for(event: Event) -> None:
     """
     while not event.wait(LOOK_S):
         pass
+
+
+_log = logging.getLogger(__name__)
+
+
+def close_all(closings: Iterable[Callable[[], object]]) -> None:
+    """Make every call, in order, even if some fail.
+
+    Args:
+        closings: the calls. Each is taken from the iterable after the one before it returned or failed.
+
+    Raises:
+        Exception: the first failure, after the last call. The others are logged.
+    """
+    first: Exception | None = None
+    for close in closings:
+        try:
+            close()
+        except Exception as problem:  # everything is closed; the first error is raised afterwards
+            if first is None:
+                first = problem
+            else:
+                log_event(_log, "failed_further", logging.WARNING, why=problem)
+    if first is not None:
+        raise first

@@ -14,7 +14,7 @@ step begins (agents/heal/healings.py):
    the answer.
 6. Read the answer. Record `rejected`, or go on.
 7. Record `resuming`, with the id of the run that goes on: the run itself if nothing of it changes, not its function or
-   version either, and no committed step is left out; else its continuation (agents/replay/continued.py), whose id is
+   version either, and no committed step is left out; else its continuation (agents/replay/forked.py), whose id is
    derived from the attempt's.
 8. Resume the run; or begin the continuation, or resume it if it was begun before. If it has ended since 7, skip this.
 9. Record `healed` or `failed`, with what it cost, and link the run to the one that went on.

@@ -3,15 +3,25 @@
 Exit status: 0 done; 1 the answer is no, or something differs; 2 unusable input or a log that cannot be used, with one
 line on standard error; 70 a defect in refold; 130 after Ctrl-C; 141 after the reader of the output closed the pipe; 143
 after SIGTERM.
+
+SIGTERM and Ctrl-C end a command, whenever they arrive. Both raise an exception, so that unfinished files are removed
+and the log is closed. But Python drops an exception that is raised within a callback from C, such as that of a weak
+reference: it only prints that the exception was ignored. So a dropped exception is raised again (`install`):
+
+1. Python passes a dropped exception to `sys.unraisablehook`. If it is one of the two, a timer is set.
+2. AGAIN_S later, when the callback has returned, the timer's signal handler raises the exception again. If it is
+   dropped again, step 1 follows again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -20,7 +30,6 @@ import refold
 from refold.avro.errors import RefoldError
 from refold.explorer.cli.lazy_group import LazyGroup
 from refold.explorer.cli.options import merged, place_options
-from refold.explorer.cli.stopping import install
 from refold.explorer.queries.log_target import LogTarget
 
 DEBUG = "REFOLD_DEBUG"
@@ -218,3 +227,37 @@ def _leave_closed_pipe() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+TERMINATED = 143
+AGAIN_S = 0.01
+
+
+class Terminated(SystemExit):
+    """Raised when SIGTERM arrives."""
+
+
+def install() -> None:
+    """Handle SIGTERM in this process, and raise dropped SIGTERM and Ctrl-C exceptions again."""
+    dropped: list[BaseException] = []
+    hook = sys.unraisablehook
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        error = found.exc_value
+        if not isinstance(error, Terminated | KeyboardInterrupt):
+            hook(found)
+            return
+        dropped.append(error)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+    def again(number: int, frame: FrameType | None) -> None:
+        if dropped:
+            raise dropped.pop()
+
+    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGALRM, again)
+    sys.unraisablehook = unraisable
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated(TERMINATED)

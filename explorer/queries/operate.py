@@ -1,22 +1,23 @@
-"""The condition of a log: the answers of `refold doctor`, `verify` and `markers`.
-
-Every entity at a point: the answer of `refold rebuild`.
-
-The calls that policies ask people about: the answer of `refold approvals`.
+"""The operator's questions: the answers of `refold doctor`, `verify`, `markers`, `rebuild`, `approvals`, `retain` and
+`snapshot --list`. Each only reads.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from refold.agents.log import AgentLog
 from refold.agents.policy.decision_log import ApprovalQuestion
+from refold.agents.retention.classes import days_of
+from refold.agents.retention.plan import Plan, plan
+from refold.avro.times import time_text
 from refold.explorer.doctor.examine import examine
 from refold.explorer.doctor.findings import CheckSettings
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import options_of
-from refold.explorer.queries.shapes import marker_json, rebuild_json, verdict_json
+from refold.explorer.queries.shapes import marker_json, rebuild_json, snapshot_json, verdict_json
 from refold.streams.point import Point
 
 
@@ -100,3 +101,47 @@ class MarkersQuery:
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return each marker, the oldest first."""
         return [marker_json(each) for each in log.port.markers()]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionQuery:
+    """Which content of runs has expired, by the default days of each class, and would be removed."""
+
+    arguments: ClassVar[list[str]] = ["retain"]
+
+    def answer(self, log: AgentLog) -> dict[str, Any]:
+        """Return the plan. This reads every run."""
+        return {"dry_run": True, **plan_json(plan(log, log.vault.ring, days_of(()), time.time_ns() // 1000))}
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotsQuery:
+    """The sealed epochs of a log."""
+
+    arguments: ClassVar[list[str]] = ["snapshot", "--list"]
+
+    def answer(self, log: AgentLog) -> list[dict[str, Any]]:
+        """Return each epoch, by partition and offset."""
+        return [snapshot_json(each) for each in log.snapshots()]
+
+
+def plan_json(found: Plan) -> dict[str, Any]:
+    """Return a plan in JSON. Times are RFC 3339 UTC; a missing value is null. Keys may be added, never renamed."""
+    return {
+        "cut": str(found.cut),
+        "runs": [
+            {
+                "run": each.run, "agent": each.agent, "class": each.retention_class, "ended": _time(each.ended_at),
+                "due": _time(each.due_at), "expires": each.expires, "kept": each.kept, "key": each.has_key,
+                "contents": each.contents, "bytes": each.bytes,
+            }
+            for each in found.runs.values()
+        ],
+        "damaged": [{"run": each.key_id.removeprefix("run:"), "error": each.why} for each in found.damaged],
+        "contents": len(found.free),
+        "bytes": sum(size for size, _ in found.free.values()),
+    }  # fmt: skip
+
+
+def _time(micros: int | None) -> str | None:
+    return None if micros is None else time_text(micros)

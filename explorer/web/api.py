@@ -20,9 +20,16 @@ from refold.explorer.queries.entity import DiffQuery, HistoryQuery, StateQuery, 
 from refold.explorer.queries.find import FindQuery
 from refold.explorer.queries.healings import HealingsQuery
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, RebuildQuery, VerifyQuery
+from refold.explorer.queries.operate import (
+    ApprovalsQuery,
+    DoctorQuery,
+    MarkersQuery,
+    RebuildQuery,
+    RetentionQuery,
+    SnapshotsQuery,
+    VerifyQuery,
+)
 from refold.explorer.queries.query import AT, CLOCK, Parameter, Query
-from refold.explorer.queries.retention import RetentionQuery, SnapshotsQuery
 from refold.explorer.queries.run import KnewQuery, RunQuery, StepsQuery
 from refold.explorer.queries.runs import RunsQuery
 from refold.explorer.queries.tail import TailQuery

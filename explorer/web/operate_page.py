@@ -7,9 +7,15 @@ from typing import Any
 from refold.avro.errors import RefoldError
 from refold.explorer.queries.deadletters import DeadLettersQuery
 from refold.explorer.queries.effects import EffectsQuery
-from refold.explorer.queries.operate import ApprovalsQuery, DoctorQuery, MarkersQuery, VerifyQuery
+from refold.explorer.queries.operate import (
+    ApprovalsQuery,
+    DoctorQuery,
+    MarkersQuery,
+    RetentionQuery,
+    SnapshotsQuery,
+    VerifyQuery,
+)
 from refold.explorer.queries.query import Query
-from refold.explorer.queries.retention import RetentionQuery, SnapshotsQuery
 from refold.explorer.web.view import PageView
 
 

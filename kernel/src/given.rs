@@ -1,4 +1,4 @@
-//! Layouts as passed from Python (avro/kernel_layouts.py): nested tuples, each starting with the name of a kind.
+//! Layouts as passed from Python (avro/kernel.py): nested tuples, each starting with the name of a kind.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -23,8 +23,7 @@ from __future__ import annotations
 from psycopg import sql
 
 from refold.avro.registry import Registry, TypeVersion
-from refold.sinks.postgres.columns import SqlColumn, column_name, columns_of, is_reserved, table_name
-from refold.sinks.postgres.rows import OWN_COLUMNS
+from refold.sinks.postgres.columns import OWN_COLUMNS, SqlColumn, column_name, columns_of, is_reserved, table_name
 from refold.sinks.postgres.tables import FORMAT, HISTORY, Connection, SchemaTables, comment_on
 
 BEFORE = 1

@@ -45,9 +45,8 @@ from psycopg import sql
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.observation import type_of
 from refold.sinks.port import Batch, EntityState, Load, Sink, SinkBusy, SinkRefused
-from refold.sinks.postgres.columns import NAME_BYTES_MAX
+from refold.sinks.postgres.columns import NAME_BYTES_MAX, history_lines, state_line
 from refold.sinks.postgres.migration import BEFORE, migrate
-from refold.sinks.postgres.rows import history_lines, state_line
 from refold.sinks.postgres.tables import FORMAT, Connection, SchemaTables, TypeTable
 from refold.streams.cut import Cut, parse_cut
 from refold.streams.log.port import LogPort

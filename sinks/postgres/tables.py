@@ -20,8 +20,16 @@ from psycopg import sql
 
 from refold.avro.definition import TypeDefinition
 from refold.sinks.port import SinkRefused
-from refold.sinks.postgres.columns import SqlColumn, columns_of, index_name, table_name, widens
-from refold.sinks.postgres.rows import HISTORY_COLUMNS, OWN_COLUMNS, OwnColumn
+from refold.sinks.postgres.columns import (
+    HISTORY_COLUMNS,
+    OWN_COLUMNS,
+    OwnColumn,
+    SqlColumn,
+    columns_of,
+    index_name,
+    table_name,
+    widens,
+)
 
 POSITION, HISTORY = "refold_position", "refold_history"
 HISTORY_KEY = ("entity", "version", "mutation")

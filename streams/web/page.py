@@ -1,6 +1,6 @@
 """The parts of every refold page: a request, its answer, and the site that answers it.
 
-Also parses untrusted JSON and CBOR within bounds.
+A request's JSON and CBOR are untrusted, and are parsed within bounds.
 """
 
 from __future__ import annotations

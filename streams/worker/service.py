@@ -49,8 +49,8 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.rocks.families import Memory
+from refold.streams.runtime import close_all
 from refold.streams.worker.broker_watch import BrokerWatch
-from refold.streams.worker.close_all import close_all
 from refold.streams.worker.condition import CurrentCondition, StallLog, WorkerCondition
 from refold.streams.worker.config import FoldConfig
 from refold.streams.worker.data_folder import DataFolder, FolderCondition, held

@@ -18,7 +18,7 @@ import pytest
 
 import refold
 from refold.sinks.postgres.sink import PostgresSink
-from refold.testing.kafka.security import certificates
+from refold.testing.kafka.settings import certificates
 from refold_tests.command import COMMAND, Done, environment, refold_command
 from refold_tests.postgres import Database
 from refold_tests.tree import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 STOPPED = """
 import os, signal, sys, time, weakref
-from refold.explorer.cli.stopping import install
+from refold.explorer.cli.main import install
 
 class Thing:
     pass

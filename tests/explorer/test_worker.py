@@ -14,7 +14,7 @@ from refold.avro.errors import InputError
 from refold.streams.web.client import CA_ENVIRONMENT, pages_client_of
 from refold.streams.web.guard import TOKEN_ENVIRONMENT
 from refold.streams.web.server import WebServer
-from refold.testing.kafka.security import certificates
+from refold.testing.kafka.settings import certificates
 from refold_tests.brokers import SharedKafka
 from refold_tests.waiting import await_true
 from refold_tests.worker_process import Worker, starting

@@ -15,7 +15,7 @@ import pytest
 from refold.avro.errors import InputError, RegistryUnavailable
 from refold.streams.registry.ids import SchemaIds
 from refold.streams.registry.settings import RegistrySettings, registry_settings
-from refold.testing.kafka.security import Certificates, certificates
+from refold.testing.kafka.settings import Certificates, certificates
 from refold.testing.processes import ServerMissing
 from refold_tests.absent import without
 from refold_tests.http_server import running

@@ -17,7 +17,7 @@ from refold.explorer.cli.options import as_json, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import Screen, counted, moment, printable
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.retention import plan_json
+from refold.explorer.queries.operate import plan_json
 from refold.streams.blobs.store import ContentStore
 
 COLUMNS = (

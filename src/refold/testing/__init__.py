@@ -12,7 +12,6 @@ def test_my_type():
 
 from __future__ import annotations
 
-from refold.testing.laws import BrokenLaw, check_reducer, check_type
-from refold.testing.strategies import histories, values_of
+from refold.testing.laws import BrokenLaw, check_reducer, check_type, histories, values_of
 
 __all__ = ["BrokenLaw", "check_reducer", "check_type", "histories", "values_of"]

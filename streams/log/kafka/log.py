@@ -33,8 +33,7 @@ from refold.streams.log.kafka.faults import closed_error
 from refold.streams.log.kafka.fold_position import PartitionPoint, emitted, emitted_point_of, is_emitted, settled
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.lookups import IdMatches, TableClient, WorkerCommands
-from refold.streams.log.kafka.manifests import ManifestMap
-from refold.streams.log.kafka.markers import Markers
+from refold.streams.log.kafka.manifests import ManifestMap, Markers
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.range_reader import LogReaders

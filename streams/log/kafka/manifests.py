@@ -2,8 +2,8 @@
 
 "epoch/", the epoch                 -> a manifest                      in the epoch's partition, as the next two
 "pin/" or "tomb/", the epoch's key  -> streams/snapshots/store.py
-"marker/", a marker's name          -> a marker                        in partition 0
-"quarantine/", a token              -> quarantine_records.py                    in partition 0
+"marker/", a marker's name          -> a marker, as every log has it     in partition 0
+"quarantine/", a token              -> quarantine_records.py           in partition 0
 "activation/", a token              -> activations.py                  in partition 0
 "format/activations"                -> anything                        in partition 0: versions with code may be pending
 "format/", what has another format  -> anything                        in partition 0: this release refuses the log
@@ -19,6 +19,15 @@ aborted transaction are never seen. A tombstone (a null value) removes its key. 
 again from the beginning.
 
 The map can be read while a refresh waits for a broker: a worker's pages answer during an outage.
+
+A marker is as every log stores it (streams/log/stored_markers.py), with a header `refold-replace` if it may replace
+another. Setting one, by any number of processes at once (`Markers.mark`):
+1. read to the end; if another marker has the name and replace is not set, refuse;
+2. write the marker and wait until it is durable: now it has an offset;
+3. read past that offset. If replace is not set and another marker of the name was written in between, ours hides it:
+   write the other one again, and refuse ours. (Compaction keeps only the last record of a key, so readers cannot let
+   the first one win.) If several were written in between, the first counts, or the last one with replace: every process
+   that writes it again writes the same.
 """
 
 from __future__ import annotations
@@ -31,10 +40,12 @@ from refold.avro.quarantine import Ruling
 from refold.streams.log.kafka.activations import ACTIVATION, FORMAT, Activation, activation_key, activation_of
 from refold.streams.log.kafka.foreign_records import ForeignRecords
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
+from refold.streams.log.kafka.producer import LogProducer, OutgoingRecord
 from refold.streams.log.kafka.quarantine_records import DECISION, Decision, decision_key, decision_of
 from refold.streams.log.kafka.quarantine_records import FORMAT as ASIDE
-from refold.streams.log.kafka.range_reader import LogReaders
-from refold.streams.log.stored_markers import MARKER, marked_of
+from refold.streams.log.kafka.range_reader import Headers, LogReaders, RawRecord
+from refold.streams.log.port import Marked
+from refold.streams.log.stored_markers import MARKER, marked_of, marker_exists, marker_key, marker_value, oldest_first
 from refold.streams.snapshots.manifest import KEY_BYTES, PREFIX, Epoch, epoch_of
 from refold.streams.snapshots.store import PIN, PINNED_UNREADABLY, TOMB, Pin, pin_of, pin_value, tombstone_of
 
@@ -171,3 +182,63 @@ def _epoch(partition: int, key: bytes) -> Epoch | None:
         return None
     epoch = epoch_of(name)
     return epoch if epoch.partition == partition else None
+
+
+REPLACE = "refold-replace"
+
+
+class Markers:
+    """The markers of one log, as of the manifests' last `refresh`."""
+
+    def __init__(
+        self, topic: str, manifests: ManifestMap, offsets: Offsets, reading: LogReaders
+    ) -> None:  # fmt: skip
+        self._place = KafkaPartition(topic, MARKERS)
+        self._manifests = manifests
+        self._offsets = offsets
+        self._reading = reading
+
+    def all(self) -> list[Marked]:
+        """The markers, oldest first."""
+        return oldest_first(self._manifests.scan(MARKERS, MARKER))
+
+    def mark(self, marked: Marked, outgoing: LogProducer, *, replace: bool) -> None:
+        """Store a marker, durable on return.
+
+        Args:
+            marked: Its name, cut and time.
+            outgoing: The producer that writes it.
+            replace: Whether it may replace another marker of that name.
+
+        Raises:
+            InputError: The name is taken and replace is False.
+            StorageError: A transaction was open for too long: nobody knows yet which marker counts.
+        """
+        key, value = marker_key(marked.name), marker_value(marked)
+        start = self._offsets.ends([self._place])[self._place]
+        self._manifests.refresh([MARKERS])
+        current = self._manifests.get(MARKERS, key)
+        if not replace and current not in {None, value}:
+            raise marker_exists(marked)
+        offset = outgoing.write(self._sent(key, value, marked, replace=replace))
+        for raw in self._between(start, offset):
+            is_marker = raw.key == key and is_entry(MARKERS, key, raw.value)
+            if is_marker and (current is None or raw.header(REPLACE) is not None):
+                current = raw.value
+        if not replace and current not in {None, value}:
+            outgoing.write(self._sent(key, current, marked, replace=True))
+            self._manifests.refresh([MARKERS])
+            raise marker_exists(marked)
+        self._manifests.refresh([MARKERS])
+
+    def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> OutgoingRecord:
+        headers: Headers = [(REPLACE, b"")] if replace else []
+        return OutgoingRecord(self._place, key, value, headers, f"the marker {marked.name!r}")
+
+    def _between(self, start: int, offset: int) -> list[RawRecord]:
+        """The records before an offset, once the record at the offset is visible."""
+        self._offsets.wait_past(
+            self._place, offset,
+            "an epoch is being sealed, or a process that ended has a transaction open; read the markers again later",
+        )  # fmt: skip
+        return list(self._reading.records(self._place, start, offset))

@@ -51,7 +51,7 @@ from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.offsets import KafkaPartition, Offsets
 from refold.streams.log.kafka.range_reader import RawRecord
 from refold.streams.log.port import ChangeRecord
-from refold.streams.worker.close_all import close_all
+from refold.streams.runtime import close_all
 from refold.streams.worker.fetcher import AtEnd, Fetched, Fetcher, UnreadableOffsets
 from refold.streams.worker.membership import GroupMember, Membership
 

@@ -24,7 +24,7 @@ from refold.streams.web.guard import TOKEN_ENVIRONMENT, Token
 from refold.streams.web.listening import Access
 from refold.streams.web.page import PageResponse, Request, Route, json_answer, problem
 from refold.streams.web.server import WebServer
-from refold.testing.kafka.security import certificates
+from refold.testing.kafka.settings import certificates
 from refold_tests.raw_http import connect, until_closed
 from refold_tests.waiting import await_true
 

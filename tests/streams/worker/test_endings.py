@@ -19,7 +19,7 @@ import refold
 from refold.avro.errors import StorageError
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.rocks.database import Database
-from refold.streams.worker.close_all import close_all
+from refold.streams.runtime import close_all
 from refold.streams.worker.table import PartitionTable
 from refold_tests.brokers import SharedKafka
 from refold_tests.devices import fill, small_device

@@ -15,7 +15,7 @@ import click
 from refold.avro.errors import RefoldError
 from refold.testing.kafka.cluster import Kafka, start_kafka
 from refold.testing.kafka.jars import KAFKA_VERSION
-from refold.testing.kafka.security import ADMIN
+from refold.testing.kafka.settings import ADMIN
 
 _LOOK_S = 0.5
 _UNUSABLE, _BROKER_ENDED = 2, 1

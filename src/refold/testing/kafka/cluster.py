@@ -35,16 +35,20 @@ from typing import Any, NamedTuple, Self
 from refold.avro.errors import InputError
 from refold.streams.deadline import Deadline
 from refold.testing.kafka.jars import class_path, fetch_jars, find_java
-from refold.testing.kafka.security import (
+from refold.testing.kafka.settings import (
     ADMIN,
     PROTOCOL,
+    Ports,
+    as_properties,
     certificates,
     client_settings,
     first_users,
+    free_ports,
     new_password,
+    node_settings,
+    ports_from,
     secured_settings,
 )
-from refold.testing.kafka.settings import Ports, as_properties, free_ports, node_settings, ports_from
 from refold.testing.processes import HOST, ServerFailed, Supervised, is_free, locked
 
 HEAP_MB = 256

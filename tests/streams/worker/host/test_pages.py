@@ -25,7 +25,7 @@ from refold.streams.worker.condition import healthy
 from refold.streams.worker.host.health import STALLED_S, condition_json
 from refold.streams.worker.host.metrics import About, metrics_of
 from refold.streams.worker.host.pages import Pages
-from refold.testing.kafka.security import certificates
+from refold.testing.kafka.settings import certificates
 
 STATUS: dict[int, dict[str, Any]] = {
     0: {"state": "folding", "lag": 7, "caught_up": False, "steps": 3, "observations": 12, "waits_for": "it"},
