@@ -2,10 +2,8 @@
 
 The code that runs a sink reports what it does. Ages are computed at each scrape. Any thread may call.
 
-A sink's pages: /metrics for Prometheus, and /health, which says that the process serves.
-
-refold's web server serves them (streams/web/server.py), with its limits, its token and its checks of hosts. /health
-needs no token, so that a probe can call it.
+refold's web server (streams/web/server.py) serves a sink's two pages, with its limits, its token and its checks of
+hosts: /metrics, and /health, which says that the process serves. /health needs no token, so that a probe can call it.
 """
 
 from __future__ import annotations

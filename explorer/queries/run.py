@@ -1,6 +1,4 @@
-"""One run: the answers of `refold run show`, `refold run steps` and `refold knew`.
-
-The JSON of what an agent knew, as `refold knew` prints it.
+"""One run: the answers of `refold run show`, `refold run steps` and `refold knew`, as JSON.
 
 If the content of a run has expired, or is sealed and the key is unavailable, only its fields in clear are returned.
 """

@@ -6,9 +6,8 @@
 
 URLs are printed and stored, so they must not contain users, passwords or keys.
 
-The contents of a `file:` log are in its folder blobs/, or in the store whose URL is in PATH/BLOBS.
-
-The URL is given with ?blobs= when the log is created, or while it has no contents yet. It is stored, so nobody has to
+The contents of a `file:` log are in its folder blobs/, or in the store whose URL is in PATH/BLOBS. That URL is given
+with ?blobs= when the log is created, or while it has no contents yet. It is stored, so nobody has to
 give it again, and forgetting it does not make contents appear missing. To move contents: copy them (`refold blobs
 --copy-to`), then edit PATH/BLOBS (without this file: the folder).
 """

@@ -4,12 +4,10 @@ Guarantees: offsets only grow, offsets of removed records are not used again, an
 manifest never exists without the records that were appended before it, even after a crash of the process or the
 machine. Records that no manifest names were left by a writer that ended or failed; garbage collection removes them.
 
-The stored form of pins and tombs, which are next to the manifests in every log:
+Pins and tombs are next to the manifests in every log, and have this stored form:
 
 "pin/", the epoch's key    -> pinned_at u64, CRC-32C
 "tomb/", the epoch's key   -> removed_at u64, the manifest that was there, CRC-32C
-
-The sealed epochs of a log, as they are listed.
 """
 
 from __future__ import annotations

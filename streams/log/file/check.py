@@ -1,11 +1,11 @@
-"""The indexes of a `file:` log against its records (streams/table/check.py), and records past its end.
+"""Checks of a `file:` log for `refold verify`: its indexes, and the rows that no other check reads.
 
-While a definition is being applied this is reported, because the table is then folded by two definitions.
+1. The indexes are compared with the records (streams/table/check.py), and records past the log's end are reported.
+   While a definition is being applied that is reported instead, because the table is then folded by two definitions.
+2. Every other row must have a form that is valid in its column family.
 
-Rows of a `file:` log that no other check reads: each must have a form that is valid in its column family.
-
-Manifests, pins and tombs belong to epochs of this log's partitions. Pins, tombs and markers can be parsed. Snapshot
-records are below their partition's next offset. Each state is stored under its entity's key.
+Of these rows, manifests, pins and tombs belong to epochs of this log's partitions. Pins, tombs and markers can be
+parsed. Snapshot records are below their partition's next offset. Each state is stored under its entity's key.
 streams/verify/snapshots.py compares the content of manifests and records with the log.
 """
 
