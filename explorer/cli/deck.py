@@ -14,7 +14,7 @@ from refold.explorer.queries.log_target import LogTarget
 
 @click.command()
 @on_log
-def deck(place: LogTarget) -> int:
+def deck(target: LogTarget) -> int:
     """Explore a log in the terminal.
 
     It shows runs step by step, entities at any moment, why a value is there, comparisons, and changes as they come. It
@@ -33,10 +33,10 @@ def deck(place: LogTarget) -> int:
         raise InputError("the deck needs a terminal (over ssh: ssh -t); `refold explore` opens a log in a browser")
     from refold.streams.open import resolved_url
 
-    if not place.exists():
-        raise InputError(f"{resolved_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
+    if not target.exists():
+        raise InputError(f"{resolved_url(target.url)}: there is no log here; see `refold demo`, or name one with --log")
     from refold.explorer.deck.app import DeckApp
 
-    app = DeckApp(place)
+    app = DeckApp(target)
     app.run()
     return 70 if app.return_code else 0

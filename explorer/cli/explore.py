@@ -35,8 +35,8 @@ PORT = 6077
               help="A name that browsers know this server by, as well as its addresses; may be repeated.")  # fmt: skip
 @on_log
 def explore(
-    place: LogTarget, host: str, port: int, is_opened: bool, can_write: bool, tls_cert: str | None, tls_key: str | None,
-    allowed_hosts: tuple[str, ...],
+    target: LogTarget, host: str, port: int, is_opened: bool, can_write: bool, tls_cert: str | None,
+    tls_key: str | None, allowed_hosts: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Explore a log in a browser.
 
@@ -58,10 +58,10 @@ def explore(
     from refold.streams.web.guard import token_in
     from refold.streams.web.listening import Access, Listener
 
-    if not place.exists():
+    if not target.exists():
         from refold.streams.open import resolved_url
 
-        raise InputError(f"{resolved_url(place.url)}: there is no log here; see `refold demo`, or name one with --log")
+        raise InputError(f"{resolved_url(target.url)}: there is no log here; see `refold demo`, or name one with --log")
     token = token_in(os.environ)
     access = Access(token, allowed_hosts, None, tls_cert, tls_key)
     # From here on, connections are accepted: a request waits until the pages are imported.
@@ -69,17 +69,17 @@ def explore(
         print(f"explore {listener.url}/", flush=True)
         if is_opened and not webbrowser.open(f"{listener.url}/"):
             print("refold: no browser could be opened; open the address above", file=sys.stderr)
-        _serve(listener, place, is_secure=tls_cert is not None, can_write=can_write)
+        _serve(listener, target, is_secure=tls_cert is not None, can_write=can_write)
     return 0
 
 
-def _serve(listener: Listener, place: LogTarget, *, is_secure: bool, can_write: bool) -> None:
+def _serve(listener: Listener, target: LogTarget, *, is_secure: bool, can_write: bool) -> None:
     """Serve requests until Ctrl-C."""
     from refold.explorer.web.site import explorer, import_pages
     from refold.streams.runtime import wait_for
     from refold.streams.web.server import WebServer
 
-    site = explorer(place, listener.token, is_secure=is_secure, can_write=can_write)
+    site = explorer(target, listener.token, is_secure=is_secure, can_write=can_write)
     server = WebServer.on(listener)
     try:
         server.serve(site)

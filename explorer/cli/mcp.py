@@ -32,7 +32,7 @@ PORT = 6078
               help="A name that clients know this server by, as well as its addresses; may be repeated.")  # fmt: skip
 @on_log
 def mcp(
-    place: LogTarget, is_http: bool, writes: bool, host: str, port: int, tls_cert: str | None, tls_key: str | None,
+    target: LogTarget, is_http: bool, writes: bool, host: str, port: int, tls_cert: str | None, tls_key: str | None,
     allowed_hosts: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Let an agent ask its own history, by MCP.
@@ -54,14 +54,14 @@ def mcp(
         raise InputError(f"refold mcp needs {error.name}: install it with pip install 'refold[mcp]'") from error
     if not is_http and (tls_cert or tls_key or allowed_hosts):
         raise InputError("--tls-cert, --tls-key and --allow-host are for --http")
-    if not place.exists():
+    if not target.exists():
         from refold.streams.open import resolved_url
 
         print(
-            f"refold: {resolved_url(place.url)}: there is no log here; the tools say so until one is", file=sys.stderr
+            f"refold: {resolved_url(target.url)}: there is no log here; the tools say so until one is", file=sys.stderr
         )
     one_line_logs()
-    history = HistoryServer(place, writes=writes)
+    history = HistoryServer(target, writes=writes)
     try:
         if is_http:
             _serve_http(history, host, port, tls_cert, tls_key, allowed_hosts)

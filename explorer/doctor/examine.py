@@ -27,14 +27,14 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
 _EXTRAS = ("kafka", "registry")
 
 
-def examine(place: LogTarget, looking: CheckSettings) -> list[Finding]:
+def examine(target: LogTarget, looking: CheckSettings) -> list[Finding]:
     """Return every finding about a log and this machine."""
-    findings = list(libraries(with_kafka=is_kafka(place.url)))
-    if is_kafka(place.url):
-        return [*findings, *(on_kafka(place, looking) if _has_client() else ())]
+    findings = list(libraries(with_kafka=is_kafka(target.url)))
+    if is_kafka(target.url):
+        return [*findings, *(on_kafka(target, looking) if _has_client() else ())]
     try:
-        path = file_path(place.url)
-        exists = place.exists()
+        path = file_path(target.url)
+        exists = target.exists()
     except RefoldError as error:
         return [
             *findings,
@@ -44,8 +44,8 @@ def examine(place: LogTarget, looking: CheckSettings) -> list[Finding]:
     if not exists:
         return [*findings, Finding("log", True, f"{path}: none yet; the first observation creates it")]
     findings.append(Finding("format", True, f"{path}: file format {FORMAT_NUMBER}, which this release reads"))
-    findings += _owner(path, place.owner_timeout_s)
-    findings += inside(place, looking, "restore the log from a copy, or import an export of it")
+    findings += _owner(path, target.owner_timeout_s)
+    findings += inside(target, looking, "restore the log from a copy, or import an export of it")
     return findings
 
 

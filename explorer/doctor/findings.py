@@ -92,12 +92,12 @@ def disk(path: Path, needed_bytes: int = 0, *, is_log: bool = False) -> Iterator
 
 
 def inside(
-    place: LogTarget, looking: CheckSettings, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
+    target: LogTarget, looking: CheckSettings, remedy: str, clock_remedy: str = CLOCK_REMEDY, more: Sequence[Part] = ()
 ) -> list[Finding]:
     """Check an open log. remedy: for a log that cannot be opened. more: further checks."""
     findings: list[Finding] = []
     try:
-        with place.read() as log:
+        with target.read() as log:
             for part in (
                 size,
                 lambda log: clock(log, looking, clock_remedy),

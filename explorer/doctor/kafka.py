@@ -101,14 +101,14 @@ LOOK_S = 5.0
 _TABLES_TIMES = 2
 
 
-def on_kafka(place: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
+def on_kafka(target: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, rights, registry, workers, the log, and the worker's disk."""
     from refold.streams.log.kafka.clients import Clients
     from refold.streams.log.kafka.topics import TopicAdmin, Topics
     from refold.streams.log.kafka.url import merged, parse_url
 
-    url = resolved_url(place.url)
-    look_s = LOOK_S if place.owner_timeout_s == OWNER_TIMEOUT_S else place.owner_timeout_s
+    url = resolved_url(target.url)
+    look_s = LOOK_S if target.owner_timeout_s == OWNER_TIMEOUT_S else target.owner_timeout_s
     if looking.data is not None:
         tables = sum(each.stat().st_size for each in looking.data.rglob("*") if each.is_file())
         yield from disk(nearest(looking.data), tables * _TABLES_TIMES)
@@ -145,14 +145,14 @@ def on_kafka(place: LogTarget, looking: CheckSettings) -> Iterator[Finding]:
         return
     for each in workers(clients, admin, address, look_s):
         if not each.ok:  # the group's coordinator does not answer; do not wait for it again
-            place = replace(place, owner_timeout_s=look_s)
+            target = replace(target, owner_timeout_s=look_s)
         yield each
     for wrong in unfit:
         yield Finding(f"topic {wrong.topic}", False, wrong.problem, wrong.remedy)
     if unfit:
         return  # opening the log would report the first of these
     yield Finding("topics", True, f"all of {address.prefix}.* are there, and set as a log needs them")
-    yield from inside(place, looking, "mend on the brokers what it names", CLOCK_REMEDY, [_registered, _contents])
+    yield from inside(target, looking, "mend on the brokers what it names", CLOCK_REMEDY, [_registered, _contents])
 
 
 def _who(clients: Clients) -> str:

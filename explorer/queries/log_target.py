@@ -100,8 +100,8 @@ class LogTarget:
 class Handles:
     """Opens a log for reading, once for each thread. The logs share indexes (streams/entity_index.py)."""
 
-    def __init__(self, place: LogTarget) -> None:
-        self._place = place
+    def __init__(self, target: LogTarget) -> None:
+        self._place = target
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[AgentLog] = []

@@ -40,7 +40,7 @@ def agents() -> None:
 @at
 @as_json
 @on_log
-def list_(place: LogTarget, at: str | None, as_json: bool) -> int:
+def list_(target: LogTarget, at: str | None, as_json: bool) -> int:
     """List the supervised agents, and what they do.
 
     An agent whose owner renewed nothing within its lease is unknown: nobody can say what its process does.
@@ -51,7 +51,7 @@ def list_(place: LogTarget, at: str | None, as_json: bool) -> int:
       refold agents list --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = listed(log, _now(), at)
     if as_json:
         screen.json([agent_json(each) for each in found])
@@ -101,7 +101,7 @@ _STOP = AgentWish("stopped", ("stopped", "ended", "failed"))
 @_by
 @_wait
 @on_log
-def start(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
+def start(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     """Start an agent that was stopped, that ended or that failed.
 
     Its supervisor follows; without one, the next `refold up` does.
@@ -110,7 +110,7 @@ def start(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     Examples
       refold agents start desk --why "the key was renewed"
     """
-    return _requested(place, name, _START, why, by, wait_s)
+    return _requested(target, name, _START, why, by, wait_s)
 
 
 @agents.command()
@@ -119,7 +119,7 @@ def start(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
 @_by
 @_wait
 @on_log
-def pause(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
+def pause(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     """Let an agent wait at its next boundary.
 
     An agent that records itself waits before its next step. An agent that is captured waits for the answer of its next
@@ -129,7 +129,7 @@ def pause(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     Examples
       refold agents pause desk --wait 60
     """
-    return _requested(place, name, _PAUSE, why, by, wait_s)
+    return _requested(target, name, _PAUSE, why, by, wait_s)
 
 
 @agents.command()
@@ -138,7 +138,7 @@ def pause(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
 @_by
 @_wait
 @on_log
-def resume(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
+def resume(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     """Let a paused agent go on.
 
     If its process is gone meanwhile, it is started again, and its run is resumed from the log, by any supervisor.
@@ -147,7 +147,7 @@ def resume(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int
     Examples
       refold agents resume desk
     """
-    return _requested(place, name, _START, why, by, wait_s)
+    return _requested(target, name, _START, why, by, wait_s)
 
 
 @agents.command()
@@ -156,7 +156,7 @@ def resume(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int
 @_by
 @_wait
 @on_log
-def stop(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
+def stop(target: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     """Stop an agent, until it is started.
 
     Its process gets SIGTERM, and SIGKILL if it does not end within stop_s.
@@ -165,12 +165,12 @@ def stop(place: LogTarget, name: str, why: str, by: str, wait_s: float) -> int:
     Examples
       refold agents stop desk --wait 30
     """
-    return _requested(place, name, _STOP, why, by, wait_s)
+    return _requested(target, name, _STOP, why, by, wait_s)
 
 
-def _requested(place: LogTarget, name: str, wish: AgentWish, why: str, by: str, wait_s: float) -> int:
+def _requested(target: LogTarget, name: str, wish: AgentWish, why: str, by: str, wait_s: float) -> int:
     screen = Screen()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         deadline = Deadline(wait_s)
         _await_agent(log, name, deadline)
         number = AgentEntries(log, _now).request(name, wish.desired, by or getpass.getuser(), why)
@@ -205,7 +205,7 @@ def _await_agent(log: AgentLog, name: str, deadline: Deadline) -> None:
 @click.option("--follow", "-f", "is_followed", is_flag=True, help="Go on as it is written; Ctrl-C ends.")
 @click.option("--lines", default=LINES, show_default=True, type=click.IntRange(0), help="How many lines to begin with.")
 @on_log
-def logs(place: LogTarget, name: str, is_followed: bool, lines: int) -> int:
+def logs(target: LogTarget, name: str, is_followed: bool, lines: int) -> int:
     """Show what an agent wrote to its standard output and standard error.
 
     It is kept in two files of a bounded size on the machine that runs the agent. It is not in the log.
@@ -219,9 +219,9 @@ def logs(place: LogTarget, name: str, is_followed: bool, lines: int) -> int:
     from refold.agents.supervise.output_files import output
     from refold.streams.open import resolved_url
 
-    with place.read() as log:
+    with target.read() as log:
         row = known_agent(log, name, _now())
-    folder = state_folder("agents", whole_url(resolved_url(place.url)), os.environ) / row.name
+    folder = state_folder("agents", whole_url(resolved_url(target.url)), os.environ) / row.name
     if not folder.exists():
         host = f"; it ran on {row.host}" if row.host else ""
         click.echo(f"refold: no output of {name} is kept on this machine{host}", err=True)

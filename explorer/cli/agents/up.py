@@ -35,7 +35,7 @@ _REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
               help="Serve Prometheus' /metrics on this port of 127.0.0.1; 0: any free port.")  # fmt: skip
 @on_log
 def up(
-    place: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_until_done: bool, metrics_port: int | None
+    target: LogTarget, names: tuple[str, ...], file: str, lease_s: float, is_until_done: bool, metrics_port: int | None
 ) -> int:
     """Run the agents of refold.toml, and keep them running.
 
@@ -58,10 +58,10 @@ def up(
     from refold.streams.open import process_context, resolved_url
 
     agents = chosen(load_agents(Path(file)), names, file)
-    url = whole_url(resolved_url(place.url))
+    url = whole_url(resolved_url(target.url))
     around = process_context()
     stop = _stopped_by_signals()
-    with place.write() as log:
+    with target.write() as log:
         by = SupervisorSettings(
             around.agent, socket.gethostname(), url, supervisor_folder(state_folder("agents", url, os.environ)),
             dict(os.environ), [*_REFOLD, "record"], int(lease_s * 1000), around.now_micros, boottime_s, around.new_id,

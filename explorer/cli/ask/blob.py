@@ -27,7 +27,7 @@ HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @on_log
-def blob(place: LogTarget, digest: str, output: Path | None, force: bool) -> int:
+def blob(target: LogTarget, digest: str, output: Path | None, force: bool) -> int:
     """Print a stored content by its SHA-256.
 
     \b
@@ -36,7 +36,7 @@ def blob(place: LogTarget, digest: str, output: Path | None, force: bool) -> int
     """
     if not HASH.match(digest):
         raise InputError(f"{digest!r:.80}: a content is named by 64 hexadecimal digits; `refold state` shows them")
-    with place.read() as log:
+    with target.read() as log:
         content = log.blob(digest.lower())
     if output is None:
         sys.stdout.buffer.write(content)

@@ -19,7 +19,7 @@ COLUMNS = (TableColumn("entity", "bold"), TableColumn("version", is_fixed=True),
 @at
 @as_json
 @on_log
-def find(place: LogTarget, text: str, type_name: str, at: str | None, as_json: bool) -> int:
+def find(target: LogTarget, text: str, type_name: str, at: str | None, as_json: bool) -> int:
     """Find the entities whose id or values hold a text.
 
     The search for TEXT ignores case. Without TEXT every entity is listed. Runs and their steps, calls and effects are
@@ -32,7 +32,7 @@ def find(place: LogTarget, text: str, type_name: str, at: str | None, as_json: b
       refold find "rate limit" --type runbook --at @deploy-1
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = FindQuery(text, type_name, at).answer(log)
     if as_json:
         screen.json(found)

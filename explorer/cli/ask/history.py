@@ -24,7 +24,7 @@ from refold.streams.changes import Row
 @clock
 @as_json
 @on_log
-def history(place: LogTarget, entity: str, since: str | None, until: str | None, clock: str, as_json: bool) -> int:
+def history(target: LogTarget, entity: str, since: str | None, until: str | None, clock: str, as_json: bool) -> int:
     """List what changed in an entity: old, new, when, by whom.
 
     \b
@@ -34,7 +34,7 @@ def history(place: LogTarget, entity: str, since: str | None, until: str | None,
       refold history run/8f2c --since 2026-11-21T03:00:00Z --until 2026-11-21T04:00:00Z --clock observed
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         last = log.point(until, entity, clock)
         first = None if since is None else log.point(since, entity, clock)
         rows = log.history(
@@ -60,7 +60,7 @@ def history(place: LogTarget, entity: str, since: str | None, until: str | None,
 @clock
 @as_json
 @on_log
-def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_json: bool) -> int:
+def diff(target: LogTarget, a: str, b: str, entity: str | None, clock: str, as_json: bool) -> int:
     """Show what changed between two points.
 
     Without an entity, it compares the whole log. Exits with 1 when something differs, and with 0 when nothing does, as
@@ -73,7 +73,7 @@ def diff(place: LogTarget, a: str, b: str, entity: str | None, clock: str, as_js
       refold diff 2026-11-21T03:00:00Z 2026-11-21T03:12:00Z --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         before, after = log.point(a, entity, clock), log.point(b, entity, clock)
         rows = log.diff(before.cut, after.cut, entity, python=False)
         if as_json:

@@ -36,7 +36,7 @@ READS = (
 @as_json
 @on_log
 def knew_(
-    place: LogTarget, agent: str, at: str | None, run_id: str | None, step: int | None, is_all: bool, as_json: bool
+    target: LogTarget, agent: str, at: str | None, run_id: str | None, step: int | None, is_all: bool, as_json: bool
 ) -> int:
     """Show what an agent knew at a moment, and what the log held.
 
@@ -53,7 +53,7 @@ def knew_(
       refold knew refund-agent --all --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = log.knew(agent, at, run=run_id, step=step, every=is_all)
         if as_json:
             screen.json(knowledge_json(agent, found))

@@ -27,7 +27,7 @@ COLUMNS = (
 @click.option("--replace", is_flag=True, help="Move the marker if it exists.")
 @as_json
 @on_log
-def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bool) -> int:
+def mark(target: LogTarget, name: str, at: str | None, replace: bool, as_json: bool) -> int:
     """Name a point in the log; use it later as @NAME. Marking changes no state and no root.
 
     \b
@@ -36,7 +36,7 @@ def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bo
       refold mark before-the-incident --at 2026-11-21T03:12:00Z
     """
     screen = Screen()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         point = Point(log.mark(name, at, replace=replace))
         if as_json:
             screen.json({"name": name, **point_json(point)})
@@ -48,7 +48,7 @@ def mark(place: LogTarget, name: str, at: str | None, replace: bool, as_json: bo
 @click.command()
 @as_json
 @on_log
-def markers(place: LogTarget, as_json: bool) -> int:
+def markers(target: LogTarget, as_json: bool) -> int:
     """List the markers, oldest first.
 
     Markers that only another release of refold can answer for are listed too.
@@ -58,7 +58,7 @@ def markers(place: LogTarget, as_json: bool) -> int:
       refold markers --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = [(each, Point(read_cut(each.cut))) for each in log.port.markers()]
         if as_json:
             screen.json([marker_json(each) for each in log.port.markers()])

@@ -39,7 +39,7 @@ CONFLICTS = (TableColumn("field", "yellow"), TableColumn("said"), *BY)
 @clock
 @as_json
 @on_log
-def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bool) -> int:
+def state(target: LogTarget, entity: str, at: str | None, clock: str, as_json: bool) -> int:
     """Show an entity as it was, and what put each value there.
 
     \b
@@ -50,7 +50,7 @@ def state(place: LogTarget, entity: str, at: str | None, clock: str, as_json: bo
       refold state run/8f2c --at run:8f2c#3 --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at, entity, clock)
         view = log.state(entity, point.cut)
         if as_json:

@@ -19,7 +19,7 @@ from refold.streams.changes import Change, MutationFormatter
 @click.option("--follow", "--live", "-f", is_flag=True, help="Continue as changes happen, until interrupted.")
 @as_json
 @on_log
-def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> int:
+def tail(target: LogTarget, from_: str | None, follow: bool, as_json: bool) -> int:
     """Print changes as they happen.
 
     Each line is one mutation, or one change with --json. Changes of one entity are in order. Entities of different
@@ -31,7 +31,7 @@ def tail(place: LogTarget, from_: str | None, follow: bool, as_json: bool) -> in
       refold tail --follow --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         humane = ValueFormatter({})
 
         def refresh() -> None:

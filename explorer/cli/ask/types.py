@@ -46,7 +46,7 @@ SHOWN = (TableColumn("field", "cyan"), TableColumn("type"), TableColumn("reducer
 )
 @as_json
 @on_log
-def types(place: LogTarget, name: str | None, schema: str | None, register: Path | None, as_json: bool) -> int:
+def types(target: LogTarget, name: str | None, schema: str | None, register: Path | None, as_json: bool) -> int:
     """List the types, show the fields of one, or register one.
 
     Held: no version of the type can be folded here, because its custom code is not registered (--reducers). Pending:
@@ -61,8 +61,8 @@ def types(place: LogTarget, name: str | None, schema: str | None, register: Path
     """
     screen = Screen()
     if register is not None:
-        return _register(screen, place, register)
-    registry, known = _known(place)
+        return _register(screen, target, register)
+    registry, known = _known(target)
     if name is None:
         if schema is not None:
             raise InputError(f"--schema {schema}: name the type, such as `refold types run --schema {schema}`")
@@ -79,23 +79,23 @@ def types(place: LogTarget, name: str | None, schema: str | None, register: Path
     return 0
 
 
-def _register(screen: Screen, place: LogTarget, file: Path) -> int:
+def _register(screen: Screen, target: LogTarget, file: Path) -> int:
     definition = load_type(file, code_of)
-    if not place.exists():
+    if not target.exists():
         TypeCatalog(Registry(), {}, {}).use(definition)  # do not create a log for a definition that it would refuse
-    with place.write() as log:
+    with target.write() as log:
         log.register(definition)
         versions = len(log.port.registry.versions(definition.name))
     screen.say(f"{definition.name}: version {versions}, fingerprint {definition.fingerprint.hex()}")
     return 0
 
 
-def _known(place: LogTarget) -> tuple[Registry, dict[str, TypeDefinition]]:
+def _known(target: LogTarget) -> tuple[Registry, dict[str, TypeDefinition]]:
     """Return the log's registry (an empty one if there is no log), and the type to write by, by name."""
-    own = place.own_types()
-    if not place.exists():
+    own = target.own_types()
+    if not target.exists():
         return Registry(), {**shipped_types(), **own}
-    with place.read() as log:
+    with target.read() as log:
         return log.port.registry, {**log.types, **own}
 
 

@@ -26,7 +26,7 @@ from refold.streams.view import EntityView, TraceLink
 @clock
 @as_json
 @on_log
-def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
+def why(target: LogTarget, value: str, depth: int | None, at: str | None, clock: str, as_json: bool) -> int:
     """Trace a value to the observations that led to it.
 
     From these observations it follows the causes back to the first ones. KEY is a key of a map field. An id may contain
@@ -39,7 +39,7 @@ def why(place: LogTarget, value: str, depth: int | None, at: str | None, clock: 
       refold why evaluation/8f2c.score --depth 1 --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point, view, asked = field_of(log, value, at, clock)
         whole = view.why(asked.field, asked.key)
         chain = [link for link in whole if depth is None or link.depth <= depth]

@@ -43,9 +43,9 @@ def role_options(command: Callable[..., int]) -> Callable[..., Any]:
     """Make a command over the rights of a principal: adds --log, --role, --principal, --keys, --group and --json."""
 
     @functools.wraps(command)
-    def run(place: LogTarget, role: tuple[str, ...], principal: str, keys: bool, group: tuple[str, ...],
+    def run(target: LogTarget, role: tuple[str, ...], principal: str, keys: bool, group: tuple[str, ...],
             **given: Any) -> int:  # fmt: skip
-        url = resolved_url(place.url)
+        url = resolved_url(target.url)
         if not is_kafka(url):
             raise InputError(f"{url}: only a log on Kafka has access lists; give kafka://HOST:PORT/NAME")
         from refold.streams.log.kafka.access import AccessScope, check_principal

@@ -29,7 +29,7 @@ TOPICS = ("observations", "changes")
 @click.option("--dry-run/--apply", "is_dry", default=True, help="Print what would be set [default], or set it.")
 @as_json
 @on_log
-def rewind(place: LogTarget, group: str, to: str, topic: str, is_dry: bool, as_json: bool) -> int:
+def rewind(target: LogTarget, group: str, to: str, topic: str, is_dry: bool, as_json: bool) -> int:
     """Set a consumer group's offsets to a point of the log.
 
     Without --apply it sets nothing, and prints what it would set. It refuses a group with live members, and the group
@@ -40,15 +40,15 @@ def rewind(place: LogTarget, group: str, to: str, topic: str, is_dry: bool, as_j
       refold rewind billing --to @deploy-1
       refold rewind billing --to 2026-11-21T03:12:00Z --topic changes --apply
     """
-    if not is_kafka(place.url):
+    if not is_kafka(target.url):
         raise InputError(
-            f"{resolved_url(place.url)}: only a log on Kafka has consumer groups; give kafka://HOST:PORT/NAME"
+            f"{resolved_url(target.url)}: only a log on Kafka has consumer groups; give kafka://HOST:PORT/NAME"
         )
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.rewind import rewind as rewind_group
 
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         assert isinstance(log.port, KafkaLog)
         point = log.point(to)
         moved = rewind_group(log.port, group, point.cut, topic, apply=not is_dry)

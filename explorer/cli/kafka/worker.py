@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
               help="Lines of time, level, event and key=value, or JSON lines.")  # fmt: skip
 @on_log
 def worker(
-    place: LogTarget, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
+    target: LogTarget, data: Path, instance: str | None, processes: int, standby: bool, agents: str | None, host: str,
     port: int, tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...], advertise: str | None,
     connections: int, commit_ms: int, log_level: str, log_format: str,
 ) -> int:  # fmt: skip
@@ -95,7 +95,7 @@ def worker(
       refold worker --log kafka://127.0.0.1:9092/agents --processes 4 --instance "$(hostname)"
       refold worker --agents refold.agents.examples.loops
     """
-    url = resolved_url(place.url)
+    url = resolved_url(target.url)
     if not is_kafka(url):
         raise InputError(
             f"{url}: a worker folds a log on Kafka, such as kafka://127.0.0.1:9092/agents; "
@@ -107,7 +107,7 @@ def worker(
 
         logged = ["--log-level", log_level, "--log-format", log_format]
         with logged_to_stderr(log_level, log_format):
-            return _several(place, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
+            return _several(target, url, processes, data, instance, standby, agents, serving, commit_ms, logged)
     try:
         import refold.streams.worker.host.process  # noqa: F401
     except ModuleNotFoundError as error:
@@ -119,7 +119,7 @@ def worker(
     with logged_to_stderr(log_level, log_format):
         is_json = log_format == "json"
         try:
-            _run(place, url, data, instance, standby, agents, serving, commit_ms, is_json=is_json)
+            _run(target, url, data, instance, standby, agents, serving, commit_ms, is_json=is_json)
         except RefoldError as error:
             if not is_json:
                 raise
@@ -162,7 +162,7 @@ class PageOptions(NamedTuple):
 
 
 def _several(
-    place: LogTarget, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
+    target: LogTarget, url: str, processes: int, data: Path, instance: str | None, standby: bool, agents: str | None,
     serving: PageOptions, commit_ms: int, logged: Sequence[str],
 ) -> int:  # fmt: skip
     from refold.streams.worker.host.processes import run_several
@@ -175,7 +175,7 @@ def _several(
             f"--port {port}: no room for the ports of {processes} processes from there on; give a lower one"
         )
     shared = ["--log", url, *serving.words(), "--commit-interval-ms", str(commit_ms), *logged]
-    shared += [word for path in place.type_paths() for word in ("--types", str(path))]
+    shared += [word for path in target.type_paths() for word in ("--types", str(path))]
     shared += ["--agents", agents] if agents else []
     shared += ["--standby"] if standby else []
     commands = []
@@ -186,7 +186,7 @@ def _several(
     return run_several(commands)
 
 
-def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
+def _run(target: LogTarget, url: str, data: Path, instance: str | None, standby: bool, agents: str | None,
          serving: PageOptions, commit_ms: int, *, is_json: bool) -> None:  # fmt: skip
     from refold.reducers import registered
     from refold.streams import runtime
@@ -213,7 +213,7 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
         )  # fmt: skip
         service = FoldService(config)
         # After the service, which creates the log if it does not exist.
-        server.serve(pages_of(service, config, place, server.url, ending))
+        server.serve(pages_of(service, config, target, server.url, ending))
         if is_json:
             log_event(_log, "serving", url=url, pages=server.url)
         else:
@@ -221,11 +221,11 @@ def _run(place: LogTarget, url: str, data: Path, instance: str | None, standby: 
         if not found:
             run_process(service)
             return
-        _run_with_agents(service, found, place, url, data, instance, str(agents), ending)
+        _run_with_agents(service, found, target, url, data, instance, str(agents), ending)
 
 
 def _run_with_agents(
-    service: FoldService, agents: Sequence[ChangesAgent], place: LogTarget, url: str, data: Path, instance: str | None,
+    service: FoldService, agents: Sequence[ChangesAgent], target: LogTarget, url: str, data: Path, instance: str | None,
     module: str, ending: ExitStack,
 ) -> None:  # fmt: skip
     from refold.streams.log.kafka.log import KafkaLog
@@ -240,9 +240,9 @@ def _run_with_agents(
     from refold.streams.worker.host.process import run_process
     from refold.streams.worker.membership import GroupMember
 
-    read = ending.enter_context(open_log(url, types=place.type_paths(), read_only=True)).port
+    read = ending.enter_context(open_log(url, types=target.type_paths(), read_only=True)).port
     assert isinstance(read, KafkaLog)
-    thread = AgentThread(agents, lambda: open_log(url, types=place.type_paths()))
+    thread = AgentThread(agents, lambda: open_log(url, types=target.type_paths()))
     ending.callback(thread.close)
     group = f"{read.topics.group}.agents.{module}"
     member = GroupMember(group, read.topics.changes, instance or "", instance is not None, rebalance_ms=REBALANCE_MS)
@@ -254,7 +254,7 @@ def _run_with_agents(
     run_process(service, lambda: AgentsApp(group, data / "faust", thread, consumer))
 
 
-def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url: str, ending: ExitStack) -> Pages:
+def pages_of(service: FoldService, config: FoldConfig, target: LogTarget, own_url: str, ending: ExitStack) -> Pages:
     """Return the pages of a worker. `ending` closes what they have open."""
     from refold.streams.log.kafka.log import KafkaLog
     from refold.streams.log.kafka.lookups import workers_of
@@ -267,7 +267,7 @@ def pages_of(service: FoldService, config: FoldConfig, place: LogTarget, own_url
 
     tables = OwnTables(service.table, service.log.partitions)
     port = KafkaLog(parse_url(config.url), config=config.kafka, read_only=True, tables=tables)
-    log = ending.enter_context(log_from_port(port, place.own_types(), process_context()))
+    log = ending.enter_context(log_from_port(port, target.own_types(), process_context()))
     admin = port.clients.admin()
     about = About(parse_url(config.url).prefix, port.partitions, config.folder, refold.__version__)
     one_at_a_time = Lock()

@@ -34,13 +34,13 @@ GRACE_HOURS = GRACE_S / 3600
     help=f"Keep contents stored in the last N hours: their observation may follow [{GRACE_HOURS:g}].",
 )  # fmt: skip
 @click.option(
-    "--copy-to", "target", metavar="URL",
+    "--copy-to", "copy_to", metavar="URL",
     help=f"Copy the contents to another store: {NAMES}; {OWN} for the log's own.",
 )  # fmt: skip
 @as_json
 @on_log
 def blobs(
-    place: LogTarget, dry_run: bool, applies: bool, grace_hours: float, target: str | None, as_json: bool
+    target: LogTarget, dry_run: bool, applies: bool, grace_hours: float, copy_to: str | None, as_json: bool
 ) -> int:  # fmt: skip
     """Count stored contents, and those that nothing refers to.
 
@@ -58,16 +58,16 @@ def blobs(
       refold blobs --apply
       refold blobs --copy-to s3://bucket/agents
     """
-    if target is not None:
+    if copy_to is not None:
         if dry_run or applies:
             raise InputError("--copy-to: give it without --dry-run and --apply")
-        return _copy(place, target, as_json=as_json)
+        return _copy(target, copy_to, as_json=as_json)
     if dry_run and applies:
         raise InputError("--dry-run and --apply: give one of them")
     if not 0 <= grace_hours < float("inf"):
         raise InputError(f"--grace {grace_hours:g}: give hours, from 0 on")
     now_ms = time.time_ns() // 1_000_000
-    with place.write(make=False) if applies else place.read() as log:
+    with target.write(make=False) if applies else target.read() as log:
         if not log.port.has_store:
             raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to count")
         with reading("Reading what is named", "records") as progress:
@@ -85,14 +85,14 @@ def _below(store: ContentStore, before_ms: int, *, applies: bool) -> tuple[int, 
     return parts, remaining
 
 
-def _copy(place: LogTarget, target: str, *, as_json: bool) -> int:
+def _copy(target: LogTarget, copy_to: str, *, as_json: bool) -> int:
     screen = Screen()
-    with place.write(make=False) as log, log.port.other_store(None if target == OWN else store_url(target)) as other:
+    with target.write(make=False) as log, log.port.other_store(None if copy_to == OWN else store_url(copy_to)) as other:
         if not log.port.has_store:
             raise InputError(f"{log.port.url}: this log has no store of contents, so there is nothing to copy")
         source = log.port.blobs.url
         if other.url == source:
-            raise InputError(f"--copy-to {target}: the log's contents are there already")
+            raise InputError(f"--copy-to {copy_to}: the log's contents are there already")
         with reading("Copying contents", "contents", lines=not as_json) as progress:
             done = copy_contents(log.port.blobs, other, progress)
     if as_json:

@@ -154,7 +154,7 @@ def deadletters(
 @as_json
 @on_log
 def list_(
-    place: LogTarget,
+    target: LogTarget,
     reasons: tuple[str, ...],
     type_name: str | None,
     since: str | None,
@@ -173,7 +173,7 @@ def list_(
     """
     screen = Screen()
     chosen = DeadLetterFilter(reasons, type_name, since, until)
-    with place.read() as log:
+    with target.read() as log:
         found: Iterable[DeadLetterView] = chosen.among(log)
         if waiting:
             found = never_retried(log, found)
@@ -185,7 +185,7 @@ def list_(
                  each.verdict.reason, each.verdict.detail] for each in shown]  # fmt: skip
         screen.table(COLUMNS, rows)
         if not shown:
-            screen.say(_none(place, is_limited=waiting or chosen.is_limited))
+            screen.say(_none(target, is_limited=waiting or chosen.is_limited))
             return 0
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
         screen.say(f"{counted(counts.total(), 'dead letter')}: {by_reason}")
@@ -198,7 +198,7 @@ def list_(
 @click.argument("position")
 @as_json
 @on_log
-def show(place: LogTarget, position: str, as_json: bool) -> int:
+def show(target: LogTarget, position: str, as_json: bool) -> int:
     """Show everything about one dead letter: the record, its bytes, why, and what to do.
 
     On Kafka it also says whether the record was retried, and the result. For that it reads all records since then.
@@ -209,9 +209,9 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
       refold deadletters show 3=1041 --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         (letter,) = dead_letters_at(log.port, positions_of([position]))
-        told = told_of(log, letter) if is_kafka(place.url) else None
+        told = told_of(log, letter) if is_kafka(target.url) else None
         if as_json:
             screen.json({**whole_json(letter, log.port.registry), "retry": None if told is None else report_json(told)})
             return 0
@@ -224,10 +224,10 @@ def show(place: LogTarget, position: str, as_json: bool) -> int:
 deadletters.add_command(retry)
 
 
-def _none(place: LogTarget, *, is_limited: bool) -> str:
+def _none(target: LogTarget, *, is_limited: bool) -> str:
     """Return why there is nothing to list."""
     if is_limited:
         return "no dead letters match"
-    if is_kafka(place.url):
+    if is_kafka(target.url):
         return "no dead letters: every record that workers decided is an observation"
     return "no dead letters: an embedded log refuses such records at write"

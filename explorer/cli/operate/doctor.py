@@ -23,7 +23,7 @@ from refold.streams.log.kafka.access import ROLES
               help="On Kafka: a worker's folder; check whether it has room.")  # fmt: skip
 @as_json
 @on_log
-def doctor(place: LogTarget, role: tuple[str, ...], keys: bool, data: Path | None, as_json: bool) -> int:
+def doctor(target: LogTarget, role: tuple[str, ...], keys: bool, data: Path | None, as_json: bool) -> int:
     """Check a log and its environment, and say what to fix.
 
     In a folder it checks format, owner, room on the disk, clock, types and libraries. On Kafka it checks settings,
@@ -37,7 +37,7 @@ def doctor(place: LogTarget, role: tuple[str, ...], keys: bool, data: Path | Non
       refold doctor --log kafka://127.0.0.1:9092/agents --role worker --data /var/lib/refold
     """
     screen = Screen()
-    findings = examine(place, CheckSettings(role, keys, data))
+    findings = examine(target, CheckSettings(role, keys, data))
     problems = sum(not each.ok for each in findings)
     if as_json:
         screen.json({"ok": not problems, "findings": [each._asdict() for each in findings]})

@@ -28,7 +28,7 @@ from refold.streams.point import Point
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @as_json
 @on_log
-def export(place: LogTarget, file: str, at: str | None, is_archive: bool, force: bool, as_json: bool) -> int:
+def export(target: LogTarget, file: str, at: str | None, is_archive: bool, force: bool, as_json: bool) -> int:
     """Write every observation to a file.
 
     The file holds everything that is needed to import the observations elsewhere. The format is JSON lines, with gzip
@@ -50,9 +50,9 @@ def export(place: LogTarget, file: str, at: str | None, is_archive: bool, force:
     if is_archive:
         if at is not None:
             raise InputError("an archive holds the whole log: leave out --at, or export observations without --archive")
-        export_archive(place, file, force=force, as_json=as_json)
+        export_archive(target, file, force=force, as_json=as_json)
         return 0
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at)
         outgoing = RunningExport(log.port, point.cut)
         with counting("Exporting", point.cut.records, "records") as progress:
@@ -60,8 +60,8 @@ def export(place: LogTarget, file: str, at: str | None, is_archive: bool, force:
                 _write(sys.stdout.buffer, Path(), outgoing, progress)
                 sys.stdout.buffer.flush()
             else:
-                with whole_file(Path(file), replace=force) as target:
-                    _write(target, Path(file), outgoing, progress)
+                with whole_file(Path(file), replace=force) as stream:
+                    _write(stream, Path(file), outgoing, progress)
     if file != STDOUT:
         _report(Screen(), point, outgoing.exported, file, as_json)
     return 0

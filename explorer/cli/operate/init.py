@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("init")
 @as_json
 @on_log
-def init(place: LogTarget, as_json: bool) -> int:
+def init(target: LogTarget, as_json: bool) -> int:
     """Create the log if it does not exist, and describe it.
 
     A producer and a worker create the log too. Use this command where they may not: on Kafka, if only some users may
@@ -37,12 +37,12 @@ def init(place: LogTarget, as_json: bool) -> int:
       refold init --json
     """
     screen = Screen()
-    url = resolved_url(place.url)
-    was_there = place.exists()
+    url = resolved_url(target.url)
+    was_there = target.exists()
     activations: bool | None = None
-    with place.write() as log:
+    with target.write() as log:
         log_id, partitions = log.port.log_id.hex(), log.port.partitions
-        if is_kafka(place.url):
+        if is_kafka(target.url):
             activations = _begin_activations(log.port)
         has_new_store = _make_store(log.port)
     if as_json:

@@ -95,7 +95,7 @@ def quarantine(
 @quarantine.command("list")
 @as_json
 @on_log
-def list_(place: LogTarget, as_json: bool) -> int:
+def list_(target: LogTarget, as_json: bool) -> int:
     """List every definition of the log, and every damaged record with a ruling: whether it is set aside.
 
     \b
@@ -103,7 +103,7 @@ def list_(place: LogTarget, as_json: bool) -> int:
       refold quarantine list --json
     """
     screen = Screen()
-    with _opened(place, is_writing=False, is_lenient=True) as log:
+    with _opened(target, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.quarantine import entries, record_entries
 
         found, records = entries(log), record_entries(log)
@@ -128,7 +128,7 @@ def list_(place: LogTarget, as_json: bool) -> int:
 )
 @as_json
 @on_log
-def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_json: bool) -> int:
+def add(target: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_json: bool) -> int:
     """Set a definition or a damaged record aside.
 
     For a definition it reads the log once, to check that no observation is written by it. A record has to be damaged.
@@ -139,12 +139,12 @@ def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_j
       refold quarantine add 0=41
       refold quarantine add agents.observations/3/1204
     """
-    if give_up_keys != _is_of_keys(place, position):
+    if give_up_keys != _is_of_keys(target, position):
         raise InputError(
             f"{position!r:.80}: {GIVE_UP_KEYS} goes with a batch of .keys" if give_up_keys else
             f"{position!r:.80}: with a batch of .keys {COST}. If you want that, add {GIVE_UP_KEYS}"
         )  # fmt: skip
-    return _decide(place, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
+    return _decide(target, position, is_lifted=False, is_dry=dry_run, as_json=as_json)
 
 
 @quarantine.command(epilog=POSITION)
@@ -152,7 +152,7 @@ def add(place: LogTarget, position: str, dry_run: bool, give_up_keys: bool, as_j
 @dry_run
 @as_json
 @on_log
-def remove(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
+def remove(target: LogTarget, position: str, dry_run: bool, as_json: bool) -> int:
     """Count a definition or a record again that was set aside.
 
     A definition is registered again, and becomes its type's newest. That is refused if it is not allowed after the
@@ -164,18 +164,18 @@ def remove(place: LogTarget, position: str, dry_run: bool, as_json: bool) -> int
       refold quarantine remove 0=41
       refold quarantine remove agents.observations/3/1204
     """
-    return _decide(place, position, is_lifted=True, is_dry=dry_run, as_json=as_json)
+    return _decide(target, position, is_lifted=True, is_dry=dry_run, as_json=as_json)
 
 
-def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, as_json: bool) -> int:
+def _decide(target: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, as_json: bool) -> int:
     screen = Screen()
     match = _POSITION.match(position)
     if match is None:
         raise InputError(f"{position!r:.80}: {FORMS}")
     now_ms, offset = time.time_ns() // 1_000_000, int(match[3])
-    topic = _topic(place, match[1], position)
-    is_definition = match[1] is None or (topic == SCHEMAS and _is_readable(place, offset))
-    with _opened(place, is_writing=not is_dry, is_lenient=not is_definition and topic not in RECORDS) as log:
+    topic = _topic(target, match[1], position)
+    is_definition = match[1] is None or (topic == SCHEMAS and _is_readable(target, offset))
+    with _opened(target, is_writing=not is_dry, is_lenient=not is_definition and topic not in RECORDS) as log:
         if not is_definition:
             record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
             shown = _record_json(record)
@@ -197,24 +197,24 @@ def _decide(place: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, a
     return 0
 
 
-def _is_of_keys(place: LogTarget, position: str) -> bool:
+def _is_of_keys(target: LogTarget, position: str) -> bool:
     match = _POSITION.match(position)
-    return match is not None and match[1] is not None and _topic(place, match[1], position) == KEYS
+    return match is not None and match[1] is not None and _topic(target, match[1], position) == KEYS
 
 
-def _topic(place: LogTarget, given: str | None, position: str) -> str:
+def _topic(target: LogTarget, given: str | None, position: str) -> str:
     """Return the topic of a position, from the topic's whole name or its last part."""
     if given is None:
         return SCHEMAS
-    found = given.removeprefix(f"{_address(place).prefix}.")
+    found = given.removeprefix(f"{_address(target).prefix}.")
     if found not in TOPICS:
         raise InputError(f"{position!r:.80}: {FORMS}")
     return found
 
 
-def _is_readable(place: LogTarget, offset: int) -> bool:
+def _is_readable(target: LogTarget, offset: int) -> bool:
     """Return whether a batch at an offset of `.schemas` can be read and is not set aside. Then it is a definition."""
-    with _opened(place, is_writing=False, is_lenient=True) as log:
+    with _opened(target, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.offsets import KafkaPartition
 
         if offset in log.registry.rulings.of(SCHEMAS, 0):
@@ -233,28 +233,28 @@ def _decide_record(
     return decide(log, topic, partition, offset, now_ms, apply=apply)
 
 
-def _address(place: LogTarget) -> Address:
+def _address(target: LogTarget) -> Address:
     from refold.streams.log.kafka.url import parse_url
 
-    if not is_kafka(place.url):
+    if not is_kafka(target.url):
         raise InputError(
-            f"{resolved_url(place.url)}: only a log on Kafka has definitions of other users, and damaged records that "
+            f"{resolved_url(target.url)}: only a log on Kafka has definitions of other users, and damaged records that "
             "can be set aside; give kafka://HOST:PORT/NAME"
         )
-    return parse_url(resolved_url(place.url))
+    return parse_url(resolved_url(target.url))
 
 
 @contextmanager
-def _opened(place: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
+def _opened(target: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
     """Open the log. is_lenient: skip batches that cannot be read, in topics other than .observations and .changes."""
-    address = _address(place)
+    address = _address(target)
     from refold.streams.log.kafka.log import KafkaLog
 
     if is_lenient:
         with closing(KafkaLog(address, read_only=not is_writing, is_lenient=True)) as lenient:
             yield lenient
         return
-    with place.write(make=False) if is_writing else place.read() as log:
+    with target.write(make=False) if is_writing else target.read() as log:
         assert isinstance(log.port, KafkaLog)
         yield log.port
 

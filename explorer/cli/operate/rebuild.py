@@ -33,7 +33,7 @@ EPOCHS_SHOWN = 8
 @as_json
 @on_log
 def rebuild(
-    place: LogTarget,
+    target: LogTarget,
     at: str | None,
     clock: str,
     type_names: tuple[str, ...],
@@ -59,7 +59,7 @@ def rebuild(
     limited = bool(type_names or entities or since is not None)
     expected = None if expect_root is None else _root(expect_root, limited)
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at, None, clock)
         if point.cut.observed_until is not None:
             _say_on_stderr("by the observed clock every record counts: this is a full replay")

@@ -12,7 +12,7 @@ from refold.explorer.queries.log_target import LogTarget
 @click.command()
 @as_json
 @on_log
-def recover(place: LogTarget, as_json: bool) -> int:
+def recover(target: LogTarget, as_json: bool) -> int:
     """Delete the entity tables and rebuild them.
 
     Use it for tables that `refold verify` finds damaged. They are rebuilt from the nearest snapshots and the records
@@ -23,7 +23,7 @@ def recover(place: LogTarget, as_json: bool) -> int:
       refold verify || refold recover
     """
     screen = Screen()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         point = log.point()
         source = log.recover()
         entities = sum(1 for _ in log.port.stored_entities())

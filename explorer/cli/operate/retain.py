@@ -47,7 +47,7 @@ COLUMNS = (
 @as_json
 @on_log
 def retain(
-    place: LogTarget,
+    target: LogTarget,
     dry_run: bool,
     applies: bool,
     is_check: bool,
@@ -74,15 +74,15 @@ def retain(
     if dry_run + applies + is_check > 1:
         raise InputError("--dry-run, --apply and --check: give one of them")
     if is_check:
-        with place.read() as log:
+        with target.read() as log:
             return _checked(log.vault.ring, log.port.blobs, as_json=as_json)
     days, now_micros = days_of(classes), time.time_ns() // 1000
     if applies:
-        with place.write(make=False) as log:
+        with target.write(make=False) as log:
             ring = log.vault.ring
             done = sweep(log, ring, days, now_micros)
             return _swept(done, "" if ring is None else ring.place, is_all=is_all, as_json=as_json)
-    with place.read() as log:
+    with target.read() as log:
         found = plan(log, log.vault.ring, days, now_micros)
     screen = Screen()
     if as_json:

@@ -76,7 +76,7 @@ WAIT_S = 30.0
 @as_json
 @on_log
 def retry(
-    place: LogTarget, positions: tuple[str, ...], reasons: tuple[str, ...], type_name: str | None, since: str | None,
+    target: LogTarget, positions: tuple[str, ...], reasons: tuple[str, ...], type_name: str | None, since: str | None,
     until: str | None, all_: bool, again: bool, is_dry: bool, wait_s: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Append the records of dead letters again, to be decided again.
@@ -108,12 +108,12 @@ def retry(
         )
     named = positions_of(positions)
     screen = Screen()
-    if is_dry or not is_kafka(place.url):
-        with place.read() as log:
+    if is_dry or not is_kafka(target.url):
+        with target.read() as log:
             found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
             told, _ = _plan(log, found, again=again)
     else:
-        with place.write(make=False) as log:
+        with target.write(make=False) as log:
             found = dead_letters_at(log.port, named) if named else list(chosen.among(log))
             told, ready = _plan(log, found, again=again)
             told = _carried_out(log, told, ready, wait_s)

@@ -145,7 +145,7 @@ TERMINATED = 143
               help="A name that Prometheus knows this machine by, as well as its addresses; repeatable.")  # fmt: skip
 @on_log
 def sink(
-    place: LogTarget, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str,
+    target: LogTarget, name: str, to: str, once: bool, every_s: float, metrics_port: int | None, host: str,
     tls_cert: str | None, tls_key: str | None, allowed_hosts: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Keep a store up to date with a log, at an exact cut.
@@ -173,11 +173,11 @@ def sink(
     stop = Event()
     with ExitStack() as ending:
         store = ending.enter_context(closing(open_sink(name, to)))
-        log = ending.enter_context(place.read()).port
+        log = ending.enter_context(target.read()).port
         metrics = None
         if metrics_port is not None:
             page = MetricsPage(host, metrics_port, tls_cert, tls_key, allowed_hosts)
-            metrics = _metrics(place, name, page, ending)
+            metrics = _metrics(target, name, page, ending)
         screen = ending.enter_context(SinkScreen(name, is_long=not once))
         ending.enter_context(_ended_by_signals(stop))
         ending.enter_context(tune_garbage_collector())
@@ -235,7 +235,7 @@ def _watch(screen: SinkScreen, metrics: SinkMetrics | None, *, is_of_changes: bo
     return SinkWatch(screen.loading, screen.storing, wrote, caught_up, refused, lags)
 
 
-def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
+def _metrics(target: LogTarget, name: str, given: MetricsPage, ending: ExitStack) -> SinkMetrics:
     """Serve the metrics of this sink until `ending` closes.
 
     Raises:
@@ -246,7 +246,7 @@ def _metrics(place: LogTarget, name: str, given: MetricsPage, ending: ExitStack)
         from refold.streams.web.guard import token_in
         from refold.streams.web.listening import Access
         from refold.streams.web.server import WebServer
-    found = SinkMetrics(log_label(resolved_url(place.url)), name, time.time)
+    found = SinkMetrics(log_label(resolved_url(target.url)), name, time.time)
     access = Access(token_in(os.environ), given.allowed_hosts, None, given.certificate, given.key)
     server = WebServer(given.host, given.port, access, what="the sink's pages")
     ending.callback(server.close)

@@ -41,7 +41,7 @@ ROOT_DIGITS = 12
 @as_json
 @on_log
 def snapshot(
-    place: LogTarget, epochs: tuple[str, ...], pin: bool, unpin: bool, list_: bool, collect: bool, dry_run: bool,
+    target: LogTarget, epochs: tuple[str, ...], pin: bool, unpin: bool, list_: bool, collect: bool, dry_run: bool,
     damaged: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Seal the state of every entity; rebuilds start from it.
@@ -66,12 +66,12 @@ def snapshot(
     if (dry_run or damaged) and not collect:
         raise InputError(f"{'--dry-run' if dry_run else '--damaged'} goes with --collect")
     if list_:
-        with place.read() as log:
+        with target.read() as log:
             return _show_all(log.snapshots(), as_json=as_json)
     if dry_run:
-        with place.read() as log:
+        with target.read() as log:
             return _show_collected(log.collect(dry_run=True, damaged=damaged), dry_run=True, as_json=as_json)
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         if collect:
             return _show_collected(log.collect(damaged=damaged), dry_run=False, as_json=as_json)
         if epochs:

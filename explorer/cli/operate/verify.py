@@ -17,7 +17,7 @@ from refold.streams.point import Point
 @click.command()
 @as_json
 @on_log
-def verify(place: LogTarget, as_json: bool) -> int:
+def verify(target: LogTarget, as_json: bool) -> int:
     """Replay the whole log and compare with what is stored.
 
     Every table, index, change, snapshot and content is compared. Exits with 1 when something differs, and names it. For
@@ -30,7 +30,7 @@ def verify(place: LogTarget, as_json: bool) -> int:
       refold verify --log file:.refold
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         with reading("Verifying", "records", lines=not as_json) as progress:
             verdict = log.verify(progress)
         point = Point(verdict.cut)

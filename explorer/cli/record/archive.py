@@ -25,29 +25,29 @@ ARCHIVE = "archive"
 STDOUT = "-"
 
 
-def export_archive(place: LogTarget, file: str, *, force: bool, as_json: bool) -> None:
+def export_archive(target: LogTarget, file: str, *, force: bool, as_json: bool) -> None:
     """Write the whole log, as it is now, to a file."""
     if Path(file).suffix in (".gz", ".jsonl"):
         raise InputError(f"{file}: an archive is an Avro container; give a name that ends in .avro")
     now_ms = time.time_ns() // 1_000_000
-    with place.read() as log, log.port.frozen() as port:
+    with target.read() as log, log.port.frozen() as port:
         point = Point(Points(port, now_ms).end())
         with counting("Archiving", point.cut.records, "records") as progress:
             if file == STDOUT:
                 write_archive(sys.stdout.buffer, port, point.cut, now_ms, progress)
                 sys.stdout.buffer.flush()
                 return
-            with whole_file(Path(file), replace=force) as target:
-                end = write_archive(target, port, point.cut, now_ms, progress)
+            with whole_file(Path(file), replace=force) as stream:
+                end = write_archive(stream, port, point.cut, now_ms, progress)
     _report_export(Screen(), point, end, file, as_json)
 
 
-def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool, as_json: bool) -> None:
+def import_archive(target: LogTarget, files: list[ExchangeFile], *, is_fork: bool, as_json: bool) -> None:
     """Create a log from an archive, and fork it if `is_fork` is set. Without a file, fork a log that was created from
     an archive.
     """
     screen = Screen()
-    path = file_path(place.url)
+    path = file_path(target.url)
     fork_id = uuid.uuid4().bytes if is_fork else None
     if not files and fork_id is not None:
         after = fork(path, fork_id)
@@ -59,21 +59,21 @@ def import_archive(place: LogTarget, files: list[ExchangeFile], *, is_fork: bool
         return
     if len(files) != 1:
         raise InputError("an archive makes one log: name one file")
-    if place.exists():
+    if target.exists():
         raise InputError(
             f"{path}: there is a log here already; an archive makes a log of its own: give another place with --log"
         )
     paths = [files[0].path]
     with files_read("Checking", paths) as progress:
         archive = Archive(files[0], progress[0])
-    partitions = partitions_in_url(place.url)
+    partitions = partitions_in_url(target.url)
     if partitions not in {None, len(archive.cut.offsets)}:
         raise InputError(
             f"{files[0].shown}: the archived log has {len(archive.cut.offsets)} partitions; leave out "
             f"?partitions={partitions}"
         )
     with files_read("Importing", paths) as progress:
-        identity = archive.restore(path, fork_id, progress[0], content_store_in_url(place.url))
+        identity = archive.restore(path, fork_id, progress[0], content_store_in_url(target.url))
     if as_json:
         forked_from = None if identity.forked_from is None else identity.forked_from.hex()
         counts = {"observations": archive.cut.records, "definitions": archive.cut.schemas}

@@ -24,7 +24,7 @@ from refold.explorer.queries.log_target import LogTarget
 @click.option("--capture", is_flag=True, help="Record and play a program that does not use refold.")
 @click.option("--heal", is_flag=True, help="Stop an agent in a loop, heal it, and prove it.")
 @on_log
-def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool, heal: bool) -> int:
+def demo(target: LogTarget, folder: Path | None, keep: bool, incident: bool, capture: bool, heal: bool) -> int:
     """See refold work, end to end.
 
     It records an agent, kills it midway, and explains it from its log alone. Then another agent fails, and you find out
@@ -48,7 +48,7 @@ def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capt
       refold demo --incident --log kafka://127.0.0.1:9092/agents
     """
     if capture:
-        if place.url is not None or keep or incident or heal:
+        if target.url is not None or keep or incident or heal:
             raise InputError("--capture makes a log of its own, in the folder of --folder: leave the others out")
         from refold.explorer.demo.capture.demo import run as run_capture
 
@@ -58,22 +58,22 @@ def demo(place: LogTarget, folder: Path | None, keep: bool, incident: bool, capt
             raise InputError("--heal records runs of its own: leave --keep and --incident out")
         from refold.explorer.demo.heal.demo import run as run_heal
 
-        return run_heal(folder, place)
+        return run_heal(folder, target)
     if incident:
         if folder is not None or keep:
             raise InputError("--incident records into the log of --log or REFOLD_LOG: leave --folder and --keep out")
-        return _fail(place)
-    if place.url is not None:
+        return _fail(target)
+    if target.url is not None:
         raise InputError("the demo makes a log of its own: name its folder with --folder, or say --incident")
     from refold.explorer.demo.run import run
 
     return run(folder, keep)
 
 
-def _fail(place: LogTarget) -> int:
+def _fail(target: LogTarget) -> int:
     from refold.explorer.demo.desk import AGENT, RUN, fail
 
-    with place.write() as log:
+    with target.write() as log:
         fail(log)
         Screen().say(f"{AGENT} failed in run {RUN}, recorded in {log.port.url}; find out why: docs/INCIDENT.md")
     return 0

@@ -163,7 +163,7 @@ def _bound(option: str, name: str, text: str) -> Callable[[Command], Command]:
 @as_json
 @on_log
 def import_(
-    place: LogTarget, files: tuple[str, ...], form: str, keys: tuple[str, ...], allow_future: bool, is_fork: bool,
+    target: LogTarget, files: tuple[str, ...], form: str, keys: tuple[str, ...], allow_future: bool, is_fork: bool,
     as_json: bool, **bounds: int,
 ) -> int:  # fmt: skip
     """Import exported observations or recorded conversations.
@@ -215,10 +215,10 @@ def import_(
         formats = formats_of(form, found, named)
         if form == ARCHIVE or any(each.name == ARCHIVE for each in formats):
             _require_alone(found, formats)
-            import_archive(place, found, is_fork=is_fork, as_json=as_json)
+            import_archive(target, found, is_fork=is_fork, as_json=as_json)
             return 0
-        arrival, total = _checked(place, formats, found, named, allow_future)
-        with place.write() as log:
+        arrival, total = _checked(target, formats, found, named, allow_future)
+        with target.write() as log:
             intake = Intake(log)
             with (
                 _accounted(intake, total),
@@ -269,14 +269,14 @@ def _spool(given: str, copy: Path) -> None:
 
 
 def _checked(
-    place: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
+    target: LogTarget, formats: list[FoundFormat], files: list[ExchangeFile], keys: dict[str, str], allow_future: bool
 ) -> tuple[MixedFiles, int]:
     """Check every line of the files; return the checked files, and how many observations they hold."""
     with ExitStack() as stack, files_read("Checking", [each.path for each in files]) as progress:
-        log = stack.enter_context(place.read()) if place.exists() else None
+        log = stack.enter_context(target.read()) if target.exists() else None
         held = () if log is None else log.port.registry
         now = None if allow_future else time.time_ns() // 1000
-        vocabulary = TypeCatalog(held, place.own_types(), shipped_types(), now)
+        vocabulary = TypeCatalog(held, target.own_types(), shipped_types(), now)
         arrival = MixedFiles(files, [each.importer for each in formats], vocabulary, keys)
         return arrival, arrival.check(
             lambda digest: log is not None and log.port.blobs.get(digest) is not None, progress

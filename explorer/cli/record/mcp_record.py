@@ -49,7 +49,7 @@ LISTEN = "127.0.0.1:6079"
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- SERVER...")
 @on_log
 def mcp_record(
-    place: LogTarget, url: str | None, listen: str | None, agent: str | None, run_id: str | None, redact: str | None,
+    target: LogTarget, url: str | None, listen: str | None, agent: str | None, run_id: str | None, redact: str | None,
     spool: Path | None, spool_mib: int, command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run an MCP server, and record what it is asked.
@@ -74,12 +74,12 @@ def mcp_record(
     if run_id is not None:
         if command or url is not None:
             raise InputError("--replay answers from the recording alone: leave the server out")
-        return _replay(place, run_id, redact, listen)
+        return _replay(target, run_id, redact, listen)
     if url is not None and command:
         raise InputError("--url names a server that runs: leave the server out after --")
     if url is not None:
         settings = {"upstream": capture_modules().shown(url)}
-        given = capture_settings(place, agent or urlsplit(url).hostname or "", settings, redact, spool, spool_mib)
+        given = capture_settings(target, agent or urlsplit(url).hostname or "", settings, redact, spool, spool_mib)
         return _pass_on(given, url, listen or LISTEN)
     if listen is not None:
         raise InputError("--listen is for a server over HTTP: name it with --url, or a recorded run with --replay")
@@ -89,7 +89,7 @@ def mcp_record(
     from refold.agents.capture.mcp_tee import McpTee
 
     name = Path(command[0]).name
-    given = capture_settings(place, agent or name, {"program": name}, redact, spool, spool_mib)
+    given = capture_settings(target, agent or name, {"program": name}, redact, spool, spool_mib)
     tee = McpTee(given)
     try:
         ended = tee.run(command, os.environ)
@@ -111,10 +111,10 @@ def _pass_on(given: CaptureSettings, url: str, listen: str) -> int:
     return 0
 
 
-def _replay(place: LogTarget, run_id: str, redact: str | None, listen: str | None) -> int:
+def _replay(target: LogTarget, run_id: str, redact: str | None, listen: str | None) -> int:
     from refold.agents.capture.mcp_playback import RecordedSession
 
-    with place.read() as log:
+    with target.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
         recording = log.recording(run_id)
         given = redactor_for(redact)

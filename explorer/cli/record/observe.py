@@ -145,7 +145,7 @@ def _json(text: str, path: str, wanted: str) -> Any:
 @click.option("--allow-future", is_flag=True, help="Accept a time that is more than 5 minutes ahead.")
 @as_json
 @on_log
-def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json: bool, **options: Any) -> int:
+def observe(target: LogTarget, entity: str, assignments: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Record an observation of an entity, and print its id.
 
     \b
@@ -164,10 +164,10 @@ def observe(place: LogTarget, entity: str, assignments: tuple[str, ...], as_json
       refold observe step/8f2c#1 --link of=run/8f2c
     """
     given = _envelope(options)
-    if not place.exists():
-        _check(place, entity, assignments, given)  # do not create a log for an observation that it would refuse
-    with place.write() as log:
-        patch = _patch(TypeCatalog(log.port.registry, place.own_types(), shipped_types()), entity, assignments)
+    if not target.exists():
+        _check(target, entity, assignments, given)  # do not create a log for an observation that it would refuse
+    with target.write() as log:
+        patch = _patch(TypeCatalog(log.port.registry, target.own_types(), shipped_types()), entity, assignments)
         found = log.observe(entity, patch, **given)
         log.flush()
         log.port.refresh()
@@ -217,8 +217,8 @@ def _door(vocabulary: TypeCatalog, entity: str) -> ObservationValidator:
     return vocabulary.writer(type_of(entity)).validator
 
 
-def _check(place: LogTarget, entity: str, assignments: tuple[str, ...], given: dict[str, Any]) -> None:
-    door = _door(TypeCatalog((), place.own_types(), shipped_types()), entity)
+def _check(target: LogTarget, entity: str, assignments: tuple[str, ...], given: dict[str, Any]) -> None:
+    door = _door(TypeCatalog((), target.own_types(), shipped_types()), entity)
     now = process_context().now_micros()
     source = given["source"]
     observed_at = given["observed_at"]

@@ -110,7 +110,7 @@ def budget_of(limits: Iterable[tuple[str, float]]) -> RunBudget:
 @spool_max_option
 @on_log
 def proxy(
-    place: LogTarget, listen: str, upstream: str | None, agent: str, silence_s: float | None, run_id: str | None,
+    target: LogTarget, listen: str, upstream: str | None, agent: str, silence_s: float | None, run_id: str | None,
     is_forking: bool, rhythm: str, redact: str | None, policy: str | None, spool: Path | None, spool_mib: int,
 ) -> int:  # fmt: skip
     """Capture model calls by a proxy that agents are pointed at.
@@ -146,16 +146,16 @@ def proxy(
             raise InputError("--replay passes no request on, so there is nothing to check: leave --policy out")
         if upstream is not None:
             raise InputError("--replay answers from the recording alone: leave --upstream out, or give --fork")
-        return _replay(place, run_id, host, port, redact, stop, is_paced=rhythm == "recorded")
+        return _replay(target, run_id, host, port, redact, stop, is_paced=rhythm == "recorded")
     if upstream is None:
         raise InputError("give the provider's address with --upstream, or a recorded run with --replay")
     capture_module = capture_modules()
     given = capture_settings(
-        place, agent, {"upstream": capture_module.shown(upstream)}, redact, spool, spool_mib,
+        target, agent, {"upstream": capture_module.shown(upstream)}, redact, spool, spool_mib,
         host=host, port=port, silence_s=silence_s, policy=None if policy is None else Policy.load(policy),
     )  # fmt: skip
     if run_id is not None:
-        given, _, run_id = forking_settings(place, run_id, redact, given, is_paced=rhythm == "recorded")
+        given, _, run_id = forking_settings(target, run_id, redact, given, is_paced=rhythm == "recorded")
     capture = capture_module.Capture(given, {"": upstream})
     answering = "" if run_id is None else f"answers from run {run_id}, then "
     click.echo(f"refold proxy: {capture.url} {answering}passes on to {capture_module.shown(upstream)}; Ctrl-C ends it")
@@ -165,9 +165,9 @@ def proxy(
 
 
 def _replay(
-    place: LogTarget, run_id: str, host: str, port: int, redact: str | None, stop: Event, *, is_paced: bool
+    target: LogTarget, run_id: str, host: str, port: int, redact: str | None, stop: Event, *, is_paced: bool
 ) -> int:
-    serving, replaying, run_id = serve_recording(place, run_id, redact, host, port, is_paced=is_paced)
+    serving, replaying, run_id = serve_recording(target, run_id, redact, host, port, is_paced=is_paced)
     click.echo(f"refold proxy: {serving.url} answers from run {run_id}; Ctrl-C ends it")
     wait_for(stop)
     serving.close()
@@ -175,39 +175,39 @@ def _replay(
 
 
 def serve_recording(
-    place: LogTarget, run_id: str, redact: str | None, host: str, port: int, *, is_paced: bool
+    target: LogTarget, run_id: str, redact: str | None, host: str, port: int, *, is_paced: bool
 ) -> tuple[LoopbackServer, RecordedUpstream, str]:
     """Return a server that answers from a run and from those captured with it, the recorded answers, and the run's
     full id.
     """
     module = capture_modules()
-    replaying, _, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
+    replaying, _, run_id = _recorded(target, run_id, redact, is_paced=is_paced)
     return module.Serving(lambda: replaying, host, port), replaying, run_id
 
 
 def forking_settings(
-    place: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
+    target: LogTarget, run_id: str, redact: str | None, given: CaptureSettings, *, is_paced: bool
 ) -> tuple[CaptureSettings, RecordedUpstream, str]:
     """Return the settings of a capture that first answers from a run, the recorded answers, and the run's full id."""
-    replaying, recordings, run_id = _recorded(place, run_id, redact, is_paced=is_paced)
+    replaying, recordings, run_id = _recorded(target, run_id, redact, is_paced=is_paced)
     if redact is None and any(each.redacted for each in recordings):
         raise InputError(f"run {run_id} was recorded through a redactor, and its fork would not be: give --redact")
     return given._replace(parents=recordings, replaying=replaying), replaying, run_id
 
 
 def _recorded(
-    place: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
+    target: LogTarget, run_id: str, redact: str | None, *, is_paced: bool
 ) -> tuple[RecordedUpstream, list[Recording], str]:
     """Return the recorded answers, the run with those captured with it, and the run's full id."""
     module = capture_modules()
-    with place.read() as log:
+    with target.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
         recordings = module.together(log, log.recording(run_id))
         given = redactor_for(redact)
         redacting = None if given is None else log.capturing(given).redactor()
 
     def observation_of(run: str, step: int) -> str:
-        with place.read() as log:
+        with target.read() as log:
             found = log.states([entity := f"step/{run}#{step}"]).get(entity)
         return "" if found is None or "status" not in found.fields else found.held_by("status")[0].hex()
 
@@ -250,7 +250,7 @@ def capture_modules() -> CaptureModules:
 
 
 def capture_settings(
-    place: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
+    target: LogTarget, agent: str, settings: dict[str, Any], redact: str | None, spool: Path | None, spool_mib: int,
     **more: Any,
 ) -> CaptureSettings:  # fmt: skip
     """Return the settings for capturing into a command's log. Also set this process's switch interval for it."""
@@ -260,11 +260,11 @@ def capture_settings(
 
     module = capture_modules()
     sys.setswitchinterval(SWITCH_S)
-    url = whole_url(resolved_url(place.url))
+    url = whole_url(resolved_url(target.url))
     given: CaptureSettings = module.CaptureSettings(
         url,
         lambda: open_log(
-            url, types=place.type_paths(), owner_timeout_s=place.owner_timeout_s, worker=place.worker
+            url, types=target.type_paths(), owner_timeout_s=target.owner_timeout_s, worker=target.worker
         ),
         agent, settings, lambda line: click.echo(f"refold: {line}", err=True), redactor_for(redact),
         None if spool is None else spool.absolute(), spool_mib << 20, **more,

@@ -38,7 +38,7 @@ DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio", "opentelemetry": "opent
 @click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
               help="Serve Prometheus' /metrics on this port of 127.0.0.1; 0: any free port.")  # fmt: skip
 @on_log
-def receive(place: LogTarget, listen: str, listen_grpc: str | None, metrics_port: int | None) -> int:
+def receive(target: LogTarget, listen: str, listen_grpc: str | None, metrics_port: int | None) -> int:
     """Record traces and logs of agents that OpenTelemetry sends.
 
     It takes OTLP over HTTP at /v1/traces and /v1/logs, as protobuf or JSON, plain or gzip, and over gRPC. A trace with
@@ -68,14 +68,14 @@ def receive(place: LogTarget, listen: str, listen_grpc: str | None, metrics_port
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ended)
-    with _started(place, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
+    with _started(target, (host, port), None if listen_grpc is None else address_of(listen_grpc)) as started:
         over_grpc = f", gRPC at {started.grpc_address}" if started.grpc_address else ""
         counts = started.intake.counts
         with ExitStack() as serving:
             if metrics_port is not None:
                 with needing_metrics("otlp"):
                     from refold.agents.adapters.otlp.metrics import ReceiverMetrics
-                metrics = ReceiverMetrics(log_label(resolved_url(place.url)), counts.now)
+                metrics = ReceiverMetrics(log_label(resolved_url(target.url)), counts.now)
                 serving.enter_context(serving_metrics(metrics_port, metrics.page, "the receiver's"))
             click.echo(f"refold receive: {started.url}/v1/traces{over_grpc}; Ctrl-C ends it")
             wait_for(stop)
@@ -92,7 +92,7 @@ class _Receiving(NamedTuple):
 
 
 @contextmanager
-def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str, int] | None) -> Iterator[_Receiving]:
+def _started(target: LogTarget, address: tuple[str, int], grpc_address: tuple[str, int] | None) -> Iterator[_Receiving]:
     """Start the servers, and what records for them; end them after the block.
 
     Raises:
@@ -112,7 +112,7 @@ def _started(place: LogTarget, address: tuple[str, int], grpc_address: tuple[str
         raise InputError(f'{needed} is not installed: pip install "refold[otlp]"') from None
     with ExitStack() as stack:
         intake = OtlpIntake(
-            place.open_to_write, place.own_types(), lambda line: click.echo(f"refold: {line}", err=True)
+            target.open_to_write, target.own_types(), lambda line: click.echo(f"refold: {line}", err=True)
         )
         closing = stack.enter_context(ExitStack())
         closing.callback(intake.close)

@@ -40,7 +40,7 @@ from refold.explorer.queries.log_target import LogTarget
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
 def record(
-    place: LogTarget, agent: str | None, upstream: str | None, redact: str | None, policy: str | None,
+    target: LogTarget, agent: str | None, upstream: str | None, redact: str | None, policy: str | None,
     limits: tuple[tuple[str, float], ...], resume: str | None, spool: Path | None, spool_mib: int,
     command: tuple[str, ...],
 ) -> int:  # fmt: skip
@@ -80,7 +80,7 @@ def record(
     shown = {name: module.shown(url) for name, url in upstreams.items()}
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": shown}
-    given = capture_settings(place, agent or name, settings, redact, spool, spool_mib,
+    given = capture_settings(target, agent or name, settings, redact, spool, spool_mib,
                              policy=policy_of(policy, budget_of(limits)))  # fmt: skip
     if resume is not None:
         given = resumed_settings(given, resume)

@@ -21,7 +21,7 @@ _reason = click.option("--reason", default="", metavar="TEXT", help="Why; the ag
 @click.option("--all", "all_too", is_flag=True, help="Also list those that have an answer.")
 @as_json
 @on_log
-def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
+def approvals(target: LogTarget, all_too: bool, as_json: bool) -> int:
     """List what policies ask people about calls of runs.
 
     The oldest is listed first. A rule with `action = "ask"` asks: its call is made only after somebody approves it.
@@ -32,7 +32,7 @@ def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
       refold approvals --all --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = log.questions(all_too=all_too)
     if as_json:
         screen.json([question_json(each) for each in found])
@@ -58,7 +58,7 @@ def approvals(place: LogTarget, all_too: bool, as_json: bool) -> int:
 @_by
 @as_json
 @on_log
-def approve(place: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
+def approve(target: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
     """Let a call through that a policy asks about.
 
     QUESTION is an id that `refold approvals` lists. The call is made when the run is resumed, once. An answer is final.
@@ -67,7 +67,7 @@ def approve(place: LogTarget, question: str, reason: str, by: str, as_json: bool
     Examples
       refold approve desk-1#2.5a0c11d2e3f4.1 --reason "checked with the customer"
     """
-    return _answered(place, question, reason, by, is_approved=True, as_json=as_json)
+    return _answered(target, question, reason, by, is_approved=True, as_json=as_json)
 
 
 @click.command()
@@ -76,7 +76,7 @@ def approve(place: LogTarget, question: str, reason: str, by: str, as_json: bool
 @_by
 @as_json
 @on_log
-def deny(place: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
+def deny(target: LogTarget, question: str, reason: str, by: str, as_json: bool) -> int:
     """Reject a call that a policy asks about.
 
     QUESTION is an id that `refold approvals` lists. When the run is resumed, its code gets a denial. An answer is
@@ -86,13 +86,13 @@ def deny(place: LogTarget, question: str, reason: str, by: str, as_json: bool) -
     Examples
       refold deny desk-1#2.5a0c11d2e3f4.1 --reason "the parcel is lost"
     """
-    return _answered(place, question, reason, by, is_approved=False, as_json=as_json)
+    return _answered(target, question, reason, by, is_approved=False, as_json=as_json)
 
 
-def _answered(place: LogTarget, question: str, reason: str, by: str, *, is_approved: bool, as_json: bool) -> int:
+def _answered(target: LogTarget, question: str, reason: str, by: str, *, is_approved: bool, as_json: bool) -> int:
     screen = Screen()
     who = by or getpass.getuser()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         log.answer(question, is_approved=is_approved, by=who, reason=reason)
     decision = "approved" if is_approved else "rejected"
     if as_json:

@@ -60,7 +60,7 @@ class BisectTarget(NamedTuple):
 @as_json
 @on_log
 def bisect_(
-    place: LogTarget, run: str, good: str, bad: str, agent: str | None, redact: str | None, repo: Path, timeout: float,
+    target: LogTarget, run: str, good: str, bad: str, agent: str | None, redact: str | None, repo: Path, timeout: float,
     confined: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Find the commit at which an agent stops matching a run.
@@ -80,7 +80,7 @@ def bisect_(
       refold bisect golden/refund.golden.json --good HEAD~40 --bad HEAD
     """
     screen = Screen()
-    given = _given(place, run, redact)
+    given = _given(target, run, redact)
     entry = agent or given.entry
     if not entry:
         raise InputError(f"{run} does not name its agent's function: name it with --agent module:function")
@@ -105,11 +105,11 @@ def bisect_(
     return 0 if found.first_bad is not None else 1
 
 
-def _given(place: LogTarget, run: str, redactor: str | None) -> BisectTarget:
+def _given(target: LogTarget, run: str, redactor: str | None) -> BisectTarget:
     if run.endswith(SUFFIX) or Path(run).is_file():
         golden = read(Path(run))
         return BisectTarget(golden.run, golden.entry, redactor or golden.redact)
-    with place.read() as log:
+    with target.read() as log:
         cut = log.point().cut
         name = known_run(log, run, cut)
         recording = log.recording(name, cut)

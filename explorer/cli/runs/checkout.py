@@ -30,7 +30,7 @@ WHATS = {"step": "the chain after this step", "run": "the whole run", "state": "
 )  # fmt: skip
 @as_json
 @on_log
-def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool, as_json: bool) -> int:
+def checkout(target: LogTarget, hash_: str, only_state: bool, only_messages: bool, as_json: bool) -> int:
     """Open a run at a hash: its state there, and how to continue.
 
     Every step has a hash, which covers all requests, answers, decisions and changes in it and in the steps before it.
@@ -47,7 +47,7 @@ def checkout(place: LogTarget, hash_: str, only_state: bool, only_messages: bool
       refold checkout a7b6f7a73238 --messages > next.json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         stood = at_hash(log, log.vault, hash_)
         run = log.recording(stood.run)
     state: Plain = next(islice(states(run), stood.step, None))

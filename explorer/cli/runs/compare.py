@@ -47,7 +47,7 @@ from refold.explorer.queries.sealed import Opener
 @as_json
 @on_log
 def compare(
-    place: LogTarget, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
+    target: LogTarget, a: str | None, b: str | None, is_all: bool, other_url: str | None, exact: bool, depth: int,
     full: bool, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Find the first point where two runs differ, and why.
@@ -75,14 +75,14 @@ def compare(
     if is_all:
         if a or b or other_url or exact or at:
             raise InputError("--all compares each run with itself: leave out A, B, --other, --exact and --at")
-        return _all(place, as_json)
+        return _all(target, as_json)
     if a is None or b is None:
         raise click.UsageError("name two runs, or say --all")
     if other_url is not None and at is not None:
         raise InputError("--at is a point of one log: leave out --other")
     with ExitStack() as stack:
-        log = stack.enter_context(place.read())
-        other = log if other_url is None else stack.enter_context(replace(place, url=other_url).read())
+        log = stack.enter_context(target.read())
+        other = log if other_url is None else stack.enter_context(replace(target, url=other_url).read())
         try:
             pair = known_at(log, a, at), known_at(other, b, at)
         except NotAnswerable:
@@ -144,9 +144,9 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
         screen.say(f"  and {counted(folded.more, 'cause')} more (--full)", "dim")
 
 
-def _all(place: LogTarget, as_json: bool) -> int:
+def _all(target: LogTarget, as_json: bool) -> int:
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         found = list(_each(log))
     different = [each for each in found if not each.is_equal]
     if as_json:

@@ -74,7 +74,7 @@ def effects(
 @at_option
 @as_json
 @on_log
-def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str | None, as_json: bool) -> int:
+def list_(target: LogTarget, status: str | None, run_id: str, tool: str, at: str | None, as_json: bool) -> int:
     """List effects, in the order in which they were first intended.
 
     An effect that is still intended when its lease ends is listed as unknown, because its holder is gone.
@@ -86,7 +86,7 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
       refold effects list --run 8f2c --tool refund --at @deploy-1
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         ledger = log.effects
         every = ledger.list(at=at)
         run = _run_of(every, run_id) if run_id else ""
@@ -113,7 +113,8 @@ def list_(place: LogTarget, status: str | None, run_id: str, tool: str, at: str 
 @as_json
 @on_log
 def settle(
-    place: LogTarget, key: str, result: str | None, not_done: bool, probe: str | None, note: str, by: str, as_json: bool
+    target: LogTarget, key: str, result: str | None, not_done: bool, probe: str | None, note: str, by: str,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Record the result of an effect whose status is unknown.
 
@@ -134,7 +135,7 @@ def settle(
         raise InputError(f"{key}: give the result, with one of --done RESULT, --not-done and --probe")
     asked = None if probe is None else agent_of(probe, Path.cwd(), "probe")
     screen = Screen()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         ledger = log.effects
         effect = _effect_of(ledger.list(), key)
         who = by or getpass.getuser()
@@ -159,7 +160,7 @@ def settle(
 @click.option("--dry-run", is_flag=True, help="Print what would be undone, and undo nothing.")
 @as_json
 @on_log
-def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
+def compensate(target: LogTarget, run_id: str, given: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
     """Undo what a run did, the last effect first.
 
     Each effect is undone by the function that its tool was registered with (undo=...), imported from the current
@@ -175,7 +176,7 @@ def compensate(place: LogTarget, run_id: str, given: tuple[str, ...], dry_run: b
     """
     screen = Screen()
     named = dict(map(_assigned, given))
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         ledger = log.effects
         every = ledger.list()
         run = _run_of(every, run_id)

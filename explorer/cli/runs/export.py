@@ -26,7 +26,7 @@ from refold.streams.exchange.atomic_file import whole_file
 @at_option
 @on_log
 def export(
-    place: LogTarget, run_id: str, other: str | None, file: str, redact: str | None, force: bool, at: str | None
+    target: LogTarget, run_id: str, other: str | None, file: str, redact: str | None, force: bool, at: str | None
 ) -> int:
     """Write a run to one HTML file that opens without refold.
 
@@ -43,13 +43,13 @@ def export(
     from refold.explorer.web.export import comparison_file, run_file
 
     redactor = redactor_for(redact)
-    with place.read() as log:
+    with target.read() as log:
         content = (
-            run_file(log, run_id, at, redactor, place.url)
+            run_file(log, run_id, at, redactor, target.url)
             if other is None
-            else comparison_file(log, run_id, other, at, redactor, place.url)
+            else comparison_file(log, run_id, other, at, redactor, target.url)
         )
-    with whole_file(Path(file), replace=force) as target:
-        target.write(content)
+    with whole_file(Path(file), replace=force) as stream:
+        stream.write(content)
     Screen().say(f"{file}: {len(content):,} bytes; any browser opens it")
     return 0

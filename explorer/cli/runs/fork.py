@@ -62,7 +62,7 @@ WORLD = "live"
 @as_json
 @on_log
 def fork(
-    place: LogTarget, run_id: str, at: int, changed: tuple[str, ...], drop: tuple[str, ...], given: str | None,
+    target: LogTarget, run_id: str, at: int, changed: tuple[str, ...], drop: tuple[str, ...], given: str | None,
     results: tuple[str, ...], arguments: tuple[str, ...], entry: str | None, redact: str | None, policy: str | None,
     allow: tuple[str, ...], confined: bool, guard: str | None, child: str | None, as_json: bool,
 ) -> int:  # fmt: skip
@@ -97,7 +97,7 @@ def fork(
     state = pairs(changed, "--set", plain_value)
     answers = pairs(results, "--tool-result", plain_value)
     named = _by_name(pairs(arguments, "--argument", plain_value))
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         parent = known_run(log, run_id, log.point().cut)
         if child is not None and log.states([f"run/{child}"]):
             raise InputError(f"--id {child}: a run of that id is in this log already")

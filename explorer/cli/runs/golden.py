@@ -67,7 +67,7 @@ with = != < <= > >= or ~ (holds this part). Values are JSON where they can be: 5
 @as_json
 @on_log
 def add(
-    place: LogTarget, run_id: str, expect: tuple[str, ...], name: str, out: Path, entry: str, describe: str,
+    target: LogTarget, run_id: str, expect: tuple[str, ...], name: str, out: Path, entry: str, describe: str,
     known_bad: str, must_fail: str, answers: tuple[str, ...], redact: str | None, replace: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Keep a run as a golden trace: one file that replays without log, broker or network.
@@ -85,7 +85,7 @@ def add(
     """
     screen = Screen()
     stand_ins = _answers(answers)
-    with place.read() as log:
+    with target.read() as log:
         run = recorded_run(log, run_id, log.point(None).cut)
         golden = golden_of_run(
             run, lambda entity, answer: read_again(log, entity, answer).shown(),
@@ -96,7 +96,7 @@ def add(
         if path.exists() and not replace:
             raise InputError(f"{path} exists; give another --name, or --replace it")
         path = write(golden, out)
-    not_kept = keep_content(place, run.run, golden.name)
+    not_kept = keep_content(target, run.run, golden.name)
     if as_json:
         screen.json({"file": str(path), "name": golden.name, "run": run.run, "expect": list(golden.expect),
                      "steps": len(golden.run.steps), "hash": golden.run.hash, "kept": not not_kept})  # fmt: skip
@@ -108,14 +108,14 @@ def add(
     return 0
 
 
-def keep_content(place: LogTarget, run: str, name: str) -> str:
+def keep_content(target: LogTarget, run: str, name: str) -> str:
     """Mark a run so that its content is kept.
 
     Returns:
         Why it is not kept, if this user may not write to the log; empty if it is kept.
     """
     try:
-        with place.write(make=False) as log:
+        with target.write(make=False) as log:
             log.observe(f"run/{run}", {"golden": name}, source=SOURCE)
     except StorageError as error:
         return str(error)

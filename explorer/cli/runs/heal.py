@@ -59,7 +59,7 @@ COLUMNS = (
 @as_json
 @on_log
 def heal(
-    place: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, agents_file: str | None,
+    target: LogTarget, run_id: str, mode: str, keep: str | None, remedies: str | None, agents_file: str | None,
     supervised: str, entry: str | None, redact: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Heal a run: find what is wrong, prove a remedy, and go on.
@@ -88,15 +88,15 @@ def heal(
         raise InputError("--remedies and --file both name the remedies: give one of them")
     setting = HealSetting(_drive, entry or "", redactor_for(redact), supervised=supervised)
     if mode == "report" and keep is None:
-        return _report(place, screen, run_id, as_json=as_json)
+        return _report(target, screen, run_id, as_json=as_json)
     if not run_id:
         raise InputError("name the run: `refold runs --outcome failed` lists those that failed")
-    plan = _plan(place, run_id, remedies, agents_file, supervised)
+    plan = _plan(target, run_id, remedies, agents_file, supervised)
     if keep is not None:
-        return _keep(place, screen, run_id, Path(keep), plan, entry, redact, as_json=as_json)
+        return _keep(target, screen, run_id, Path(keep), plan, entry, redact, as_json=as_json)
     if mode == "apply":
-        return _apply(place, screen, run_id, plan, setting, is_supervised=bool(supervised), as_json=as_json)
-    with place.read() as log, redirect_stdout(sys.stderr):
+        return _apply(target, screen, run_id, plan, setting, is_supervised=bool(supervised), as_json=as_json)
+    with target.read() as log, redirect_stdout(sys.stderr):
         run_id = known_run(log, run_id, log.point().cut)
         healer = Healer(log, plan, setting)
         diagnosis = healer.diagnosis(run_id)
@@ -106,7 +106,7 @@ def heal(
         screen.json(_plan_json(diagnosis, healed, choices))
     else:
         given = {"--remedies": remedies, "--file": agents_file, "--agent": entry, "--redact": redact}
-        given |= {"--log": place.url}
+        given |= {"--log": target.url}
         options = [word for option, value in given.items() if value is not None for word in (option, value)]
         again = shlex.join(["refold", "heal", run_id, "--apply", *options])
         _show_plan(screen, diagnosis, healed, choices, again)
@@ -114,13 +114,13 @@ def heal(
 
 
 def _plan(
-    place: LogTarget, run_id: str, remedies: str | None, agents_file: str | None, supervised: str
+    target: LogTarget, run_id: str, remedies: str | None, agents_file: str | None, supervised: str
 ) -> HealPlan:  # fmt: skip
     if remedies is not None:
         return HealPlan.load(remedies)
     if agents_file is None:
         return DEFAULT
-    with place.read() as log:
+    with target.read() as log:
         agent = log.state(f"run/{known_run(log, run_id, log.point().cut)}").fields.get("agent", "")
     return plan_in(Path(agents_file), agent, supervised)
 
@@ -184,10 +184,10 @@ def _show_plan(
 
 
 def _apply(
-    place: LogTarget, screen: Screen, run_id: str, plan: HealPlan, setting: HealSetting, *, is_supervised: bool,
+    target: LogTarget, screen: Screen, run_id: str, plan: HealPlan, setting: HealSetting, *, is_supervised: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    with place.write(make=False) as log, redirect_stdout(sys.stderr):
+    with target.write(make=False) as log, redirect_stdout(sys.stderr):
         run_id = known_run(log, run_id, log.point().cut)
         healer = Healer(log, plan, setting)
         try:
@@ -220,8 +220,8 @@ def _show_attempt(screen: Screen, each: Healing) -> None:
     screen.say(f"the whole chain: refold why healing/{each.id}.status", "dim")
 
 
-def _report(place: LogTarget, screen: Screen, run_id: str, *, as_json: bool) -> int:
-    with place.read() as log:
+def _report(target: LogTarget, screen: Screen, run_id: str, *, as_json: bool) -> int:
+    with target.read() as log:
         run = known_run(log, run_id, log.point().cut) if run_id else ""
         if as_json:
             screen.json(HealingsQuery(run).answer(log))
@@ -241,11 +241,11 @@ def _row(each: FailureCount) -> list[str]:
 
 
 def _keep(
-    place: LogTarget, screen: Screen, run_id: str, folder: Path, plan: HealPlan, entry: str | None, redact: str | None,
+    target: LogTarget, screen: Screen, run_id: str, folder: Path, plan: HealPlan, entry: str | None, redact: str | None,
     *, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the run that a healed run went on as, as a golden trace."""
-    with place.read() as log:
+    with target.read() as log:
         run_id = known_run(log, run_id, log.point().cut)
         last = _last_healed(log, run_id)
         if last is None:
@@ -262,7 +262,7 @@ def _keep(
         if path.exists():
             raise InputError(f"{path} exists: remove it, or name another folder")
         path = write(golden, folder)
-    not_kept = keep_content(place, run.run, golden.name)
+    not_kept = keep_content(target, run.run, golden.name)
     if as_json:
         screen.json({"file": str(path), "name": golden.name, "run": run.run, "expect": list(golden.expect)})
     else:

@@ -22,7 +22,7 @@ from refold.explorer.queries.run_names import known_run
 @redact_option
 @as_json
 @on_log
-def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: str | None, as_json: bool) -> int:
+def flag(target: LogTarget, run_id: str, reason: str, takes_back: bool, redact: str | None, as_json: bool) -> int:
     """Flag a run: it is kept longer, and `runs --flagged` lists it.
 
     The reason is redacted by the standard rules, or by the function that --redact names.
@@ -35,7 +35,7 @@ def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: s
     if takes_back and reason:
         raise InputError("--unflag and --reason: give one of them")
     redactor = redactor_for(redact)
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         run = known_run(log, run_id, log.point().cut)
         observation = unflag(log, run) if takes_back else set_flag(log, log.vault, run, reason, redactor)
     return _said(run, observation, "no longer flagged" if takes_back else "flagged", as_json=as_json)
@@ -46,7 +46,7 @@ def flag(place: LogTarget, run_id: str, reason: str, takes_back: bool, redact: s
 @click.option("--unpin", "takes_back", is_flag=True, help="Let it expire as other runs do.")
 @as_json
 @on_log
-def pin(place: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:
+def pin(target: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:
     """Keep a run's content until it is unpinned.
 
     \b
@@ -54,7 +54,7 @@ def pin(place: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:
       refold run pin 8f2c
       refold run pin 8f2c --unpin
     """
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         run = known_run(log, run_id, log.point().cut)
         observation = unpin(log, run) if takes_back else set_pin(log, log.vault, run)
     return _said(run, observation, "no longer pinned" if takes_back else "pinned", as_json=as_json)

@@ -40,7 +40,7 @@ KEYS = dict.fromkeys(
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 @on_log
 def play(
-    place: LogTarget, run_id: str, rhythm: str, is_forking: bool, upstream: str | None, redact: str | None,
+    target: LogTarget, run_id: str, rhythm: str, is_forking: bool, upstream: str | None, redact: str | None,
     command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a program; its model calls are answered from a recording.
@@ -65,10 +65,10 @@ def play(
     from refold.agents.capture.program import pointing, run_program, upstreams_of
 
     if is_forking:
-        return _fork(place, run_id, rhythm, upstream, redact, command)
+        return _fork(target, run_id, rhythm, upstream, redact, command)
     if upstream is not None:
         raise InputError("--upstream is the provider for a --fork: a play alone connects to nothing")
-    serving, replaying, run_id = serve_recording(place, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
+    serving, replaying, run_id = serve_recording(target, run_id, redact, "127.0.0.1", 0, is_paced=rhythm == "recorded")
     try:
         environment = {**KEYS, **os.environ}
         if "GOOGLE_API_KEY" in os.environ and "GEMINI_API_KEY" not in os.environ:
@@ -85,7 +85,7 @@ def play(
 
 
 def _fork(
-    place: LogTarget, run_id: str, rhythm: str, upstream: str | None, redact: str | None, command: tuple[str, ...]
+    target: LogTarget, run_id: str, rhythm: str, upstream: str | None, redact: str | None, command: tuple[str, ...]
 ) -> int:
     from refold.agents.capture.agent_settings import provider_settings
     from refold.agents.capture.program import pointing, run_program, upstreams_of
@@ -95,8 +95,8 @@ def _fork(
     upstreams = upstreams_of(os.environ, upstream, own)
     name = Path(command[0]).name
     settings = {"program": name, "upstreams": {each: module.shown(url) for each, url in upstreams.items()}}
-    given = capture_settings(place, name, settings, redact, None, SPOOL_MIB)
-    given, replaying, run_id = forking_settings(place, run_id, redact, given, is_paced=rhythm == "recorded")
+    given = capture_settings(target, name, settings, redact, None, SPOOL_MIB)
+    given, replaying, run_id = forking_settings(target, run_id, redact, given, is_paced=rhythm == "recorded")
     capture = module.Capture(given, upstreams)
     try:
         pointed = pointing(command, capture.url, upstreams, os.environ, own)

@@ -24,7 +24,7 @@ def policy() -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @as_json
 @on_log
-def test_(place: LogTarget, file: str, runs: tuple[str, ...], as_json: bool) -> int:
+def test_(target: LogTarget, file: str, runs: tuple[str, ...], as_json: bool) -> int:
     """Show which calls of recorded runs a policy would have denied.
 
     Nothing is run again and nothing is recorded. Calls are decided in the order in which they began. A call that would
@@ -41,7 +41,7 @@ def test_(place: LogTarget, file: str, runs: tuple[str, ...], as_json: bool) -> 
     rules = Policy.load(file)
     screen = Screen()
     found: dict[str, list[PolicyCheck]] = {}
-    with place.read() as log:
+    with target.read() as log:
         cut = log.point().cut
         for given in runs:
             run = known_run(log, given, cut)

@@ -42,7 +42,7 @@ from refold.explorer.queries.run_names import known_run
 @as_json
 @on_log
 def replay(
-    place: LogTarget,
+    target: LogTarget,
     run_id: str | None,
     is_all: bool,
     entry: str | None,
@@ -84,7 +84,7 @@ def replay(
     if alone and confined:
         raise InputError("--confined is for code that is run, and --alone runs none: give one of them")
     screen, redactor = Screen(), redactor_for(redact)
-    with place.read() as log:
+    with target.read() as log:
         if not run_id:
             return replay_all(screen, log, redactor, times, alone=alone, confined=confined, as_json=as_json)
         recording = log.recording(known_run(log, run_id, log.point().cut))

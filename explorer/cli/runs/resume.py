@@ -27,7 +27,7 @@ from refold.explorer.queries.run_names import known_run
 @as_json
 @on_log
 def resume(
-    place: LogTarget, run_id: str, entry: str | None, redact: str | None, guard: str | None, as_json: bool
+    target: LogTarget, run_id: str, entry: str | None, redact: str | None, guard: str | None, as_json: bool
 ) -> int:
     """Continue a run from where its record ends.
 
@@ -43,7 +43,7 @@ def resume(
       refold run resume 8f2c --agent desk.agents:refund
     """
     screen = Screen()
-    with place.write(make=False) as log:
+    with target.write(make=False) as log:
         run_id = known_run(log, run_id, log.point().cut)
         _, agent = agent_for(log, run_id, entry)
         stood = sum(step.outcome == "succeeded" for step in log.recording(run_id).steps)

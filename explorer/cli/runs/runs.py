@@ -71,7 +71,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 @as_json
 @on_log
 def runs(
-    place: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
+    target: LogTarget, since: str | None, until: str | None, text: str, tool: str, error: str, outcome: str | None,
     agent: str, user: str, tag: str, parent: str, flagged: bool, model: str, indexed: bool, further: bool, usage: bool,
     limit: int | None, search_steps: int | None, at: str | None, as_json: bool,
 ) -> int:  # fmt: skip
@@ -102,7 +102,7 @@ def runs(
         "model": model,
     }  # fmt: skip
     most = LISTED if limit is None and not as_json else limit
-    with place.read() as log:
+    with target.read() as log:
         if indexed:
             query = RunsQuery(**{**wanted, "text": ""}, usage=usage, further=further, at=at)
             found = _by_index(log, query, text, most)

@@ -45,7 +45,7 @@ COLUMNS = (
 @as_json
 @on_log
 def search_turns(
-    place: LogTarget, text: tuple[str, ...], tool: str, model: str, error: str, agent: str, since: str | None,
+    target: LogTarget, text: tuple[str, ...], tool: str, model: str, error: str, agent: str, since: str | None,
     until: str | None, min_cost: float | None, max_cost: float | None, limit: int, has_sealed: bool | None,
     path: Path | None, updates: bool, as_json: bool,
 ) -> int:  # fmt: skip
@@ -74,7 +74,7 @@ def search_turns(
         since, until, text=" ".join(text), tool=tool, model=model, error=error, agent=agent, min_cost_usd=min_cost,
         max_cost_usd=max_cost,
     )  # fmt: skip
-    with place.read() as log, search_index(log, path, has_sealed=has_sealed, updates=updates) as index:
+    with target.read() as log, search_index(log, path, has_sealed=has_sealed, updates=updates) as index:
         answer = searched(index, log, wanted, limit)
     if as_json:
         screen.json(answer.json())

@@ -42,7 +42,7 @@ SHOWN = ("tool", "model", "read", "observe", "run")
 @click.option("--verify", is_flag=True, help="Check the chain of hashes over the steps; exits with 1 if it is broken.")
 @as_json
 @on_log
-def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: bool) -> int:
+def show(target: LogTarget, run_id: str, at: str | None, verify: bool, as_json: bool) -> int:
     """Show a run: its input, status and result.
 
     RUN is the run's id, or the beginning of it. Each step is one line: its decision, calls, retries and failure;
@@ -56,7 +56,7 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
       refold run show 8f2c --at 2026-11-21T03:12:00Z --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at)
         run_id = known_run(log, run_id, point.cut)
         try:
@@ -93,7 +93,7 @@ def show(place: LogTarget, run_id: str, at: str | None, verify: bool, as_json: b
 @click.option("--full", is_flag=True, help="Print every value whole.")
 @as_json
 @on_log
-def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, full: bool, as_json: bool) -> int:
+def steps(target: LogTarget, run_id: str, at: str | None, number: int | None, full: bool, as_json: bool) -> int:
     """Show what a run did, step by step.
 
     For each step it prints the decision and its reason, each call with its arguments and result, retries, the failure,
@@ -107,7 +107,7 @@ def steps(place: LogTarget, run_id: str, at: str | None, number: int | None, ful
       refold run steps 8f2c --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at)
         run = recorded_step(log, run_id, point.cut, number)
     chosen = [step for step in run.steps if number in (None, step.number)]

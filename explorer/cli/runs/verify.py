@@ -17,7 +17,7 @@ from refold.explorer.queries.run_names import recorded_run
 @at
 @as_json
 @on_log
-def verify(place: LogTarget, run_id: str, at: str | None, as_json: bool) -> int:
+def verify(target: LogTarget, run_id: str, at: str | None, as_json: bool) -> int:
     """Check the chain of hashes over a run.
 
     The hash of a step covers its requests, answers, decisions and changes, and the hash of the step before. In a
@@ -30,7 +30,7 @@ def verify(place: LogTarget, run_id: str, at: str | None, as_json: bool) -> int:
       refold run verify 8f2c --json
     """
     screen = Screen()
-    with place.read() as log:
+    with target.read() as log:
         point = log.point(at)
         run = recorded_run(log, run_id, point.cut)
     check = checked_chain(run)
