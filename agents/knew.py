@@ -206,7 +206,7 @@ def knew(
         latest = {each.entity: each for each in found}
         found = sorted(latest.values(), key=lambda each: (each.at, each.run, each.step))
     held = log.states(dict.fromkeys(each.entity for each in found), point.cut)
-    known = tuple(_known(log, each, held.get(each.entity), point.cut) for each in found)
+    known = tuple(_known_entity(log, each, held.get(each.entity), point.cut) for each in found)
     answers, unread = answers_in(log, vault, steps, last)
     answers = [each for each in answers if micros is None or each.at <= micros]
     return Knowledge(point, known, tuple(answers if every else last_answers(answers)), tuple(unread))
@@ -263,10 +263,10 @@ def _of_run(log: Log, cut: Cut, run: str, last: int | None) -> Iterator[EntityVi
 def _reads(steps: Iterable[EntityView]) -> Iterator[RecordedRead]:
     for step in steps:
         for each in step.fields.get("reads", ()):
-            yield _read(step.fields, each)
+            yield _recorded_read(step.fields, each)
 
 
-def _read(step: Mapping[str, Any], given: Mapping[str, Any]) -> RecordedRead:
+def _recorded_read(step: Mapping[str, Any], given: Mapping[str, Any]) -> RecordedRead:
     at = given.get("read_at")
     return RecordedRead(
         entity=given["entity"], run=step.get("run", ""), step=step.get("position", 0), at=0 if at is None else at,
@@ -275,7 +275,7 @@ def _read(step: Mapping[str, Any], given: Mapping[str, Any]) -> RecordedRead:
     )  # fmt: skip
 
 
-def _known(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> KnownEntity:
+def _known_entity(log: Log, read: RecordedRead, held: EntityView | None, cut: Cut) -> KnownEntity:
     known = _as_read(log, read)
     version = known.version
     partition = log.port.partition_of(read.entity)

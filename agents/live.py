@@ -247,9 +247,9 @@ class LiveRuns:
                 raise InputError(f"run {given.run} is recorded already: give another id, or no id")
             own = for_run(redact, fresh_key)  # fresh_key is not called: the child's redactor has a key
             shown = _child_shown(given, options, own)
-            return self._begun(shown, options.entry, 1, itertools.count(), own, options.sample)
+            return self._begin_recording(shown, options.entry, 1, itertools.count(), own, options.sample)
 
-        return self._begun(head, entry, 1, itertools.count(), redact, 1), begin_child
+        return self._begin_recording(head, entry, 1, itertools.count(), redact, 1), begin_child
 
     def child(
         self,
@@ -290,7 +290,7 @@ class LiveRuns:
         """
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         shown = _redacted(head, redact) if attempt == 1 else head
-        sink = self._begun(shown, "", attempt, seq, redact, 1, is_at_once=True)
+        sink = self._begin_recording(shown, "", attempt, seq, redact, 1, is_at_once=True)
         return CapturedRun(self._log, shown, sink, seq, redact, partial(self._vault.seal, run_key(head.run)))
 
     def _run(
@@ -302,7 +302,7 @@ class LiveRuns:
         seq = itertools.count((attempt - 1) * _SEQ_OF_ATTEMPT)
         if guard is not None and attempt == 1:
             head = msgspec.structs.replace(head, tags=(*head.tags, TAG + guard.policy.name))
-        own = self._begun(head, entry, attempt, seq, redact, share)
+        own = self._begin_recording(head, entry, attempt, seq, redact, share)
         sink: RunSink = own
         start_of = start_of or self._start_of(head, is_resumed=attempt > 1)
         ledger = self._ledger(redact, seq, start_of)
@@ -320,7 +320,7 @@ class LiveRuns:
             children=children, call=call,
         )  # fmt: skip
 
-    def _begun(
+    def _begin_recording(
         self, head: Recording, entry: str, attempt: int, seq: Iterator[int], redact: RunRedactor, share: float,
         *, is_at_once: bool = False,
     ) -> LogSink:  # fmt: skip
@@ -417,7 +417,7 @@ class CapturedRun:
             The observation's id.
         """
         sealed = {name: self._seal(entity, name, self._redact(value)) for name, value in (payloads or {}).items()}
-        return self._log.observe(entity, {**patch, **sealed}, **self._said(step, at))
+        return self._log.observe(entity, {**patch, **sealed}, **self._step_begin(step, at))
 
     def link(self, entity: str, relation: str, target: str, step: int, at: int) -> str:
         """Link an entity of the run to another one.
@@ -432,9 +432,9 @@ class CapturedRun:
         Returns:
             The observation's id.
         """
-        return self._log.observe(entity, None, kind="link", link=Link(relation, target), **self._said(step, at))
+        return self._log.observe(entity, None, kind="link", link=Link(relation, target), **self._step_begin(step, at))
 
-    def _said(self, step: int, at: int) -> dict[str, Any]:
+    def _step_begin(self, step: int, at: int) -> dict[str, Any]:
         source = Source(self._head.agent, self._head.run, str(step), "", next(self._seq))
         return {"source": source, "observed_at": at, "causes": [self.sink.last] if self.sink.last else []}
 

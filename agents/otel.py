@@ -213,7 +213,7 @@ class _Mapping:
             at = attempt.started_at or started_at
             calls += [self._call(call, step, attempt, place, own, at)
                       for place, call in enumerate(attempt.calls) if call.asked.kind in _SPANNED]  # fmt: skip
-            events += [self._told(call, at) for call in attempt.calls if call.asked.kind in _TOLD]
+            events += [self._call_event(call, at) for call in attempt.calls if call.asked.kind in _TOLD]
             if attempt.failure is not None:
                 more = {"refold.attempt": attempt.number, "refold.backoff_ms": attempt.backoff_ms}
                 events.append(self._exception(attempt.failure, attempt.ended_at or at, more))
@@ -273,7 +273,7 @@ class _Mapping:
         }  # fmt: skip
         return f"chat {said.get('model') or said.get('response_model') or call.asked.name}", attributes
 
-    def _told(self, call: Call, at: int) -> Event:
+    def _call_event(self, call: Call, at: int) -> Event:
         """Return an event for a call that is not a span here: a decision, a read, an observation, a nested run."""
         asked = call.asked
         attributes: dict[str, Plain] = {"refold.entity": asked.name}

@@ -20,7 +20,8 @@ from refold.avro.envelope import check_decoded
 from refold.avro.errors import UndecodableError, ValidationError
 from refold.avro.fast_reader import BOOLEAN, END, INTEGER, OTHER, TEXT, PlainReader, UnionBranch
 from refold.avro.ids import identify
-from refold.avro.kernel import ObservationReader, field_layouts, find_kernel
+from refold.avro.kernel import ObservationReader, find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.logical import span_of
 from refold.avro.nodes import emit, nullable
 from refold.avro.observation import KINDS, Link, Observation, Source

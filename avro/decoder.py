@@ -28,7 +28,7 @@ _ZIGZAG_END = 1 << 64
 _BOOLEANS = (False, True)
 
 
-def _more(byte: int, data: bytes, at: int) -> tuple[int, int]:
+def _read_rest(byte: int, data: bytes, at: int) -> tuple[int, int]:
     """Read the rest of a varint after its first byte; the result is still zigzag."""
     number, shift = byte & 0x7F, 7
     while byte > 0x7F and shift < 70:
@@ -46,7 +46,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     number = data[at]
     at += 1
     if number > 0x7F:
-        number, at = _more(number, data, at)
+        number, at = _read_rest(number, data, at)
     return (number >> 1) ^ -(number & 1), at
 
 
@@ -62,7 +62,7 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
     number = data[at]
     at += 1
     if number > 0x7F:
-        number, at = _more(number, data, at)
+        number, at = _read_rest(number, data, at)
     if number & 1:
         raise ValueError("a negative count")
     return number >> 1, at
@@ -80,7 +80,7 @@ def read_text(data: bytes, at: int) -> tuple[str, int]:
     length = data[at]  # read_count inlined: most values are text
     at += 1
     if length > 0x7F:
-        length, at = _more(length, data, at)
+        length, at = _read_rest(length, data, at)
     if length & 1:
         raise ValueError("a negative length")
     end = at + (length >> 1)

@@ -15,7 +15,8 @@ from refold.avro.blob import Blobs
 from refold.avro.canonical import text
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import ValidationError
-from refold.avro.kernel import field_layouts, find_kernel
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.nodes import NAME
 from refold.avro.observation import ID_BYTES, KINDS, Kind, Link, Observation, Source, Value
 from refold.avro.times import TIME_MAX, TIME_MIN, time_text

@@ -109,9 +109,9 @@ class PlainReader:
                 _, at = read_text(data, at)
             else:
                 at += 1 + (length >> 1)
-        parts = self._sources.get(data[begin:at])
-        if parts is None:
-            parts = self._learn(data, begin, at)
+        origin = self._sources.get(data[begin:at])
+        if origin is None:
+            origin = self._learn(data, begin, at)
         seq, at = read_long(data, at)
         if seq < 0 or data[at]:
             return None
@@ -161,13 +161,13 @@ class PlainReader:
             return None
         # A key's CBOR begins with its length. So sorting these sorts by key, and no key is a prefix of another.
         parts.sort()
-        members = parts.members
+        members = origin.members
         count = 4
         source = b""
         if seq:
-            source = map_head(members + 1) + parts.before + _SEQ + encode(seq) + parts.after
+            source = map_head(members + 1) + origin.before + _SEQ + encode(seq) + origin.after
         elif members:
-            source = map_head(members) + parts.before + parts.after
+            source = map_head(members) + origin.before + origin.after
         head = [_ENTITY, encode(entity), _PATCH, map_head(len(parts)), *parts, _ASSERT]
         if observed_at:
             count += 1
@@ -181,7 +181,7 @@ class PlainReader:
         head.append(self._type)
         hashed = _HASH.copy()
         hashed.update(map_head(count) + b"".join(head))
-        by = _new(Source, (parts.agent, parts.run, parts.step, parts.tool, seq))
+        by = _new(Source, (origin.agent, origin.run, origin.step, origin.tool, seq))
         observation = _new(
             Observation, (entity, observed_at, "assert", priority, by, (), patch, (), (), None, "")
         )  # fmt: skip
@@ -197,7 +197,7 @@ class PlainReader:
         check_names(agent, run, step, tool)
         if len(self._sources) >= _SOURCES_MAX:
             self._sources.clear()
-        parts = self._sources[data[begin:end]] = _SourceParts(
+        origin = self._sources[data[begin:end]] = _SourceParts(
             agent, run, step, tool, *source_parts(agent, run, step, tool)
         )
-        return parts
+        return origin

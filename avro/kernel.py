@@ -2,8 +2,6 @@
 
 It produces the same bytes as Python, and is optional. It is used when it is installed, has this release's FORMAT, and
 REFOLD_KERNEL is not 0.
-
-The kernel gets a type as the layouts of its fields (`field_layouts`).
 """
 
 from __future__ import annotations
@@ -14,12 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from refold.avro.definition import FieldDefinition, TypeDefinition
-from refold.avro.derive import state_type
-from refold.avro.logical import span_of
-from refold.avro.nodes import JSON, Node, id_of, nullable
 from refold.avro.observation import Observation
-from refold.avro.values import RANGES, first_name
 
 FORMAT = 6
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
@@ -205,44 +198,3 @@ def _installed() -> KernelStatus:
 
 def _unusable(problem: str) -> KernelStatus:
     return KernelStatus(None, f"plain Python, for refold-kernel {problem}", is_unusable=True)
-
-
-_OPTIONS: dict[str, NodeLayout] = {"refold.Blob": ("blob",), "refold.Sealed": ("sealed",)}
-
-
-def field_layouts(definition: TypeDefinition) -> list[FieldLayout]:
-    """The layout of each field, in the order of the definition."""
-    return [_field(each) for each in definition.fields.values()]
-
-
-def _field(field: FieldDefinition) -> FieldLayout:
-    element = state_type(field) if field.reducer in ("sum", "count") else field.element
-    nodes = _node(nullable(field.node)), _node(nullable(element))
-    return (field.first_name, field.reducer, field.limit, field.inline_bytes, *nodes)
-
-
-def _node(node: Node) -> NodeLayout:
-    if not isinstance(node, list):
-        return _kind(node)
-    return ("union", [_OPTIONS.get(id_of(each)) or _kind(each) for each in node])
-
-
-def _kind(node: dict[str, Any]) -> NodeLayout:
-    kind, logical = node["type"], node.get("logicalType")
-    if kind in RANGES:
-        return ("integer", *(RANGES[kind] if logical is None else span_of(logical)))
-    if logical == "decimal":
-        return ("decimal", node["precision"], node["scale"])
-    if kind == "string":
-        return ("checked text",) if logical in (JSON, "uuid") else ("text",)
-    if kind == "fixed":
-        return ("fixed", node["size"])
-    if kind == "enum":
-        return ("enum", list(node["symbols"]))
-    if kind == "array":
-        return ("array", _node(node["items"]))
-    if kind == "map":
-        return ("map", _node(node["values"]))
-    if kind == "record":
-        return ("record", [(first_name(each), _node(each["type"])) for each in node["fields"]])
-    return (kind,)  # null, boolean, float, double, bytes

@@ -96,7 +96,7 @@ class _Expansion:
         if not isinstance(kind, str):
             return self.node(kind, namespace, place)
         if kind in NAMED:
-            node: Node = self._named(schema, kind, namespace, place)
+            node: Node = self._named_node(schema, kind, namespace, place)
         elif kind == "array":
             node = {"type": "array", "items": self._inner(schema.get("items"), namespace, f"{place}[]")}
         elif kind == "map":
@@ -143,7 +143,7 @@ class _Expansion:
             raise SchemaError(f"{place}: a decimal's scale lies between 0 and its precision")
         return {"logicalType": logical, "precision": precision, "scale": scale}
 
-    def _named(self, schema: Mapping[str, Any], kind: str, namespace: str, place: str) -> Node:
+    def _named_node(self, schema: Mapping[str, Any], kind: str, namespace: str, place: str) -> Node:
         name = schema.get("name")
         if not _is_name(name):
             raise SchemaError(f"{place}: a {kind} needs a name of letters, digits and _; given {name!r}")

@@ -61,13 +61,13 @@ class Custom(Reducer):
 
     def fold(self, cell: Cell, value: Any, envelope: AssertionEnvelope, out: list[Mutation]) -> Cell:
         before = None if cell is None else cell[0]
-        after = self._after(before, value, envelope)
+        after = self._apply(before, value, envelope)
         if not self.same(before, after):
             op: Op = "clear" if after is None else "set"
             out.append(Mutation(self.field, op, None, before, after, envelope.id))
         return [after, envelope.q]
 
-    def _after(self, before: Value, value: Any, envelope: AssertionEnvelope) -> Value:
+    def _apply(self, before: Value, value: Any, envelope: AssertionEnvelope) -> Value:
         """Return the function's result for an assertion; the unchanged value if the function fails (failed.py)."""
         try:
             # Pass a copy: a function that modifies its argument and then fails must not change the value.

@@ -84,7 +84,7 @@ class Lag(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Taken:
+class _UnfinishedBatch:
     """The changes of an unfinished batch, with their partition and bytes, and the offsets that they lead to.
 
     passed: entities whose changes in this range were set aside, with their partition.
@@ -142,7 +142,7 @@ class Feed:
             self._remembered.clear()
             cut = self._cut(position.offsets, schemas)
             return load_of(self._log, position, cut, types, history=self._history)
-        taken = _Taken()
+        taken = _UnfinishedBatch()
         for partition in sorted(position.offsets):
             if not self._is_full(taken):
                 self._take(taken, partition, position.offsets[partition], folded[partition])
@@ -203,10 +203,10 @@ class Feed:
     def _cut(self, offsets: Mapping[int, int], schemas: int) -> Cut:
         return Cut(self._log.log_id, dict(sorted(offsets.items())), schemas, self._log.registry.digest(schemas))
 
-    def _is_full(self, taken: _Taken) -> bool:
+    def _is_full(self, taken: _UnfinishedBatch) -> bool:
         return len(taken.changes) >= self._changes_max or taken.bytes >= BYTES_MAX
 
-    def _take(self, taken: _Taken, partition: int, floor: int, folded: int) -> None:
+    def _take(self, taken: _UnfinishedBatch, partition: int, floor: int, folded: int) -> None:
         """Add a partition's changes after the position's offset, up to the end or until the batch is full."""
         log, reader = self._log, self._reader
         through, end = floor, log.changes_end(partition)
@@ -232,7 +232,7 @@ class Feed:
             passed.update(record.entity for record in log.read(partition, floor, through))
         taken.passed.update(dict.fromkeys(passed - {""}, partition))
 
-    def _batch(self, position: Cut, cut: Cut, taken: _Taken) -> Batch:
+    def _batch(self, position: Cut, cut: Cut, taken: _UnfinishedBatch) -> Batch:
         """The batch of the collected changes: states and history."""
         if any(cut.offsets[partition] > end for partition, end in self._log.ends().items()):
             self._log.refresh()  # changes may show before the records they are of do
@@ -263,7 +263,7 @@ class Feed:
         return Batch(position, cut, list(states.values()), history, len(taken.changes), definitions)
 
     def _states_before(
-        self, taken: _Taken, definitions: Mapping[str, TypeDefinition]
+        self, taken: _UnfinishedBatch, definitions: Mapping[str, TypeDefinition]
     ) -> tuple[dict[str, EntityState], dict[str, int]]:
         """Each changed entity as the sink holds it, or empty if unknown; and the encoded size of each, in bytes."""
         states: dict[str, EntityState] = {}

@@ -63,14 +63,14 @@ def open_sink(name: str, url: str) -> Sink | SnapshotSink:
         InputError: There is no such sink, or its extra is not installed. The message says what to do.
     """
     if ":" in name:
-        return _own(name)(url)
+        return _user_sink(name)(url)
     if name not in SINKS:
         known = ", ".join(sorted(SINKS)) or "none"
         raise InputError(f"no sink is called {name!r}; there are {known}, and your own as MODULE:FUNCTION")
     return SINKS[name]()(url)
 
 
-def _own(name: str) -> Opener:
+def _user_sink(name: str) -> Opener:
     module, _, function = name.partition(":")
     try:
         found = getattr(import_module(module), function)

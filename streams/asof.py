@@ -55,7 +55,7 @@ def entity_at(log: LogReader, folds: Folds, entity: str, cut: Cut) -> Entity:
             raise unknown(entity, cut) from None
         raise
     if cut.observed_until is None:
-        found = _known(log, type_fold, entity, cut)
+        found = _entity_known_at(log, type_fold, entity, cut)
     else:
         found = _true(log, type_fold, entity, cut, cut.observed_until)
     found.state_hash = hash_state(type_fold.fold, found)
@@ -94,12 +94,12 @@ def entities_at(log: LogReader, folds: Folds, names: Iterable[str], cut: Cut) ->
     return found
 
 
-def _known(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
+def _entity_known_at(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut) -> Entity:
     end = cut.offsets[log.partition_of(entity)]
     begin = _checkpoint(log, type_fold, entity, end)
     if begin is not None:
         found = _fold_onto(
-            type_fold.fold, begin.entity, _seen(log, entity, log.arrivals(entity, end, begin.offset + 1))
+            type_fold.fold, begin.entity, _observations_of(log, entity, log.arrivals(entity, end, begin.offset + 1))
         )
         if found is not None:
             return found
@@ -121,17 +121,17 @@ def _true(log: LogReader, type_fold: TypeFold, entity: str, cut: Cut, until: int
     if begin is not None:
         rest = sorted((each for each in live if each.offset > begin.offset), key=lambda each: each.q)
         begin.entity.dedup_state.pending = set()
-        found = _fold_onto(type_fold.fold, begin.entity, map(_without_retractions, _seen(log, entity, rest)))
+        found = _fold_onto(type_fold.fold, begin.entity, map(_without_retractions, _observations_of(log, entity, rest)))
         if found is not None:
             found.version = len(live)
             return found
-    return type_fold.fold.from_nothing(entity, _seen(log, entity, live))
+    return type_fold.fold.from_nothing(entity, _observations_of(log, entity, live))
 
 
 def _retracted(log: LogReader, entity: str, arrivals: Sequence[IndexedObservation]) -> dict[bytes, int]:
     """Every id that an arrival retracts, with the offset of the first such arrival."""
     found: dict[bytes, int] = {}
-    for seen in _seen(log, entity, (each for each in arrivals if each.retracts)):
+    for seen in _observations_of(log, entity, (each for each in arrivals if each.retracts)):
         for target in seen.observation.retracts:
             found.setdefault(target, seen.offset)
     return found
@@ -165,7 +165,7 @@ def _checkpoint(log: LogReader, type_fold: TypeFold, entity: str, end: int) -> C
         return None
 
 
-def _seen(log: LogReader, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
+def _observations_of(log: LogReader, entity: str, arrivals: Iterable[IndexedObservation]) -> list[Seen]:
     """The observations of some arrivals, in order."""
     some = list(arrivals)
     records = log.records_of(entity, [each.q for each in some])

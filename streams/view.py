@@ -190,16 +190,16 @@ class EntityView:
         """The newest observation (in Q order) that set the field or one of its elements."""
         cell = self._entity.cells[field]
         q = max(element.q for element in self._fold.fold.reducers[field].elements(cell).values())
-        return self._held([q])[q]
+        return self._holders_of([q])[q]
 
     def element_holders(self, field: str) -> list[tuple[Any, Any, Holder]]:
         """(key in the form of mutations, value, holder) for each element of a collection."""
         reducer = self._fold.fold.reducers[field]
         elements = reducer.elements(self._entity.cells[field])
-        held = self._held(element.q for element in elements.values())
+        held = self._holders_of(element.q for element in elements.values())
         return [(reducer.shown_key(key), element.value, held[element.q]) for key, element in elements.items()]
 
-    def _held(self, qs: Iterable[bytes]) -> Mapping[bytes, Holder]:
+    def _holders_of(self, qs: Iterable[bytes]) -> Mapping[bytes, Holder]:
         """The observations of some order keys, each looked up once."""
         missing = [q for q in dict.fromkeys(qs) if q not in self._holders]
         for q, record in zip(missing, self._log.records_of(self.entity, missing), strict=True):

@@ -113,7 +113,7 @@ class _Comparison:
         """Return the first difference among these, which belong to no step."""
         for what, one, other in things:
             if not self._rules.is_same(one, other):
-                return msgspec.structs.replace(self._made(StepDifference(what, one, other), None), step=step)
+                return msgspec.structs.replace(self._divergence(StepDifference(what, one, other), None), step=step)
         return None
 
     def _steps(self) -> Divergence | None:
@@ -151,7 +151,7 @@ class _Comparison:
             # The request was the same: whatever they requested next, this is where they differ.
             made = self._first_of(found, index)
         elif _is_reordered(pairs, keys_a, keys_b):
-            made = self._made(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
+            made = self._divergence(StepDifference("order", step_tree(rest_a[0]), step_tree(rest_b[0])), index)
         elif pairs[0].a is None or pairs[0].b is None:
             made = self._alone("b" if pairs[0].a is None else "a", index)
         else:
@@ -160,7 +160,7 @@ class _Comparison:
 
     def _first_of(self, found: Sequence[StepDifference], index: int) -> Divergence:
         also = dict.fromkeys(each.what for each in found if each.what != found[0].what)
-        return msgspec.structs.replace(self._made(found[0], index), also=tuple(also))
+        return msgspec.structs.replace(self._divergence(found[0], index), also=tuple(also))
 
     def _alone(self, side: Literal["a", "b"], index: int, *, is_last: bool = False) -> Divergence:
         """Return the result if one side has a step at the index that the other does not have."""
@@ -170,10 +170,10 @@ class _Comparison:
         # What the other side does at that position, if it does anything at all.
         instead = None if is_last or index >= len(other.steps) else step_tree(other.steps[index])
         found = StepDifference("step", *((tree, instead) if side == "a" else (instead, tree)))
-        made = self._made(found, index)
+        made = self._divergence(found, index)
         return msgspec.structs.replace(made, only=side, why="longer" if is_last else "asked", differences=())
 
-    def _made(self, found: StepDifference, index: int | None) -> Divergence:
+    def _divergence(self, found: StepDifference, index: int | None) -> Divergence:
         """Return a difference as the result. index: of its steps, the same on both sides; None if it belongs to no
         step."""
         side_a = self._side(self._a, found.a, index, found.a_attempt, found.a_call)

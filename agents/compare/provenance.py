@@ -73,7 +73,7 @@ def provenance(found: Divergence, a: RunInLog, b: RunInLog, depth: int = DEPTH) 
     if found.within is not None:
         child_a, child_b = a.run.children[found.within.a.run], b.run.children[found.within.b.run]
         return provenance(found.within, RunInLog(child_a, a.log), RunInLog(child_b, b.log), depth)
-    read_a, read_b = _read(found.a, a.run, found.what), _read(found.b, b.run, found.what)
+    read_a, read_b = _read_call(found.a, a.run, found.what), _read_call(found.b, b.run, found.what)
     if read_a is not None and read_b is not None:
         return list(_of_reads(read_a, read_b, a, b, depth))
     sides = (("a", found.a, a), ("b", found.b, b))
@@ -103,7 +103,7 @@ def folded(behind: Sequence[FieldCauses]) -> list[FieldProvenance]:
     return found
 
 
-def _read(side: Side, run: Recording, what: What) -> Call | None:
+def _read_call(side: Side, run: Recording, what: What) -> Call | None:
     """Return the call that a divergence is about, if it is a read that was answered."""
     if what != "answer" or side.step is None or side.call is None or side.attempt is None:
         return None
@@ -118,7 +118,7 @@ def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) 
     if view_a is None or view_b is None:
         for name, read, known in (("a", read_a, a), ("b", read_b, b)):
             ids = [bytes.fromhex(each) for each in read.answer.get("observations", ())]
-            chain = _near(trace(known.log.port, known.log.point().cut, ids), depth)
+            chain = _nearest_links(trace(known.log.port, known.log.point().cut, ids), depth)
             yield FieldCauses(name, entity, "", None, chain)  # type: ignore[arg-type]
         return
     one, other = view_a.shown(), view_b.shown()
@@ -126,9 +126,9 @@ def _of_reads(read_a: Call, read_b: Call, a: RunInLog, b: RunInLog, depth: int) 
         if field in one and field in other and is_same(one[field], other[field]):
             continue
         if field in one:
-            yield FieldCauses("a", entity, field, None, _near(view_a.why(field), depth))
+            yield FieldCauses("a", entity, field, None, _nearest_links(view_a.why(field), depth))
         if field in other:
-            yield FieldCauses("b", entity, field, None, _near(view_b.why(field), depth))
+            yield FieldCauses("b", entity, field, None, _nearest_links(view_b.why(field), depth))
 
 
 def _as_read(read: Call, log: Log) -> EntityView | None:
@@ -145,7 +145,7 @@ def _of_side(name: Literal["a", "b"], side: Side, known: RunInLog, what: What, d
             chain = known.log.state(entity).why(field, key)
         except InputError:  # this log has nothing of it
             continue
-        yield FieldCauses(name, entity, field, key, _near(chain, depth))
+        yield FieldCauses(name, entity, field, key, _nearest_links(chain, depth))
         return
 
 
@@ -164,5 +164,5 @@ def _places(side: Side, run: Recording, what: What) -> Iterator[tuple[str, str, 
             yield f"step/{step}", "message" if what == "result" else "decision", None
 
 
-def _near(chain: list[TraceLink], depth: int) -> tuple[TraceLink, ...]:
+def _nearest_links(chain: list[TraceLink], depth: int) -> tuple[TraceLink, ...]:
     return tuple(each for each in chain if each.depth <= depth)

@@ -109,7 +109,7 @@ class EffectState:
             elif said == "done":
                 self._done(token, patch)
             elif said in ("failed", "released"):
-                self._ended(token, said, patch)
+                self._end_claim(token, said, patch)
             elif said == "unknown" and self.holder is not None and self.holder.token == token:
                 self.holder.is_unknown = True
             self.tokens.add(token)
@@ -141,7 +141,7 @@ class EffectState:
         if self.done.result is None:
             self.done.result = patch.get("result")
 
-    def _ended(self, token: str, said: str, patch: Mapping[str, Any]) -> None:
+    def _end_claim(self, token: str, said: str, patch: Mapping[str, Any]) -> None:
         is_persons = patch.get("reconciled_by", PROBE) != PROBE
         if self.holder is None or self.holder.token != token:
             if is_persons and self.holder is None and self.failed is not None and self.failed.token == token:

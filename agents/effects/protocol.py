@@ -150,7 +150,7 @@ class Protocol:
     def _resolve(self, order: Order, terms: Terms, claim: Claim, cause: Exception | None) -> Steps:
         """Settle a claim that is unknown by the tool's probe, or raise."""
         if terms.probe is None:
-            raise EffectUnknown(order.key, _sent(claim, cause)) from cause
+            raise EffectUnknown(order.key, _unknown_text(claim, cause)) from cause
         asked_at = self._now_micros()
         try:
             found = yield CallRequest(terms.probe, (order.key, order.arguments))
@@ -158,7 +158,7 @@ class Protocol:
             found = error
         except Exception as error:  # the user's probe may raise anything
             raise EffectUnknown(
-                order.key, f"{_sent(claim, cause)}, and its probe failed with {_named(error)}"
+                order.key, f"{_unknown_text(claim, cause)}, and its probe failed with {_error_text(error)}"
             ) from error
         if isinstance(found, Done):
             yield Logged(partial(self._say_found, order, claim.token, found))
@@ -169,10 +169,10 @@ class Protocol:
             else:
                 yield Logged(partial(self._say_not_found, order, claim.token, terms))
         elif found is None:
-            raise EffectUnknown(order.key, f"{_sent(claim, cause)}, and its probe could not tell") from cause
+            raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and its probe could not tell") from cause
         else:
             told = f"its probe returned a {type(found).__name__} instead of Done(result), None or raising NotDone"
-            raise EffectUnknown(order.key, f"{_sent(claim, cause)}, and {told}") from cause
+            raise EffectUnknown(order.key, f"{_unknown_text(claim, cause)}, and {told}") from cause
 
     # 3
 
@@ -352,12 +352,12 @@ def _short(text: str) -> str:
     return text.encode(errors="replace")[:MESSAGE_BYTES_MAX].decode(errors="ignore")
 
 
-def _named(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {_short(str(error))}"
 
 
-def _sent(claim: Claim, cause: Exception | None) -> str:
+def _unknown_text(claim: Claim, cause: Exception | None) -> str:
     """Describe a claim of unknown result."""
     if cause is not None:
-        return f"it was sent, and the call ended in {_named(cause)}"
+        return f"it was sent, and the call ended in {_error_text(cause)}"
     return f"run {claim.run} set out to send it at {time_text(claim.intended_at)}, and its end was never recorded"

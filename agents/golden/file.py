@@ -66,7 +66,7 @@ _PIECES = re.compile(rf".{{1,{_PIECE_MAX}}}(?:\s|$)|.{{1,{_PIECE_MAX}}}", re.DOT
 
 def pretty(tree: Plain) -> str:
     """Return the text of a JSON tree, ending with a line break. Keys are in the order of the tree."""
-    return _written(_split(tree), "", 0) + "\n"
+    return _indented(_split(tree), "", 0) + "\n"
 
 
 def parsed(text: str) -> Plain:
@@ -83,7 +83,7 @@ def compact(tree: Plain) -> str:
     return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _written(tree: Plain, indent: str, taken: int) -> str:
+def _indented(tree: Plain, indent: str, taken: int) -> str:
     line = json.dumps(tree, ensure_ascii=False, allow_nan=False)
     if not isinstance(tree, (dict, list)) or not tree:
         return line
@@ -100,7 +100,7 @@ def _written(tree: Plain, indent: str, taken: int) -> str:
     heads = [f"{json.dumps(key, ensure_ascii=False)}: " for key in tree] if isinstance(tree, dict) else [""] * len(tree)
     members = tree.values() if isinstance(tree, dict) else tree
     lines = [
-        f"{inner}{head}{_written(each, inner, len(inner) + len(head))}"
+        f"{inner}{head}{_indented(each, inner, len(inner) + len(head))}"
         for head, each in zip(heads, members, strict=True)
     ]
     return f"{opening}\n" + ",\n".join(lines) + f"\n{indent}{closing}"

@@ -64,10 +64,10 @@ def judged_run(golden: Golden, agent: Agent, name: str, base: Path) -> CheckResu
 
 
 def _judged(golden: Golden, name: str, did: Recording, departure: Departure | None) -> CheckResult:
-    return judged(golden, name, did, "" if departure is None else _told(departure, golden))
+    return judged(golden, name, did, "" if departure is None else _describe_departure(departure, golden))
 
 
-def _told(departure: Departure, golden: Golden) -> str:
+def _describe_departure(departure: Departure, golden: Golden) -> str:
     if not isinstance(departure, Unrecorded):
         return str(departure)
     asked = departure.asked
@@ -116,12 +116,12 @@ def driven_confined(golden: Golden, entry: str, base: Path) -> tuple[Recording, 
     """
     if not entry:
         require_known(golden.entry, base)
-    return _settled(golden, partial(_confined, golden, entry or golden.entry, base))
+    return _run_to_end(golden, partial(_confined, golden, entry or golden.entry, base))
 
 
 def _driven(golden: Golden, agent: Agent, redact: Redact | None) -> tuple[Recording, Departure | None]:
     answers = None if golden.is_exact else LenientAnswers(golden.run, golden.answers)
-    return _settled(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
+    return _run_to_end(golden, partial(replayed, agent, golden.run, answers=answers, redact=redact))
 
 
 def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
@@ -133,7 +133,7 @@ def _confined(golden: Golden, entry: str, base: Path) -> Replayed:
     return replayed_confined(entry, golden.run, redactor=golden.redact, golden=answers, base=base)
 
 
-def _settled(golden: Golden, replay: Callable[[], Replayed]) -> tuple[Recording, Departure | None]:
+def _run_to_end(golden: Golden, replay: Callable[[], Replayed]) -> tuple[Recording, Departure | None]:
     """Return what a replay did, and the departure or escape that ended it, if any."""
     try:
         done = replay()

@@ -180,7 +180,7 @@ def _dumped(value: Any) -> Plain:
     if fields is None:
         raise _Unkept(_reason(value))
     found = {name: _at(f".{name}", each) for name, each in fields.items()}
-    named: dict[str, Plain] = {**found, _CLASS: _named(kind)}
+    named: dict[str, Plain] = {**found, _CLASS: _type_name(kind)}
     if _is_model(value):
         if extra := value.__pydantic_extra__:
             named[_EXTRA] = {name: _at(f".{name}", each) for name, each in sorted(extra.items())}
@@ -229,7 +229,7 @@ def _is_model(value: object) -> bool:
     return pydantic is not None and isinstance(value, getattr(pydantic, "BaseModel", ()))
 
 
-def _named(kind: type) -> str:
+def _type_name(kind: type) -> str:
     name = class_name(kind)
     if not name:
         raise _Unkept(
@@ -326,8 +326,8 @@ def _require_offset(value: dt.datetime | dt.time) -> None:
 def _enum_dumped(value: enum.Enum) -> Plain:
     kind = type(value)
     if kind.__members__.get(value.name) is value:
-        return {_CLASS: _named(kind), _MEMBER: value.name}
-    return {_CLASS: _named(kind), _VALUE: _at(".value", value.value)}
+        return {_CLASS: _type_name(kind), _MEMBER: value.name}
+    return {_CLASS: _type_name(kind), _VALUE: _at(".value", value.value)}
 
 
 def _path_dumped(value: PurePath) -> Plain:
@@ -400,13 +400,13 @@ def _path_loaded(tree: Mapping[str, Plain]) -> PurePath:
 
 def _instance(tree: Mapping[str, Plain]) -> Any:
     try:
-        found = _made(tree)
+        found = _object_of(tree)
     except Exception:  # a class may run any code when it is created
         found = None
     return StandIn(tree) if found is None else found
 
 
-def _made(tree: Mapping[str, Plain]) -> Any:
+def _object_of(tree: Mapping[str, Plain]) -> Any:
     """Return the object; None if its class is not loaded or does not match."""
     kind: Any = loaded_class(tree[_CLASS])
     if kind is None:

@@ -53,7 +53,7 @@ class BodyWriter:
             return call
         found = ((_common(base, body), place) for place, base in self._known.items())
         (begin, end), place = max(found, key=lambda each: sum(each[0]))
-        parts = list(_parts(self._known[place], body, begin, end))
+        parts = list(_parts_of(self._known[place], body, begin, end))
         if sum(len(each) if isinstance(each, str) else 2 for each in parts) * 2 > len(body):
             return call
         stored = {**call.asked.request, "body": {"after": list(place), "parts": parts}}
@@ -92,13 +92,13 @@ class BodyReader:
         """
         if not any(map(_is_short, attempt.calls)):
             return attempt
-        return replace(attempt, calls=tuple(self._whole(entity, each) for each in attempt.calls))
+        return replace(attempt, calls=tuple(self._whole_call(entity, each) for each in attempt.calls))
 
     def ended(self, step: Step) -> None:
         """Remember the bodies of a step that was read, because later ones may refer to them."""
         self._known.update(_bodies(step))
 
-    def _whole(self, entity: str, call: Call) -> Call:
+    def _whole_call(self, entity: str, call: Call) -> Call:
         if not _is_short(call):
             return call
         request = call.asked.request
@@ -164,7 +164,7 @@ def _equal(most: int, are_equal: Callable[[int, int], bool]) -> int:
     return at
 
 
-def _parts(base: str, body: str, begin: int, end: int) -> Iterator[_Part]:
+def _parts_of(base: str, body: str, begin: int, end: int) -> Iterator[_Part]:
     """Yield the parts of the body: references to the base and texts. Adjacent parts of one kind are merged.
 
     Args:

@@ -72,7 +72,7 @@ def without(request: Any, paths: Iterable[str]) -> Any:
         body = _json(request.get("body"))
         return request if body is None else {**request, "body": _without(body, ways)}
     named = _without(arguments_of(request), ways)
-    if "args" in request and "args" not in _named(request):
+    if "args" in request and "args" not in _keyword_arguments(request):
         return {**request, "args": named.pop("args", []), "kwargs": named}
     return {**request, "kwargs": named}
 
@@ -86,10 +86,10 @@ def arguments_of(request: Any) -> Any:
         return request
     if "exchange" in request:
         return _json(request.get("body"))
-    return {**({"args": request["args"]} if "args" in request else {}), **_named(request)}
+    return {**({"args": request["args"]} if "args" in request else {}), **_keyword_arguments(request)}
 
 
-def _named(request: dict[str, Any]) -> dict[str, Any]:
+def _keyword_arguments(request: dict[str, Any]) -> dict[str, Any]:
     found = request.get("kwargs")
     return found if isinstance(found, dict) else {}
 
@@ -105,23 +105,23 @@ def _json(body: object) -> Any:
 
 def _without(tree: Any, ways: list[tuple[Part, ...]]) -> Any:
     for way in ways:
-        tree = _taken(tree, way)
+        tree = _without_part(tree, way)
     return tree
 
 
-def _taken(tree: Any, way: tuple[Part, ...]) -> Any:
+def _without_part(tree: Any, way: tuple[Part, ...]) -> Any:
     """Return the tree without one part; nodes that are not on the path are shared."""
     first, *rest = way
     if isinstance(first, str):
         if not isinstance(tree, dict) or first not in tree:
             return tree
         if rest:
-            return {**tree, first: _taken(tree[first], tuple(rest))}
+            return {**tree, first: _without_part(tree[first], tuple(rest))}
         return {key: value for key, value in tree.items() if key != first}
     if not isinstance(tree, list):
         return tree
     return [
-        (_taken(each, tuple(rest)) if rest else None) if first is None or first == index else each
+        (_without_part(each, tuple(rest)) if rest else None) if first is None or first == index else each
         for index, each in enumerate(tree)
     ]
 

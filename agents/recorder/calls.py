@@ -117,7 +117,7 @@ class CallRecorder:
         if tool.effect == "read":
             return self._call("tool", tool.name, "read", request, tool.shape, tool.trying,
                               lambda step, made: tool.function(*args, **kwargs), is_async=tool.is_async)  # fmt: skip
-        send = self._sent_async if tool.is_async else self._sent
+        send = self._send_write_async if tool.is_async else self._send_write
         return self._call("tool", tool.name, "write", request, tool.shape, _ONCE,
                           lambda step, made: send(step, made, tool, args, kwargs), is_async=tool.is_async)  # fmt: skip
 
@@ -164,7 +164,7 @@ class CallRecorder:
         is_inside, step = self._placed(title)
         if is_inside and is_said:
             raise InputError(f"{title}: called inside a tool, whose result is recorded as a whole; call it in the step")
-        make = self._made_async if is_async else self._made
+        make = self._answer_call_async if is_async else self._answer_call
         call = partial(make, kind, name, effect, request, shape, trying, ask, is_said, is_inside)
         if is_inside or (step is not None and not step.is_parallel):
             return call(None)
@@ -197,7 +197,7 @@ class CallRecorder:
         async with block:
             return await call(block)
 
-    def _made(
+    def _answer_call(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, PendingCall], Any], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
@@ -213,12 +213,12 @@ class CallRecorder:
                     return self._later(made, answer, shape, block, inside)
                 return self._answered(made, answer, shape.recorded(answer))
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(made, error, trying)
+                wait_ms = self._retry_wait(made, error, trying)
                 if wait_ms is None:
                     raise
                 self._chance.sleep_s(wait_ms / 1000)
 
-    async def _made_async(
+    async def _answer_call_async(
         self, kind: Kind, name: str, effect: Effect, request: Plain, shape: Shape, trying: RetryPolicy,
         ask: Callable[[OpenStep, PendingCall], Awaitable[Any]], is_said: bool, is_inside: bool, block: CallBlock | None,
     ) -> Any:  # fmt: skip
@@ -237,7 +237,7 @@ class CallRecorder:
                 data = await self._beside_loop.done(partial(shape.recorded, answer), answer)
                 return self._answered(made, answer, data)
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(made, error, trying)
+                wait_ms = self._retry_wait(made, error, trying)
                 if wait_ms is None:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
@@ -328,7 +328,7 @@ class CallRecorder:
             self._tell(made)
         return answer
 
-    def _again(self, made: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
+    def _retry_wait(self, made: PendingCall, error: BaseException, trying: RetryPolicy) -> int | None:
         """Record a failure; return the wait before the call is retried, or None if it failed finally."""
         tool = made.name if made.kind == "tool" else ""
         failure = failure_of(error, self._chance.now_micros(), tool=tool)
@@ -399,7 +399,7 @@ class CallRecorder:
                 self._tell(made)
 
     def _failed(self, made: PendingCall, error: BaseException) -> None:
-        self._again(made, error, _ONCE)
+        self._retry_wait(made, error, _ONCE)
 
     def _settled(self, made: PendingCall, answer: bytes) -> None:
         made.answer, made.duration_ms = answer, (self._chance.monotonic_s() - made.began_s) * 1000
@@ -464,14 +464,14 @@ class CallRecorder:
 
     # Write tools
 
-    def _sent(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
+    def _send_write(self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]) -> Any:
         self._settle()
         arguments = self._prepared(step, made, tool)
         send = partial(tool.send, args, kwargs)
         redact = self._redact.for_answers_to(decoded(made.request))
         return tool.shape.served(self._backend.perform(tool, made.key, arguments, step.number, send, redact))
 
-    async def _sent_async(
+    async def _send_write_async(
         self, step: OpenStep, made: PendingCall, tool: Tool, args: Args, kwargs: dict[str, Any]
     ) -> Any:
         await in_thread(self._settle)

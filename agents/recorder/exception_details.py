@@ -101,23 +101,27 @@ class _Taking:
             return {}
         self._open.append(id(error))
         try:
-            found = self._lines(error, levels) if class_name(type(error)) == _PYDANTIC else self._own(error, levels)
+            found = (
+                self._lines(error, levels) if class_name(type(error)) == _PYDANTIC else self._own_details(error, levels)
+            )
             if levels > 4:
                 cause, context = error.__cause__, error.__context__
                 others = {"cause": cause, "context": None if context is cause else context}
-                found |= {key: self._other(each, levels - 1) for key, each in others.items() if each is not None}
+                found |= {
+                    key: self._nested_details(each, levels - 1) for key, each in others.items() if each is not None
+                }
             if error.__suppress_context__:
                 found["suppress"] = True
             return found
         finally:
             self._open.pop()
 
-    def _other(self, error: BaseException, levels: int) -> dict[str, Plain]:
+    def _nested_details(self, error: BaseException, levels: int) -> dict[str, Plain]:
         """Return the details of an exception that another one holds."""
         text = self._counted(exception_message(error))
         return {"exception": class_name(type(error)), "message": text, **self.details(error, levels)}
 
-    def _own(self, error: BaseException, levels: int) -> dict[str, Plain]:
+    def _own_details(self, error: BaseException, levels: int) -> dict[str, Plain]:
         found: dict[str, Plain] = {}
         fields: dict[str, Plain] = {}
         left: dict[str, Plain] = {}
@@ -182,7 +186,7 @@ class _Taking:
         if issubclass(kind, enum.Enum):
             return "enum", [class_name(kind), self.value(value.name, levels - 2)]
         if issubclass(kind, BaseException):
-            return "error", self._other(value, levels - 2)
+            return "error", self._nested_details(value, levels - 2)
         message = message_of(value)
         if message is not None:
             return f"{message.module}.{message.name}", message.take(value, self._body)
@@ -309,14 +313,16 @@ class ExceptionBuilder:
         return self._chained(error, details)
 
     def _chained(self, error: BaseException, details: Mapping[str, Plain]) -> BaseException:
-        cause, context = (self._held(details[key]) if key in details else None for key in ("cause", "context"))
+        cause, context = (
+            self._nested_exception(details[key]) if key in details else None for key in ("cause", "context")
+        )
         if cause is not None:
             _CAUSE.__set__(error, cause)
         _CONTEXT.__set__(error, context or cause)
         _SUPPRESS.__set__(error, details.get("suppress") is True)
         return error
 
-    def _held(self, form: Plain) -> BaseException:
+    def _nested_exception(self, form: Plain) -> BaseException:
         if not (isinstance(form, dict) and isinstance(form.get("exception"), str) and isinstance(form["message"], str)):
             raise NoForm("no exception")
         return self._raised(form["exception"], form["message"], form)
@@ -349,7 +355,7 @@ class ExceptionBuilder:
         if name == "bytes":
             return bytes_of(form)
         if name == "error":
-            return self._held(form)
+            return self._nested_exception(form)
         if name == "enum":
             kind, member = class_named(form[0]), form[1]
             if not issubclass(type(kind), enum.EnumMeta):

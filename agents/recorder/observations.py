@@ -135,7 +135,7 @@ def attempt_failed(run: str, number: int, attempt: Attempt, seal: Seal) -> Patch
     if attempt.failure is not None:
         text = f"{attempt.failure.exception}: {attempt.failure.message}"
         retry["error"] = seal(entity, "retries", text)
-    patch = {"journal": _journal(entity, attempt.number, {"attempt": _written(attempt)}, seal), "retries": [retry]}
+    patch = {"journal": _journal(entity, attempt.number, {"attempt": _attempt_tree(attempt)}, seal), "retries": [retry]}
     if reads := list(_reads(attempt)):  # the agent knows what it read, whatever the result of the attempt
         patch["reads"] = reads
     return patch
@@ -153,7 +153,7 @@ def step_ended(run: str, step: Step, before: Step | None, stored: Attempt, seal:
     """
     entity, last = step_entity(run, step.number), step.attempts[-1]
     journal = {
-        "attempt": _written(stored),
+        "attempt": _attempt_tree(stored),
         "delta": json_fidelity.written(step.delta),
         "result": json_fidelity.written(step.result),
     }
@@ -188,7 +188,7 @@ def _journal(entity: str, attempt: int, journal: Plain, seal: Seal) -> Patch:
     return {str(attempt): seal(entity, "journal", journal)}
 
 
-def _written(attempt: Attempt) -> Plain:
+def _attempt_tree(attempt: Attempt) -> Plain:
     """Return an attempt's tree. Payloads are exact, as in a journal; the order of its own members is fixed."""
     calls = tuple(map(_call_written, attempt.calls))
     return to_tree(replace(attempt, calls=calls, failure=_failure_written(attempt.failure)))

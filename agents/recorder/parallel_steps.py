@@ -117,7 +117,7 @@ class FunctionBranch:
                     self._shape.recorded(result)
                     return result
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(error)
+                wait_ms = self._retry_wait(error)
                 if wait_ms is None:
                     raise
                 self._chance.sleep_s(wait_ms / 1000)
@@ -131,7 +131,7 @@ class FunctionBranch:
                     self._shape.recorded(result)
                     return result
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(error)
+                wait_ms = self._retry_wait(error)
                 if wait_ms is None:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
@@ -143,6 +143,6 @@ class FunctionBranch:
         assert branch is not None, "it was on one before"
         return part or _begun(self._run, self._name, branch)
 
-    def _again(self, error: BaseException) -> int | None:
+    def _retry_wait(self, error: BaseException) -> int | None:
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
         return None if is_ours else self._trying.wait_ms(self._tries, error)

@@ -258,7 +258,7 @@ class Run(RunCalls):
         part = part_of(self, name)
         if part is not None:
             return FunctionBranch(self, name, part, shape, trying, self._chance).call(call)
-        taken = self._taken(name)
+        taken = self._reuse_step(name)
         if taken is not None:
             return self._given_back(taken, shape)
         self._begin_step(name, trying.attempts_max if is_bounded else None)
@@ -267,11 +267,11 @@ class Run(RunCalls):
                 result = call()
                 data = shape.recorded(result)
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(error, trying)
+                wait_ms = self._retry_wait(error, trying)
                 if wait_ms is None:
                     raise
                 self._chance.sleep_s(wait_ms / 1000)
-                self._begin_attempt(self._opened)
+                self._begin_attempt(self._require_open_step)
             else:
                 self.end_step(None, data)
                 return result
@@ -282,7 +282,7 @@ class Run(RunCalls):
         part = part_of(self, name)
         if part is not None:
             return await FunctionBranch(self, name, part, shape, trying, self._chance).call_async(call)
-        taken = self._taken(name)
+        taken = self._reuse_step(name)
         if taken is not None:
             return self._given_back(taken, shape)
         self._begin_step(name, trying.attempts_max if is_bounded else None)
@@ -291,16 +291,16 @@ class Run(RunCalls):
                 result = await call()
                 data = shape.recorded(result)
             except BaseException as error:  # recorded, then raised again or retried
-                wait_ms = self._again(error, trying)
+                wait_ms = self._retry_wait(error, trying)
                 if wait_ms is None:
                     raise
                 await self._chance.sleep_async(wait_ms / 1000)
-                self._begin_attempt(self._opened)
+                self._begin_attempt(self._require_open_step)
             else:
                 self.end_step(None, data)
                 return result
 
-    def _taken(self, name: str) -> Step | None:
+    def _reuse_step(self, name: str) -> Step | None:
         """Return the step that need not be run again, after adding it to this run; None if it must be run."""
         self._require_closed(name)
         step = self._answers.step(self._ended_steps + 1, name)
@@ -383,9 +383,9 @@ class Run(RunCalls):
         step.attempts.append(attempt)
         SCOPE.set(Scope(self, attempt, scope.inside, attempt.branch))
 
-    def _again(self, error: BaseException, trying: RetryPolicy) -> int | None:
+    def _retry_wait(self, error: BaseException, trying: RetryPolicy) -> int | None:
         """End a failed attempt; return the wait before the next one, or None if the step ended with it."""
-        attempt = self._opened.attempt
+        attempt = self._require_open_step.attempt
         wait_ms = trying.wait_ms(attempt.number, error)
         is_ours = isinstance(error, RefoldError) and not isinstance(error, RecordedFailure)
         if wait_ms is None or is_ours or self._answers.departure is not None:
@@ -393,11 +393,11 @@ class Run(RunCalls):
             return None
         attempt.backoff_ms = wait_ms
         self._close_attempt(error)
-        self._sink.attempt_failed(self._opened.number, attempt)
+        self._sink.attempt_failed(self._require_open_step.number, attempt)
         return wait_ms
 
     def _close_attempt(self, error: BaseException | None) -> None:
-        step = self._opened
+        step = self._require_open_step
         attempt = step.attempt
         if not attempt.is_closed:
             self._calling.close(attempt)
@@ -412,7 +412,7 @@ class Run(RunCalls):
         Even without an error the step fails, with the error raised here, if one of its calls is still in progress, or
         if it left a state that cannot be recorded.
         """
-        step = self._opened
+        step = self._require_open_step
         if any(SCOPE.get().attempt is each for each in step.attempts):  # it may end in another context
             SCOPE.set(step.outer)
         if self._answers.departure is not None:
@@ -476,7 +476,7 @@ class Run(RunCalls):
         return self._ended_steps + 1
 
     @property
-    def _opened(self) -> OpenStep:
+    def _require_open_step(self) -> OpenStep:
         if self.open_step is None:
             raise InputError(f"run {self.id}: no step is open")
         return self.open_step

@@ -106,9 +106,9 @@ class StreamRecorder:
 
     def given(self) -> Any:
         """Return the wrapper that the code gets instead of the source."""
-        return self._given_async() if self._is_async else self._given()
+        return self._given_async() if self._is_async else self._items()
 
-    def _given(self) -> Generator[Any, None, Any]:
+    def _items(self) -> Generator[Any, None, Any]:
         try:
             while True:
                 try:

@@ -389,7 +389,7 @@ def _matches(
         return False
     if wanted.error and not _contains(wanted.error, _errors(run, steps)):
         return False
-    return not wanted.text or _contains(wanted.text, _said(log, vault, run, steps, cut))
+    return not wanted.text or _contains(wanted.text, _words(log, vault, run, steps, cut))
 
 
 def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
@@ -403,7 +403,7 @@ def _errors(run: Fields, steps: Iterable[Fields]) -> Iterator[str]:
             yield retry.get("error") or ""
 
 
-def _said(log: Log, vault: ValueCipher, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
+def _words(log: Log, vault: ValueCipher, run: Fields, steps: Iterable[Fields], cut: Cut) -> Iterator[str]:
     """Yield every word in the contents of a run, its steps, and its session, which has the messages."""
     for entity in (run, *steps):
         yield from _contents(entity)

@@ -166,7 +166,7 @@ def _take(found: dict[int, int], at: int, word: Any, start: int, sign: str) -> N
         return
     if word.startswith("-", start):
         return
-    cut = _after(sign, word, start, len(word))
+    cut = _secret_end(sign, word, start, len(word))
     if cut is not None:
         found[at] = cut
 
@@ -228,12 +228,12 @@ def _value_at(
     is_word = not quote and may_be_prose and (
         value[0].rstrip(".:!?").lower() in _PROSE or (not is_double and value[0].isalpha())
     )  # fmt: skip
-    cut = None if is_word or _PLACEHOLDER.fullmatch(value[0]) else _after(option.sign, text, *value.span())
+    cut = None if is_word or _PLACEHOLDER.fullmatch(value[0]) else _secret_end(option.sign, text, *value.span())
     is_secret = cut is not None and cut < value.end()
     return _Value(value.start() if cut is None else cut, value.end(), is_secret)
 
 
-def _after(sign: str, text: str, start: int, end: int) -> int | None:
+def _secret_end(sign: str, text: str, start: int, end: int) -> int | None:
     """Return where the secret begins, after the user's name. A colon within a token does not end the name."""
     if not sign:
         return start

@@ -184,12 +184,12 @@ def spans(rule: Rule, text: str) -> list[Span]:
         failed = f"raised {type(error).__name__}"
     else:
         if all(0 <= start <= end <= len(text) for start, end in found):
-            return _apart(found)
+            return _without_overlaps(found)
         failed = "gave a place outside of the text"
     raise RedactionFailed(f"the rule {rule.kind!r} {failed}; nothing was written, and the text is not shown")
 
 
-def _apart(found: list[Span]) -> list[Span]:
+def _without_overlaps(found: list[Span]) -> list[Span]:
     apart: list[Span] = []
     for start, end in found:
         if apart and start < apart[-1][1]:

@@ -96,17 +96,17 @@ def _redacted(pieces: list[Plain], redact: Texts, depth: int) -> list[Plain]:
 def _lines_redacted(text: str, redact: Texts, depth: int) -> str:
     """Return the text with those lines redacted that are JSON, or events that carry JSON."""
     lines = text.split("\n")
-    trees = {number: tree for number, line in enumerate(lines) if (tree := _read(line)) is not None}
+    trees = {number: tree for number, line in enumerate(lines) if (tree := _json_of(line)) is not None}
     if len(trees) < 2:
         return text
     new = _redacted([*trees.values()], redact, depth)
     for (number, tree), found in zip(trees.items(), new, strict=True):
         if found is not tree:
-            lines[number] = _written(lines[number], found)
+            lines[number] = _with_json(lines[number], found)
     return "\n".join(lines)
 
 
-def _read(line: str) -> Any:
+def _json_of(line: str) -> Any:
     """Return the JSON object or list of a line; None if it has none."""
     body = line.removeprefix(_EVENT).strip()
     if not body.startswith(("{", "[")):
@@ -117,7 +117,7 @@ def _read(line: str) -> Any:
         return None
 
 
-def _written(line: str, tree: Plain) -> str:
+def _with_json(line: str, tree: Plain) -> str:
     """Return the line with its JSON replaced."""
     body = line.removeprefix(_EVENT).strip()
     start = line.index(body)

@@ -173,7 +173,7 @@ class ForkAnswers:
         if result is not None:
             return Call(asked=asked, answer=result.answer, failure=result.failure, source="recorded")
         if writes(asked):
-            return self._written(place, asked)
+            return self._write_answer(place, asked)
         if self._policy == "live" or asked.kind in OF_THE_CODE:
             return None
         return self._recorded.take(place, asked) or self._without(place, asked)
@@ -194,7 +194,7 @@ class ForkAnswers:
         )  # fmt: skip
         return ChildAnswers(answers, child)
 
-    def _written(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def _write_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         is_allowed = allowed_as(asked) in self._allow
         if is_allowed and self._policy == "live":
             return None
@@ -203,7 +203,7 @@ class ForkAnswers:
             return Call(asked=asked, answer=self._stand_ins[asked.name], source="recorded")
         if found is not None or is_allowed:
             return found
-        if self._policy == "asked" and (answer := self._asked(place, asked)) is not None:
+        if self._policy == "asked" and (answer := self._asked_answer(place, asked)) is not None:
             return answer
         return self._depart(NotAllowed(place, asked, is_confined=self._is_confined))
 
@@ -211,10 +211,10 @@ class ForkAnswers:
         if asked.kind in OF_THE_PROCESS:
             return None
         if self._policy == "asked":
-            return self._asked(place, asked)
+            return self._asked_answer(place, asked)
         return self._depart(unrecorded(self._recorded, place, asked))
 
-    def _asked(self, place: CallSite, asked: RecordedRequest) -> Call | None:
+    def _asked_answer(self, place: CallSite, asked: RecordedRequest) -> Call | None:
         assert self._ask is not None
         return self._ask(place, asked, unrecorded(self._recorded, place, asked))
 

@@ -176,7 +176,7 @@ def patch_of(
 
 
 def _set(tree: Plain, path: str, value: Plain) -> None:
-    inside, last = _found(tree, path)
+    inside, last = _container_of(tree, path)
     if isinstance(inside, list) and last == len(inside):
         inside.append(value)
     else:
@@ -185,12 +185,12 @@ def _set(tree: Plain, path: str, value: Plain) -> None:
 
 
 def _drop(tree: Plain, path: str) -> None:
-    inside, last = _found(tree, path)
+    inside, last = _container_of(tree, path)
     _member(inside, last, path)
     del inside[last]
 
 
-def _found(tree: Plain, path: str) -> tuple[Plain, str | int]:
+def _container_of(tree: Plain, path: str) -> tuple[Plain, str | int]:
     """Return the container of the last part of a path, and that part."""
     parts: list[str | int] = []
     for text in path.split("."):

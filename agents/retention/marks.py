@@ -35,11 +35,11 @@ def flag(log: Log, vault: ValueCipher, run: str, reason: str, redact: Redact | N
     _require_content(log, vault, entity)
     patch: dict[str, Any] = {"flagged": True}
     if reason:
-        patch["flag_reason"] = vault.seal(run_key(run), entity, "flag_reason", _written(vault, reason, redact))
+        patch["flag_reason"] = vault.seal(run_key(run), entity, "flag_reason", _redacted_reason(vault, reason, redact))
     return log.observe(entity, patch)
 
 
-def _written(vault: ValueCipher, reason: str, redact: Redact | None) -> Plain:
+def _redacted_reason(vault: ValueCipher, reason: str, redact: Redact | None) -> Plain:
     """Return the reason without its secrets. The log's key is created only if there is a secret to hide."""
     redact = redact or Redactor(groups=groups_in(os.environ))
     if as_of_run(redact)(reason) == reason:

@@ -75,7 +75,7 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
     """
     before = plan(log, ring, days, now_micros)  # step 1
     if not before.expiring:
-        return SweepResult(before, [], 0, 0, 0, 0, {}, _settled(ring), _settled(log.port.blobs))
+        return SweepResult(before, [], 0, 0, 0, 0, {}, _drop_removed(ring), _drop_removed(log.port.blobs))
     found = plan(log, ring, days, now_micros, before)  # step 2
     keys, failed, done = 0, dict[str, str](), list[str]()
     for each in found.expiring:  # step 3
@@ -96,10 +96,12 @@ def sweep(log: Log, ring: KeyRing | None, days: Mapping[str, float], now_micros:
         if digests:
             removed = log.port.blobs.remove(digests, before_ms)
             contents, size, left = contents + removed.contents, size + removed.bytes, left + removed.left
-    return SweepResult(found, done, keys, contents, size, left, failed, _settled(ring), _settled(log.port.blobs))
+    return SweepResult(
+        found, done, keys, contents, size, left, failed, _drop_removed(ring), _drop_removed(log.port.blobs)
+    )
 
 
-def _settled(kept_in: KeyRing | ContentStore | None) -> int:
+def _drop_removed(kept_in: KeyRing | ContentStore | None) -> int:
     """Return how many removed items the storage below still has, and tell it to drop them (step 5)."""
     remaining = 0 if kept_in is None else kept_in.remaining()
     if kept_in is not None and remaining:

@@ -6,7 +6,7 @@ after SIGTERM.
 
 SIGTERM and Ctrl-C end a command, whenever they arrive. Both raise an exception, so that unfinished files are removed
 and the log is closed. But Python drops an exception that is raised within a callback from C, such as that of a weak
-reference: it only prints that the exception was ignored. So a dropped exception is raised again (`install`):
+reference: it only prints that the exception was ignored. So a dropped exception is raised again (`handle_signals`):
 
 1. Python passes a dropped exception to `sys.unraisablehook`. If it is one of the two, a timer is set.
 2. AGAIN_S later, when the callback has returned, the timer's signal handler raises the exception again. If it is
@@ -33,7 +33,8 @@ from refold.explorer.cli.options import merged, place_options
 from refold.explorer.queries.log_target import LogTarget
 
 DEBUG = "REFOLD_DEBUG"
-UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED = 2, 70, 130, 141
+UNUSABLE, DEFECT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 70, 130, 141, 143
+AGAIN_S = 0.01
 COMMANDS = {
     "Record": {
         "demo": ("record.demo:demo", "See refold work, end to end."),
@@ -152,7 +153,7 @@ def cli(
 
 def main() -> NoReturn:
     """Run the command line. This is the console script."""
-    install()
+    handle_signals()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -225,19 +226,11 @@ def _leave_closed_pipe() -> None:
     os.close(nowhere)
 
 
-if __name__ == "__main__":
-    main()
-
-
-TERMINATED = 143
-AGAIN_S = 0.01
-
-
 class Terminated(SystemExit):
     """Raised when SIGTERM arrives."""
 
 
-def install() -> None:
+def handle_signals() -> None:
     """Handle SIGTERM in this process, and raise dropped SIGTERM and Ctrl-C exceptions again."""
     dropped: list[BaseException] = []
     hook = sys.unraisablehook
@@ -261,3 +254,7 @@ def install() -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated(TERMINATED)
+
+
+if __name__ == "__main__":
+    main()

@@ -62,7 +62,7 @@ def workers(clients: Clients, admin: AdminClient, address: Address, timeout_s: f
     except RefoldError as error:
         yield Finding(subject, False, str(error), REMEDY)
     except KafkaException as failed:
-        said = storage_error(f"the group {topics.group} cannot be read", failed, clients.said)
+        said = storage_error(f"the group {topics.group} cannot be read", failed, clients.last_error)
         yield Finding(subject, False, str(said), REMEDY)
 
 

@@ -75,7 +75,7 @@ class FindQuery:
         payloads = set(Fields(view, log.vault).payloads)
         for field, value in view.fields.items():
             try:
-                said = words(_opened(log, name, field, value) if field in payloads else view.shown()[field])
+                said = words(_content_of(log, name, field, value) if field in payloads else view.shown()[field])
                 if any(wanted in each.casefold() for each in said):
                     places.append(field)
             except (NotAnswerable, CorruptionError):
@@ -83,12 +83,12 @@ class FindQuery:
         return places, unread
 
 
-def _opened(log: AgentLog, entity: str, field: str, value: Any) -> Any:
+def _content_of(log: AgentLog, entity: str, field: str, value: Any) -> Any:
     """Return a field's content. Expired content is replaced by None, so it never matches."""
     if isinstance(value, dict):
-        return {key: _opened(log, entity, field, each) for key, each in value.items()}
+        return {key: _content_of(log, entity, field, each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_opened(log, entity, field, each) for each in value]
+        return [_content_of(log, entity, field, each) for each in value]
     try:
         return log.vault.open(entity, field, value)
     except Expired:

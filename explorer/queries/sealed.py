@@ -77,7 +77,7 @@ class Opener:
         """Open one $sealed or $blob. Content in clear stays a $blob, because it may be large."""
         try:
             if mark == SEALED:
-                return self._opened(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
+                return self._decrypted(entity, field, Sealed(inner["key_id"], base64.b64decode(inner["ciphertext"])))
             digest = bytes.fromhex(inner["hash"])
         except (NotAnswerable, CorruptionError, StorageError) as error:
             return {mark: {**inner, **_why(error)}}
@@ -94,11 +94,11 @@ class Opener:
         if not is_sealed:
             return {BLOB: inner}
         try:
-            return self._opened(entity, field, Blob(digest, inner["size"], SEALED_CONTENT))
+            return self._decrypted(entity, field, Blob(digest, inner["size"], SEALED_CONTENT))
         except (NotAnswerable, CorruptionError, StorageError) as error:
             return {BLOB: {**inner, "key_id": key_of(port.blobs.get(digest) or b""), **_why(error)}}
 
-    def _opened(self, entity: str, field: str, stored: Blob | Sealed) -> Any:
+    def _decrypted(self, entity: str, field: str, stored: Blob | Sealed) -> Any:
         found = json_fidelity.read(self._log.vault.open(entity, field, stored))
         return {WRAPPED: found} if isinstance(found, dict) and len(found) == 1 and MARKS & found.keys() else found
 

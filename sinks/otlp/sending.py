@@ -129,7 +129,7 @@ class HttpSender(Sender):
         asked = Request(self._target.url, body, headers, method="POST")
         try:
             with self._opener.open(asked, timeout=self._wire.timeout_s) as answer:
-                return self._taken(answer.read())
+                return self._read_rejected(answer.read())
         except HTTPError as error:
             with error:
                 self._answered(error)
@@ -140,7 +140,7 @@ class HttpSender(Sender):
         except (OSError, HTTPException) as error:
             raise self._busy(str(error) or type(error).__name__) from None
 
-    def _taken(self, content: bytes) -> Rejected:
+    def _read_rejected(self, content: bytes) -> Rejected:
         from google.protobuf.message import DecodeError
 
         try:

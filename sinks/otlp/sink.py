@@ -271,7 +271,7 @@ class OtlpSink(Sink):
         return self._file
 
     def _send(self, named: Iterable[str]) -> None:
-        for run in self._ended(named):
+        for run in self._ended_runs(named):
             spans = self._spans(run)
             digest = sha256(repr(spans).encode()).digest()
             if not spans or self._sent.get(run) == digest:
@@ -307,7 +307,7 @@ class OtlpSink(Sink):
                               "rejected=skip in its URL")  # fmt: skip
         _log.warning("%s", document)
 
-    def _ended(self, named: Iterable[str]) -> Iterator[str]:
+    def _ended_runs(self, named: Iterable[str]) -> Iterator[str]:
         """The runs that have ended by now."""
         log, vault = self._attached(), self._keeper()
         waiting = iter(named)

@@ -94,16 +94,16 @@ def _kind(field: FieldDefinition) -> tuple[pa.DataType, Array]:
     value = value_of(field.node)
     kind, logical = value["type"], value.get("logicalType")
     if field.reducer == "sum":
-        return _doubles(pa.float64()) if kind in ("float", "double") else (pa.decimal128(38, 0), _whole)
+        return _doubles(pa.float64()) if kind in ("float", "double") else (pa.decimal128(38, 0), _whole_doubles)
     if allows(field.node, "refold.Blob") or allows(field.node, "refold.Sealed") or logical == JSON:
-        return pa.string(), _shown(field)
+        return pa.string(), _json_array(field)
     if kind in ("float", "double"):
         return _doubles(pa.float32() if kind == "float" else pa.float64())
     if logical == "decimal":
         return pa.decimal128(value["precision"], value.get("scale", 0)), _decimals(value)
     if logical in _TIMES:
         return _as_is(_TIMES[logical])
-    return _as_is(_PLAIN[kind]) if kind in _PLAIN else (pa.string(), _shown(field))
+    return _as_is(_PLAIN[kind]) if kind in _PLAIN else (pa.string(), _json_array(field))
 
 
 def _as_is(kind: pa.DataType) -> tuple[pa.DataType, Array]:
@@ -115,7 +115,7 @@ def _doubles(kind: pa.DataType) -> tuple[pa.DataType, Array]:
     return kind, lambda values: pa.array([None if each is None else float(each) for each in values], kind)
 
 
-def _whole(values: Sequence[Any]) -> pa.Array:
+def _whole_doubles(values: Sequence[Any]) -> pa.Array:
     """In canonical form sums beyond 64 bits are whole doubles."""
     return pa.array([None if each is None else Decimal(int(each)) for each in values], pa.decimal128(38, 0))
 
@@ -131,7 +131,7 @@ def _decimals(node: dict[str, Any]) -> Array:
     return array
 
 
-def _shown(field: FieldDefinition) -> Array:
+def _json_array(field: FieldDefinition) -> Array:
     show, value = _raw_formatter(field.node), value_of(field.node)
     may_be_text = value["type"] in ("string", "enum") and value.get("logicalType") != JSON
 

@@ -78,17 +78,17 @@ def write_partition(
     types: dict[str, _Waiting] = {}
     size = 0
     with ExitStack() as ending:
-        for by_type in _taken(stored):
+        for by_type in _groups_by_type(stored):
             for type_name, some in by_type.items():
                 waiting = types.get(type_name)
                 if waiting is None:
-                    waiting = types[type_name] = _begun(type_name, folds, folder, metadata, ending)
+                    waiting = types[type_name] = _open_file(type_name, folds, folder, metadata, ending)
                 more = sum([len(packed) for _, packed in some])
                 waiting.stored += some
                 waiting.size += more
                 size += more
                 if len(waiting.stored) >= COLUMNS_ROWS:
-                    _turn(waiting)
+                    _close_file(waiting)
                     if waiting.columnar_rows >= GROUP_ROWS:
                         size -= _write(waiting)
                 if size >= WAITING_BYTES:
@@ -102,7 +102,7 @@ def write_partition(
     ]
 
 
-def _taken(stored: Iterator[Stored]) -> Iterator[dict[str, list[Stored]]]:
+def _groups_by_type(stored: Iterator[Stored]) -> Iterator[dict[str, list[Stored]]]:
     """Groups of entities, by type."""
     by_type: dict[str, list[Stored]] = {}
     prefix, some = "/", list[Stored]()  # of the type that came last: most often the next one's, too
@@ -122,7 +122,7 @@ def _taken(stored: Iterator[Stored]) -> Iterator[dict[str, list[Stored]]]:
     yield by_type
 
 
-def _begun(
+def _open_file(
     type_name: str, folds: Folds, folder: Path, metadata: Mapping[str, str], ending: ExitStack
 ) -> _Waiting:  # fmt: skip
     type_fold = folds.of(type_name)
@@ -135,7 +135,7 @@ def _begun(
     return _Waiting(columns, ColumnReader(type_fold.fold.reducers), type_fold, file, path)
 
 
-def _turn(waiting: _Waiting) -> None:
+def _close_file(waiting: _Waiting) -> None:
     """Convert the buffered entities to columns."""
     if waiting.stored:
         waiting.columnar.append(_columns_of(waiting.stored, waiting))
@@ -145,7 +145,7 @@ def _turn(waiting: _Waiting) -> None:
 
 def _write(waiting: _Waiting) -> int:
     """Write the buffered columns as a row group; returns their size in encoded form, in bytes."""
-    _turn(waiting)
+    _close_file(waiting)
     size = waiting.size
     if waiting.columnar:
         waiting.file.write_table(pa.Table.from_batches(waiting.columnar), row_group_size=waiting.columnar_rows)

@@ -177,7 +177,7 @@ class ParquetSink(SnapshotSink):
                     f"{self.name}: it holds the log {before.at().log_id.hex()}, not this one; give another URL"
                 )
             folder = f"{COMMITS}/{_text(number)}-{secrets.token_hex(8)}"
-            files = self._written(view, folder, before, progress)  # step 2
+            files = self._write_files(view, folder, before, progress)  # step 2
             manifest = CommitManifest(
                 FORMAT, number, folder, str(view.cut), sum(each.rows for each in files), _root(view), tuple(files)
             )
@@ -208,7 +208,7 @@ class ParquetSink(SnapshotSink):
             raise StoreUnavailable(f"{self._objects.url}: {names} was just listed, and is missing; repeat")
         return decoded(data, f"{self._objects.url}/{names}")
 
-    def _written(
+    def _write_files(
         self, view: StateView, folder: str, before: CommitManifest | None, progress: Progress
     ) -> list[CommittedFile]:
         found: list[CommittedFile] = []

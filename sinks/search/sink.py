@@ -105,7 +105,7 @@ class SearchSink(Sink):
                 database.put_meta("sealed", "yes" if self._asked_sealed else "no")
             names: Iterable[str] = (each.entity for each in load.entities())
             if load.types is not None:  # the other types of it stay as they were defined
-                names = rebuilt(self._opened(), TYPES, load.cut) or ()
+                names = rebuilt(self._open_log(), TYPES, load.cut) or ()
             self._put(names, load.cut)
 
     def write(self, batch: Batch) -> None:
@@ -139,7 +139,7 @@ class SearchSink(Sink):
         assert self._vault is not None, "attach it to a log first"
         left = (each for each in names if is_searched(each))
         while some := list(islice(left, READ_AT_ONCE)):
-            for view in self._opened().states(some, cut).values():
+            for view in self._open_log().states(some, cut).values():
                 yield Fields(view, self._vault)
 
     def _key(self, owner: str) -> bytes | None:
@@ -151,7 +151,7 @@ class SearchSink(Sink):
             return None
         return None if key is None else search_key(key)
 
-    def _opened(self) -> Log:
+    def _open_log(self) -> Log:
         assert self._log is not None, "attach it to a log first"
         return self._log
 

@@ -166,14 +166,14 @@ def _deflate(data: bytes, bound: int) -> bytes:
 
 
 def _bzip2(data: bytes, bound: int) -> bytes:
-    return _whole(bz2.BZ2Decompressor(), data, bound)
+    return _decompressed(bz2.BZ2Decompressor(), data, bound)
 
 
 def _xz(data: bytes, bound: int) -> bytes:
-    return _whole(lzma.LZMADecompressor(memlimit=XZ_MEMORY_MAX), data, bound)
+    return _decompressed(lzma.LZMADecompressor(memlimit=XZ_MEMORY_MAX), data, bound)
 
 
-def _whole(stream: bz2.BZ2Decompressor | lzma.LZMADecompressor, data: bytes, bound: int) -> bytes:
+def _decompressed(stream: bz2.BZ2Decompressor | lzma.LZMADecompressor, data: bytes, bound: int) -> bytes:
     found = stream.decompress(data, bound + 1)
     if len(found) <= bound and not stream.eof:
         raise ValueError("the compressed data ends early")

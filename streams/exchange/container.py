@@ -78,7 +78,7 @@ def container_definitions(path: Path, shown: str, limits: FileLimits) -> Iterato
     Raises:
         InputError: The file is no container, is above a bound, or its definitions are no list of definitions.
     """
-    with _opened(path, shown, limits) as blocks:
+    with _open_blocks(path, shown, limits) as blocks:
         place = f"{shown}: its metadata {METADATA}"
         found = json_value(_decoded(blocks.metadata.get(METADATA, b"[]"), place), place, limits)
         if not isinstance(found, list) or not all(isinstance(each, dict) and "definition" in each for each in found):
@@ -107,13 +107,13 @@ def container_lines(
     import fastavro
 
     schema = fastavro.parse_schema(READ_SCHEMA)
-    with _opened(path, shown, limits) as blocks:
+    with _open_blocks(path, shown, limits) as blocks:
         for place, datum in blocks.records(lambda stream: fastavro.schemaless_reader(stream, schema, None), progress):
             yield place, _line(datum, place, limits)
 
 
 @contextmanager
-def _opened(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
+def _open_blocks(path: Path, shown: str, limits: FileLimits) -> Iterator[Blocks]:
     """Open a container with refold's schema; InputError if the file is not one."""
     try:
         file = path.open("rb")

@@ -44,7 +44,7 @@ class IncomingFiles:
             nonlocal count
             count += 1
 
-        self._each(one_more, is_held, progress)
+        self._pass_over(one_more, is_held, progress)
         return count
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
@@ -60,10 +60,10 @@ class IncomingFiles:
         """
         for definition in self._new:
             log.register(definition)
-        self._each(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)
+        self._pass_over(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)
         intake.flush()
 
-    def _each(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:
+    def _pass_over(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:
         for number, file in enumerate(self._files):
             for given in file.lines(progress[number] if progress else None):
                 take(*self._built(given, is_held), None)

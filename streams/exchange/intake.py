@@ -36,7 +36,7 @@ class Intake:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._recent: set[bytes] = set()
-        self._held = None if log.port.has_id_index else _Held(log.port)
+        self._held = None if log.port.has_id_index else _KnownIds(log.port)
         # The ids that this has recorded, as long as the log holds no other record.
         self._alone: set[bytes] | None = None if any(log.port.ends().values()) else set()
         self.read = 0
@@ -89,7 +89,7 @@ class Intake:
         return self._log.port.find(observation_id) is not None
 
 
-class _Held:
+class _KnownIds:
     """The ids of all records of a log that have been read."""
 
     def __init__(self, port: LogPort) -> None:

@@ -43,7 +43,7 @@ class FolderObjects(Objects):
     def stat(self, name: str) -> ObjectInfo | None:
         with self._asking(name):
             try:
-                return _found(name, self._path(name).stat())
+                return _info_of(name, self._path(name).stat())
             except FileNotFoundError:
                 return None
 
@@ -54,7 +54,7 @@ class FolderObjects(Objects):
                     found = each.stat()
                 except FileNotFoundError:
                     continue
-                yield _found(f"{folder}/{each.name}" if folder else each.name, found)
+                yield _info_of(f"{folder}/{each.name}" if folder else each.name, found)
 
     def folders(self, folder: str) -> Iterator[str]:
         for each in self._listed(folder):
@@ -200,5 +200,5 @@ class FolderObjects(Objects):
             raise kind(f"{self.root / name}: {error.strerror or type(error).__name__}") from error
 
 
-def _found(name: str, status: os.stat_result) -> ObjectInfo:
+def _info_of(name: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(name, status.st_size, status.st_mtime_ns // 1_000_000)

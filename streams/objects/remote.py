@@ -161,7 +161,7 @@ class RemoteObjects(Objects):
     def names(self, folder: str) -> Iterator[ObjectInfo]:
         for each in self._listed(folder):
             if each["type"] == "file" and (name := _last(each)):
-                yield self._found(f"{folder}/{name}" if folder else name, each)
+                yield self._info_of(f"{folder}/{name}" if folder else name, each)
 
     def folders(self, folder: str) -> Iterator[str]:
         for each in self._listed(folder):
@@ -234,7 +234,7 @@ class RemoteObjects(Objects):
                 found = self._files.info(self._path(name))
         except FileNotFoundError:
             return None
-        return None if found["type"] == "directory" else self._found(name, found)
+        return None if found["type"] == "directory" else self._info_of(name, found)
 
     def _listed(self, folder: str) -> Iterator[Mapping[str, Any]]:
         try:
@@ -257,7 +257,7 @@ class RemoteObjects(Objects):
                 f"{self.url}: writing {name}: there is no such bucket; create it, or give the URL of one that exists"
             ) from None
 
-    def _found(self, name: str, info: Mapping[str, Any]) -> ObjectInfo:
+    def _info_of(self, name: str, info: Mapping[str, Any]) -> ObjectInfo:
         at = next((info[key] for key in _PUT_AT if info.get(key) is not None), None)
         if isinstance(at, str):
             at = datetime.fromisoformat(at)

@@ -91,8 +91,8 @@ def limits_of(
     """
     if types is None and entities is None and since is None:
         return None
-    wanted_types = _named("types", types)
-    wanted_entities = _named("entities", entities)
+    wanted_types = _name_set("types", types)
+    wanted_entities = _name_set("entities", entities)
     for name in sorted(wanted_types or ()):
         _require_known(registry, name, name)
     for name in sorted(wanted_entities or ()):
@@ -100,7 +100,7 @@ def limits_of(
     return RebuildLimits(wanted_types, wanted_entities, since, {} if since is None else closings(registry, schemas))
 
 
-def _named(what: str, given: Iterable[str] | None) -> frozenset[str] | None:
+def _name_set(what: str, given: Iterable[str] | None) -> frozenset[str] | None:
     if given is None:
         return None
     names = frozenset((given,) if isinstance(given, str) else given)
@@ -149,7 +149,7 @@ class RebuildPlan:
         planned = self.ranges[partition].epoch
         if planned is not None:
             yield planned
-            yield from (each for each in _nearest(reader, self.cut, partition) if each != planned)
+            yield from (each for each in _nearest_epochs(reader, self.cut, partition) if each != planned)
 
     def to_json(self) -> dict[str, object]:
         """The plan for a child process, without `since`: the parent removes entities that closed before it."""
@@ -187,20 +187,20 @@ def plan_rebuild(log: LogReader, cut: Cut, limits: RebuildLimits | None, *, full
     """
     from_nothing = full or cut.observed_until is not None
     ranges = {}
-    for partition in _asked(cut, limits):
-        epoch = None if from_nothing else next(_nearest(log.snapshots, cut, partition), None)
+    for partition in _partitions_wanted(cut, limits):
+        epoch = None if from_nothing else next(_nearest_epochs(log.snapshots, cut, partition), None)
         ranges[partition] = PartitionRange(partition, epoch, cut.offsets[partition])
     return RebuildPlan(cut, ranges, limits)
 
 
-def _asked(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
+def _partitions_wanted(cut: Cut, limits: RebuildLimits | None) -> Collection[int]:
     """The partitions that can hold wanted entities."""
     if limits is None or not limits.by_name_alone:
         return sorted(cut.offsets)
     return sorted({partition_of(name, len(cut.offsets)) for name in limits.entities or ()})
 
 
-def _nearest(reader: EpochReader, cut: Cut, partition: int) -> Iterator[Epoch]:
+def _nearest_epochs(reader: EpochReader, cut: Cut, partition: int) -> Iterator[Epoch]:
     """Yield a partition's epochs at or below the cut, nearest first; each is looked up on demand."""
     for _, alike in groupby(_epochs_below(reader, partition, cut.offsets[partition]), lambda each: each.offset):
         yield from sorted(alike, key=lambda each: (each.schemas <= cut.schemas, each.schemas), reverse=True)

@@ -82,8 +82,8 @@ class Replay:
         counts = dict.fromkeys(postponed, 0)
         for name in counts:
             self._forget(name)
-        self._directly(start, end, counts, observed=observed_until is not None)
-        for some in _some(counts):
+        self._replay_in_order(start, end, counts, observed=observed_until is not None)
+        for some in _groups_of_entities(counts):
             self._from_nothing(some, end, observed_until)
 
     def finish(self) -> None:
@@ -102,7 +102,7 @@ class Replay:
         entity.state_hash = hash_state(self.folds.of_entity(entity.name).fold, entity)
         self.layers.put(entity.name, pack(entity))
 
-    def _directly(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
+    def _replay_in_order(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
         registry, wants = self._log.registry, self._wants
         records = iter(self._log.read(self._partition, start, end))
         while batch := list(islice(records, BATCH)):
@@ -235,7 +235,7 @@ class Replay:
         self.scanned += records
 
 
-def _some(counts: dict[str, int]) -> Iterator[list[str]]:
+def _groups_of_entities(counts: dict[str, int]) -> Iterator[list[str]]:
     """The entities in groups of which none has many more than ASIDE_RECORDS records."""
     names: list[str] = []
     total = 0

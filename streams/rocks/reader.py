@@ -85,15 +85,15 @@ def footprint(path: Path) -> Footprint:
 
 def _open(path: Path, folder: str) -> Rdict:
     if may_write(path):
-        return _opened(path / "db", folder)
+        return _open_as_secondary(path / "db", folder)
     with tempfile.TemporaryDirectory(prefix="db-", dir=folder) as links:
         for file in (path / "db").iterdir():
             if file.name != OPENERS_FILE:
                 Path(links, file.name).symlink_to(file)
-        return _opened(Path(links), folder)
+        return _open_as_secondary(Path(links), folder)
 
 
-def _opened(database: Path, folder: str) -> Rdict:
+def _open_as_secondary(database: Path, folder: str) -> Rdict:
     options, families = reader_options(folder)
     access = AccessType.read_only(error_if_log_file_exist=False)
     return Rdict(str(database), options=options, column_families=families, access_type=access)

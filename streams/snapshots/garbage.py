@@ -76,7 +76,7 @@ class Collector:
     def __init__(self, store: SnapshotStore, grace_ms: int = GRACE_MS) -> None:
         self._store = store
         self._grace_ms = grace_ms
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _UsedByManifest] = {}
 
     def collect(
         self, partitions: Iterable[int], now_ms: int, *, dry_run: bool = False, damaged: bool = False
@@ -90,7 +90,7 @@ class Collector:
         for partition in partitions:
             self._store.take(partition)
         pinned = {pin.epoch for pin in self._store.pins()}
-        used: dict[bytes, _Known] = {}
+        used: dict[bytes, _UsedByManifest] = {}
         tombstones: dict[int, list[_Buried]] = {}
         for tomb in self._store.tombstones():
             is_young = now_ms - tomb.removed_at < self._grace_ms
@@ -104,10 +104,10 @@ class Collector:
         return found
 
     def _collect(
-        self, partition: int, tombstones: list[_Buried], pinned: set[Epoch], now_ms: int, used: dict[bytes, _Known], *,
-        dry_run: bool, damaged: bool,
+        self, partition: int, tombstones: list[_Buried], pinned: set[Epoch], now_ms: int,
+        used: dict[bytes, _UsedByManifest], *, dry_run: bool, damaged: bool,
     ) -> Collected:  # fmt: skip
-        manifests: dict[Epoch, _Known] = {}
+        manifests: dict[Epoch, _UsedByManifest] = {}
         unread: set[Epoch] = set()
         for epoch in self._store.epochs(partition):
             known = self._read(epoch, self._store.manifest_bytes(epoch) or b"", used)
@@ -146,7 +146,7 @@ class Collector:
         for epoch in pinned.intersection(epochs):  # a damaged one
             self._store.unpin(epoch)
 
-    def _read(self, epoch: Epoch, data: bytes, used: dict[bytes, _Known]) -> _Known | None:
+    def _read(self, epoch: Epoch, data: bytes, used: dict[bytes, _UsedByManifest]) -> _UsedByManifest | None:
         """Return the relevant part of a manifest; None if it is damaged."""
         digest = hashlib.sha256(epoch.key + data).digest()
         known = self._known.get(digest)
@@ -156,12 +156,12 @@ class Collector:
             except CorruptionError:
                 return None
             intervals = merged([[(span.start, span.end) for span in manifest.spans]])
-            known = _Known(manifest.recorded_at, manifest.is_base, tuple(intervals))
+            known = _UsedByManifest(manifest.recorded_at, manifest.is_base, tuple(intervals))
         used[digest] = known
         return known
 
 
-class _Known(NamedTuple):
+class _UsedByManifest(NamedTuple):
     """The part of a manifest that garbage collection needs: time, epoch, and the records it names."""
 
     recorded_at: int
@@ -174,7 +174,7 @@ class _Buried(NamedTuple):
 
     epoch: Epoch
     is_young: bool
-    known: _Known | None
+    known: _UsedByManifest | None
 
 
 def _problems(unread: Iterable[Epoch], tombstones: Iterable[_Buried]) -> tuple[str, ...]:

@@ -236,7 +236,7 @@ class Layers:
                 yield key.decode(), packed
         if self._cold is None:
             return
-        missing = sum(1 for _ in self._closed()) if reads is None else 0
+        missing = sum(1 for _ in self._only_closed()) if reads is None else 0
         for place, key, packed in self._cold.rows(reads or (lambda _type_name, _month: True)):
             if not self._is_open(place, key):
                 missing -= 1
@@ -250,9 +250,9 @@ class Layers:
         for place in self._newest:
             for key in self._open_keys(place):
                 yield key.decode()
-        yield from self._closed()
+        yield from self._only_closed()
 
-    def _closed(self) -> Iterator[str]:
+    def _only_closed(self) -> Iterator[str]:
         """Yield the entities that are only among the closed ones."""
         if self._cold is None:
             return

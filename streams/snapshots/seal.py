@@ -150,7 +150,7 @@ class Sealer:
                 deque(buckets.passing(starmap(piece_of, table.groups())), 0)
             parts = self._over(table, last, buckets, written)
         if parts is None or buckets is None:
-            parts, buckets, written = self._whole(table, written)
+            parts, buckets, written = self._base_from_table(table, written)
         data = encode_manifest(self._manifest(table.epoch_state, last, parts, buckets.digests, written))
         self._store.seal(epoch, data)
         self._kept[epoch.partition] = (epoch, buckets)
@@ -170,7 +170,7 @@ class Sealer:
         same = all(epoch_state.types.get(name) == found for name, found in manifest.types.items())
         return manifest if holds and same and manifest.leaves_out(epoch_state.aside) else None
 
-    def _whole(self, table: TableView, written: SpanWriter) -> tuple[_Parts, Buckets, SpanWriter]:
+    def _base_from_table(self, table: TableView, written: SpanWriter) -> tuple[_EpochSpans, Buckets, SpanWriter]:
         """Write a base from the whole table."""
         buckets, partition = self._new_buckets(), written.partition
         kernel = self._kernel(table)
@@ -192,7 +192,7 @@ class Sealer:
     def _new_buckets(self) -> Buckets:
         return Buckets(PREIMAGES_BYTES // self._partitions)
 
-    def _by_kernel(self, kernel: Kernel, table: TableView, buckets: Buckets, written: SpanWriter) -> _Parts:
+    def _by_kernel(self, kernel: Kernel, table: TableView, buckets: Buckets, written: SpanWriter) -> _EpochSpans:
         """Write a base from the whole table, without closed entities, and set its buckets."""
         writer = kernel.BaseWriter(chunk.CHUNK_BYTES)
         entities = 0
@@ -200,19 +200,19 @@ class Sealer:
         def chunks() -> Iterator[bytes]:
             nonlocal entities
             for rows in table.rows():
-                yield from _given(writer.add(rows))
-            last, entities, slots = _given(writer.end())
+                yield from _from_kernel(writer.add(rows))
+            last, entities, slots = _from_kernel(writer.end())
             for slot in slots:
                 buckets.set_slot(*slot)
             if last is not None:
                 yield last
 
-        return _Parts((written.records(chunks()),), entities, 0, (), (), ())
+        return _EpochSpans((written.records(chunks()),), entities, 0, (), (), ())
 
-    def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _Parts | None:
+    def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _EpochSpans | None:
         """Write a delta, or a base from the last epoch's ranges; None if a base from the whole table is due."""
         changes = _Changes(table, last.epoch.offset, buckets)
-        parts = _Parts(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
+        parts = _EpochSpans(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         due = base_due(last)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             from_ranges = self._from_ranges and self._kernel(table) is None
@@ -224,7 +224,7 @@ class Sealer:
 
     def _base_over(
         self, table: TableView, last: Manifest, changes: _Changes, digests: Digests, written: SpanWriter
-    ) -> _Parts | None:
+    ) -> _EpochSpans | None:
         """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
             # A layer for each range, and one or two for the changes.
@@ -239,7 +239,7 @@ class Sealer:
     def _base(
         self, epoch_state: EpochState, pieces: Iterable[Piece], find: Callable[[int], list[Member]], digests: Digests,
         written: SpanWriter, last: Manifest | None,
-    ) -> _Parts:  # fmt: skip
+    ) -> _EpochSpans:  # fmt: skip
         """Write a base from these pieces and the closed entities of `last`."""
         closing = epoch_state.closing
         closed: dict[tuple[str, str], dict[int, list[bytes]]] = {}
@@ -286,7 +286,7 @@ class Sealer:
         if cold:
             slots = slots_of(epoch_state.epoch.partition, self._partitions)
             buckets = (written.records(map(sealed, bucket_records(digests, slots))),)
-        return _Parts((span,), open_count, 0, cold, index, buckets)
+        return _EpochSpans((span,), open_count, 0, cold, index, buckets)
 
     def _grown(
         self, partition: int, spans: Sequence[OffsetSpan], new: OffsetSpan, read: Read, write: Write
@@ -300,7 +300,7 @@ class Sealer:
         return [*left, new]
 
     def _manifest(
-        self, epoch_state: EpochState, last: Manifest | None, parts: _Parts, digests: Digests, written: SpanWriter
+        self, epoch_state: EpochState, last: Manifest | None, parts: _EpochSpans, digests: Digests, written: SpanWriter
     ) -> Manifest:
         slots = {slot: digests.slot(slot) for slot in slots_of(epoch_state.epoch.partition, self._partitions)}
         return Manifest(
@@ -330,7 +330,7 @@ class _LeftToPython(Exception):
     """The kernel left a base to Python: a row is damaged."""
 
 
-def _given(found: Given | None) -> Given:
+def _from_kernel(found: Given | None) -> Given:
     """What the kernel returned, unless it is None."""
     if found is None:
         raise _LeftToPython
@@ -338,7 +338,7 @@ def _given(found: Given | None) -> Given:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class _EpochSpans:
     """The spans of an epoch; see Manifest."""
 
     ranges: tuple[OffsetSpan, ...]
@@ -394,7 +394,7 @@ class _Changes:
     def pieces(self) -> Iterator[Piece]:
         """Yield them, by place."""
         count = 0
-        for piece in self._pieces_given() if self._is_known else self._read():
+        for piece in self._pieces_given() if self._is_known else self._pieces_read():
             count += len(piece[2])
             yield piece
         self._count = count
@@ -412,7 +412,7 @@ class _Changes:
                 self._buckets.change(piece)
             yield piece
 
-    def _read(self) -> Iterator[Piece]:
+    def _pieces_read(self) -> Iterator[Piece]:
         """From the table."""
         start, is_first = self._start, self._count is None
         for place, members in self._table.at(sorted(set(map(place_in, self._touched)))):

@@ -130,7 +130,7 @@ class Snapshotter:
         """Pin epochs, durable on return. Raises InputError, and pins none, if one of them does not exist."""
         with self._one_at_a_time:
             self._prepare()
-            for epoch in [self._there(epoch) for epoch in epochs]:
+            for epoch in [self._require_epoch(epoch) for epoch in epochs]:
                 self._store.pin(Pin(epoch, pinned_at))
 
     def unpin(self, epochs: Iterable[Epoch]) -> None:
@@ -287,7 +287,7 @@ class Snapshotter:
         for problem in problems:
             _log.warning("%s", problem)
 
-    def _there(self, epoch: Epoch) -> Epoch:
+    def _require_epoch(self, epoch: Epoch) -> Epoch:
         if self._store.manifest_bytes(epoch) is None:
             raise no_such_epoch(epoch)
         return epoch

@@ -72,7 +72,7 @@ class SortedSpan:
 
     def locate(self, place: int) -> tuple[Chunk, int] | None:
         """The chunk and the number of the group with a place, or None."""
-        at = self._before(place)
+        at = self._record_before(place)
         if at >= self._span.end:
             return None
         chunk = self._chunk(at)
@@ -81,7 +81,7 @@ class SortedSpan:
 
     def covering(self, start: int, end: int) -> Iterator[int]:
         """The offsets of the records that may hold places with start <= place < end, ascending."""
-        at = self._before(start)
+        at = self._record_before(start)
         while at < self._span.end and self._first(at) < end:
             yield at
             at += 1
@@ -96,7 +96,7 @@ class SortedSpan:
             for group, place in enumerate(chunk.places):
                 yield place, number, read(chunk, group)
 
-    def _before(self, place: int) -> int:
+    def _record_before(self, place: int) -> int:
         """The offset of the last record that begins at or before a place, else of the first."""
         low, high = self._span.start, self._span.end
         while high - low > 1:

@@ -192,7 +192,7 @@ class BatchFold:
     ) -> None:
         q = order_key(observation, record.id)
         entity = touched.entity
-        if not entity.dedup_state.certainly_new(q) and self._known(touched, q):
+        if not entity.dedup_state.certainly_new(q) and self._is_known(touched, q):
             return
         seen = new_tuple(Seen, (record.offset, q, observation))
         touched.late += q < entity.dedup_state.greatest
@@ -219,7 +219,7 @@ class BatchFold:
         write.put("checkpoints", keys.checkpoint_key(prefix, offset, type_fold.version.offset), value)
         return len(value)
 
-    def _known(self, touched: _Touched, q: bytes) -> bool:
+    def _is_known(self, touched: _Touched, q: bytes) -> bool:
         if q in touched.added or q[-32:] in touched.entity.dedup_state.last_ids:
             return True
         if self._database.get("timeline", touched.prefix + q) is not None:

@@ -84,7 +84,7 @@ def _compare(
     is_behind = False
     for seen in stored_history(database, registry, name):
         folded.append(seen)
-        is_behind = is_behind or not _directly(fold, entity, seen)
+        is_behind = is_behind or not _folds_directly(fold, entity, seen)
         value = kept.pop(seen.offset, None)
         if value is None:
             continue
@@ -98,7 +98,7 @@ def _compare(
         yield places.mismatch(offset, "is a checkpoint where nothing arrived")
 
 
-def _directly(fold: Fold, entity: Entity, seen: Seen) -> bool:
+def _folds_directly(fold: Fold, entity: Entity, seen: Seen) -> bool:
     """Whether an observation folded directly; if not, the entity is no longer valid."""
     try:
         return fold.directly(entity, seen) is not None
@@ -189,7 +189,7 @@ class IndexCheck:
         """The entries of an index without a record."""
         for key, value in self._database.scan(family):
             try:
-                entity, partition, offset, prefix = self._named(family, key, value)
+                entity, partition, offset, prefix = self._entry_of(family, key, value)
                 record = self._record_at(partition, offset)
             except (CorruptionError, UnicodeDecodeError):
                 yield Mismatch(family, f"the entry {key.hex()[:200]} cannot be read")
@@ -197,7 +197,7 @@ class IndexCheck:
             if record is None or not record.id.startswith(prefix) or entity not in {"", record.entity}:
                 yield Mismatch(family, f"an entry for {partition}={offset}, which is no such observation", entity)
 
-    def _named(self, family: Family, key: bytes, value: bytes) -> tuple[str, int, int, bytes]:
+    def _entry_of(self, family: Family, key: bytes, value: bytes) -> tuple[str, int, int, bytes]:
         """(entity or "", partition, offset, first bytes of the id) of an entry."""
         if family == "ids":
             return "", *keys.id_position(key), key[: keys.ID_PREFIX_BYTES]

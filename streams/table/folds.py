@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from refold.avro.kernel import Kernel, TypeFolder, field_layouts
+from refold.avro.kernel import Kernel, TypeFolder
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry, TypeVersion
 from refold.reducers.fold import Fold

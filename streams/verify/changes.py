@@ -188,7 +188,7 @@ class _Chains:
         if type_fold is None:
             self.reached[name] = _Reached(change.to_version, change.hash_after, change.definition, None)
             return
-        expected, entity = self._made(change, before, offsets, type_fold)
+        expected, entity = self._computed(change, before, offsets, type_fold)
         self.reached[name] = _Reached(entity.version, entity.state_hash, change.definition, pack(entity))
         if type_fold.changes.encode(expected) != data:
             yield from _differences(expected, change, place)
@@ -201,7 +201,7 @@ class _Chains:
                 self._folds[definition] = None
         return self._folds[definition]
 
-    def _made(
+    def _computed(
         self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold
     ) -> tuple[Change, Entity]:
         """The change computed from the observations, and the entity after it."""
@@ -212,7 +212,7 @@ class _Chains:
         steps = []
         for number in range(change.from_version, change.to_version):
             offset = offsets[number]
-            seen, recorded_at = self._seen(offset)
+            seen, recorded_at = self._observation_at(offset)
             entity, mutations = fold.step(entity, seen, partial(self._history, offsets[:number]))
             stated = seen.observation
             steps.append(
@@ -233,9 +233,9 @@ class _Chains:
         return entity
 
     def _history(self, offsets: array[int]) -> list[Seen]:
-        return [self._seen(offset)[0] for offset in offsets]
+        return [self._observation_at(offset)[0] for offset in offsets]
 
-    def _seen(self, offset: int) -> tuple[Seen, int]:
+    def _observation_at(self, offset: int) -> tuple[Seen, int]:
         record = self._record_at(self._partition, offset)
         if record is None:
             raise CorruptionError(f"the observation {self._partition}={offset} is found by a scan but not by its key")

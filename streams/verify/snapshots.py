@@ -184,7 +184,7 @@ SHOWN = 8
 
 
 @dataclass(slots=True)
-class _Held:
+class _SpanContent:
     """The content of a span that was read: state hashes by entity. whole: no damage was found in it."""
 
     hashes: dict[str, bytes] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class _Spans:
         self._partition = partition
         self._refold = refold
         self._reader = SpanReader(log, partition)
-        self._held: dict[OffsetSpan, _Held] = {}
+        self._held: dict[OffsetSpan, _SpanContent] = {}
 
     def check(self, manifest: Manifest, before: Manifest | None) -> Iterator[Mismatch]:
         """Check the records of an epoch; `before` is the epoch that was checked last."""
@@ -275,7 +275,7 @@ class _Spans:
                 yield from self._range(manifest.ranges, number, closing)
         for index in manifest.index:
             if index not in self._held:
-                held = self._held[index] = _Held()
+                held = self._held[index] = _SpanContent()
                 held.hashes.update((name, state_hash) for _, name, state_hash, _ in self._reader.entries(index))
                 yield from self._reported(held)
         yield from self._cold(manifest, closing)
@@ -290,14 +290,14 @@ class _Spans:
                 yield from self._all(manifest)
         self._held = {span: self._held[span] for span in manifest.spans}
 
-    def _reported(self, held: _Held) -> Iterator[Mismatch]:
+    def _reported(self, held: _SpanContent) -> Iterator[Mismatch]:
         """Yield the mismatches found in the span that was read last."""
         held.whole = not self._reader.problems
         yield from self._reader.problems
         self._reader.problems.clear()
 
     def _range(self, ranges: Sequence[OffsetSpan], number: int, closing: dict[str, ClosingRule]) -> Iterator[Mismatch]:
-        held = self._held[ranges[number]] = _Held()
+        held = self._held[ranges[number]] = _SpanContent()
         later = [self._held[span].hashes for span in ranges[number + 1 :]]
         for place, name, state_hash, body in self._reader.entries(ranges[number]):
             held.hashes[name] = state_hash
@@ -316,7 +316,7 @@ class _Spans:
         for cold in manifest.cold:
             if cold.span in self._held:
                 continue
-            held = self._held[cold.span] = _Held()
+            held = self._held[cold.span] = _SpanContent()
             for place, name, state_hash, body in self._reader.entries(cold.span):
                 held.hashes[name] = state_hash
                 if self._refold.is_gone(name) or any(name in self._held[span].hashes for span in manifest.ranges):
@@ -327,7 +327,7 @@ class _Spans:
                 if found:
                     doubtful.append((name, state_hash, found))
             yield from self._reported(held)
-        closed = self._closed(manifest) if doubtful else {}
+        closed = self._closed_index(manifest) if doubtful else {}
         for name, state_hash, found in doubtful:
             present = closed.get(name)
             is_old = present not in (None, state_hash) and any(
@@ -336,7 +336,7 @@ class _Spans:
             if not is_old:
                 yield from found
 
-    def _closed(self, manifest: Manifest) -> dict[str, bytes]:
+    def _closed_index(self, manifest: Manifest) -> dict[str, bytes]:
         """Return the index of closed entities: each entity's state hash."""
         closed: dict[str, bytes] = {}
         for span in manifest.index:
@@ -352,7 +352,7 @@ class _Spans:
 
     def _buckets(self, manifest: Manifest, span: OffsetSpan) -> Iterator[Mismatch]:
         """Check the digests below the closed entities, except for buckets that a later delta changed."""
-        held = self._held[span] = _Held()
+        held = self._held[span] = _SpanContent()
         slots = slots_of(self._partition, self._log.partitions)
         found, mine = Digests(), self._refold.digests()
         try:
@@ -397,7 +397,7 @@ class _Spans:
     def _all(self, manifest: Manifest) -> Iterator[Mismatch]:
         place = place_of_manifest(manifest)
         ranges = [self._held[span].hashes for span in manifest.ranges]
-        closed = self._closed(manifest)
+        closed = self._closed_index(manifest)
         bodies: set[tuple[str, bytes]] = set()
         for cold in manifest.cold:
             bodies.update(self._held[cold.span].hashes.items())

@@ -90,7 +90,7 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
     """
     try:
         found, should = unpack(name, packed), unpack(name, expected)
-        parts, again = _parts(found), pack(found)
+        parts, again = _plain_parts(found), pack(found)
         field_names = found.cells.keys() | should.cells.keys()
     except (StorageError, TypeError, ValueError, LookupError, AttributeError) as error:
         yield Mismatch(place, f"cannot be read: {error}", name)
@@ -98,14 +98,14 @@ def compare(place: str, name: str, packed: bytes, expected: bytes) -> Iterator[M
     for field_name in sorted(field_names):
         if not _same(found.cells.get(field_name), should.cells.get(field_name)):
             yield Mismatch(place, "another value or holder than the log folds to", name, field_name)
-    for part, value in _parts(should).items():
+    for part, value in _plain_parts(should).items():
         if not _same(parts[part], value):
             yield Mismatch(place, f"another {part} than the log folds to", name)
     if again != packed:
         yield Mismatch(place, "not the bytes that say it", name)
 
 
-def _parts(entity: Entity) -> dict[str, Any]:
+def _plain_parts(entity: Entity) -> dict[str, Any]:
     """The stored parts other than the cells, as plain trees."""
     dedup = entity.dedup_state
     pending = None if dedup.pending is None else sorted(dedup.pending)

@@ -127,11 +127,11 @@ class Connection(RequestHandler):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         self._slot.close = transport.abort
-        self._due(self._bounds.head_s)
+        self._set_deadline(self._bounds.head_s)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Free the slot."""
-        self._due(None)
+        self._set_deadline(None)
         self._slots.leave(self._slot)
         super().connection_lost(exc)
 
@@ -152,22 +152,22 @@ class Connection(RequestHandler):
 
     def note_content(self) -> None:
         """Record that the head has arrived; the request's handler waits for the content, with its own deadline."""
-        self._due(None)
+        self._set_deadline(None)
         self._slots.note(self._slot, self._loop.time(), waits=True)
 
     def note_work(self) -> None:
         """Record that the content has arrived."""
-        self._due(None)
+        self._set_deadline(None)
         self._slots.note(self._slot, self._loop.time(), waits=False)
 
     def note_following(self) -> None:
         """Record that events are sent until the client leaves; the connection may be closed for one with a request."""
-        self._due(None)
+        self._set_deadline(None)
         self._slots.note(self._slot, self._loop.time(), waits=True)
 
     async def finish_response(self, *given: Any) -> tuple[web.StreamResponse, bool]:
         """Send an answer, then wait for the next head."""
-        self._due(self._bounds.answer_s)
+        self._set_deadline(self._bounds.answer_s)
         self._slot.is_sending = True
         self._slots.note(self._slot, self._loop.time(), waits=True)
         try:
@@ -175,7 +175,7 @@ class Connection(RequestHandler):
         finally:
             self._answered += 1
             self._slot.is_sending = False
-            self._due(self._bounds.head_s)
+            self._set_deadline(self._bounds.head_s)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -199,7 +199,7 @@ class Connection(RequestHandler):
         error = named.get("exc_info")
         _log.error("a connection failed: %s: %s", type(error).__name__, error)
 
-    def _due(self, seconds: float | None) -> None:
+    def _set_deadline(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         closes = self.transport is not None and seconds is not None

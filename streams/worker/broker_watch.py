@@ -93,7 +93,7 @@ class BrokerWatch:
     def _poll(self) -> None:
         while not self._stopping.is_set():
             try:
-                brokers, why = self._asked()
+                brokers, why = self._count_brokers()
             except Exception as error:  # watching goes on whatever the client raises
                 self._log_failure("brokers", error)
                 brokers, why = 0, f"asking for brokers failed: {error!r:.200}"
@@ -112,7 +112,7 @@ class BrokerWatch:
                     self._log_failure("group_and_settings", error)
             self._stopping.wait(EVERY_S)
 
-    def _asked(self) -> tuple[int, str]:
+    def _count_brokers(self) -> tuple[int, str]:
         """How many brokers there are, 0 and why where none answers."""
         try:
             found = self._admin.list_topics(self._topics.observations, timeout=ANSWER_S)

@@ -68,13 +68,13 @@ class Operations:
         """Do it for the partitions here."""
         return self._does[name](given)
 
-    def _own(self) -> list[int]:
+    def _own_partitions(self) -> list[int]:
         return [each for each in range(self._service.log.partitions) if self._service.table(each) is not None]
 
     def _flush(self, given: Given) -> Items:
         with _form("flush"):
             offsets = self._offsets(given)
-            schemas = _whole(given["schemas"])
+            schemas = _whole_number(given["schemas"])
         deadline = Deadline(FLUSH_S)
         while True:
             found: Items = []
@@ -117,10 +117,10 @@ class Operations:
         return [self._recovered(each, deadline, wait=wait) for each in numbers]
 
     def _offsets(self, given: Given) -> dict[int, int]:
-        return {self._partition(each): _whole(offset) for each, offset in given["offsets"].items()}
+        return {self._partition(each): _whole_number(offset) for each, offset in given["offsets"].items()}
 
     def _epochs(self, given: Given) -> list[Epoch]:
-        epochs = [Epoch(*map(_whole, each)) for each in given["epochs"]]
+        epochs = [Epoch(*map(_whole_number, each)) for each in given["epochs"]]
         for each in epochs:
             self._partition(str(each.partition))
         return epochs
@@ -150,7 +150,7 @@ class Operations:
     def _verify(self, given: Given) -> Items:
         address = parse_url(self._config.url)
         with closing(KafkaLog(address, config=self._config.kafka, read_only=True)) as log:
-            found = [check_partition(log, self._config.folder, each) for each in self._own()]
+            found = [check_partition(log, self._config.folder, each) for each in self._own_partitions()]
         return [
             {"partition": each.partition, "offset": each.offset, "mismatches": [list(one) for one in each.mismatches]}
             for each in found
@@ -159,10 +159,10 @@ class Operations:
 
 def _pinned_at(given: Given) -> int | None:
     found = given.get("pinned_at")
-    return None if found is None else _whole(found)
+    return None if found is None else _whole_number(found)
 
 
-def _whole(found: object) -> int:
+def _whole_number(found: object) -> int:
     if type(found) is not int or not 0 <= found < NUMBER_END:
         raise ValueError(f"{found!r:.40} is not a whole number from 0, below 2^63")
     return found

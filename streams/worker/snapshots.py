@@ -48,7 +48,7 @@ AHEAD_KB = 2 << 10
 _logger = logging.getLogger(__name__)
 
 
-class _Held:
+class _FoldedPartition:
     """A partition that is folded here.
 
     begun_at: the offset where its fold began. commits: the number of its commits. fenced_at: that number when
@@ -68,9 +68,9 @@ class Sealing:
     def __init__(self, log: KafkaLog, clock_ms: Callable[[], int]) -> None:
         """clock_ms: milliseconds since 1970."""
         self._log = log
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _FoldedPartition] = {}
         self._touched = DirtyEntities()
-        self._taken: dict[int, _Held] = {}
+        self._taken: dict[int, _FoldedPartition] = {}
         known = log.unreadable
         self._reading = LogReaders(log.clients, TIMEOUT_S, ahead_kb=AHEAD_KB, unreadable=known)
         self._undecided = LogReaders(log.clients, TIMEOUT_S, committed=False, ahead_kb=AHEAD_KB, unreadable=known)
@@ -89,7 +89,7 @@ class Sealing:
 
     def begin(self, partition: int, table: PartitionTable) -> None:
         """Report that the fold of a partition begins."""
-        self._held[partition] = _Held(table)
+        self._held[partition] = _FoldedPartition(table)
         self._snapshotter.wake()
 
     def committed(self, partition: int, begin: int, overlay: Overlay) -> None:
@@ -217,7 +217,7 @@ class Sealing:
                 if self._owns(partition):
                     _logger.warning("partition %d: its snapshots are taken up later: %s", partition, error)
 
-    def _take(self, partition: int, held: _Held) -> None:
+    def _take(self, partition: int, held: _FoldedPartition) -> None:
         self._store.take(partition)
         is_new = held.fenced_at is None
         held.fenced_at = None
@@ -225,16 +225,16 @@ class Sealing:
         if is_new:
             self._snapshotter.folded(max(0, held.begun_at - self.sealed_to(partition)), partition)
 
-    def _note_fenced(self, partition: int, held: _Held | None) -> None:
+    def _note_fenced(self, partition: int, held: _FoldedPartition | None) -> None:
         if held is not None and held.fenced_at is None and self._store.is_fenced(partition):
             held.fenced_at = held.commits
 
     @contextmanager
     def _views(self, partitions: Collection[int] | None) -> Iterator[Iterator[PinnedTable]]:
-        with closing(self._each(partitions)) as views:
+        with closing(self._pinned_tables(partitions)) as views:
             yield views
 
-    def _each(self, partitions: Collection[int] | None) -> Generator[PinnedTable]:
+    def _pinned_tables(self, partitions: Collection[int] | None) -> Generator[PinnedTable]:
         for partition in self._owned():
             held = self._held.get(partition)
             if held is None or (partitions is not None and partition not in partitions):
@@ -256,7 +256,7 @@ class Sealing:
                 states.release()
                 self._note_fenced(partition, held)
 
-    def _pinned(self, partition: int, held: _Held) -> tuple[StoredPosition, FamilySnapshot] | None:
+    def _pinned(self, partition: int, held: _FoldedPartition) -> tuple[StoredPosition, FamilySnapshot] | None:
         """Return a table's position and its states at it; None if there is nothing to seal."""
         while self._held.get(partition) is held:
             stored = read_stored(held.database)
@@ -283,9 +283,9 @@ class Sealing:
 
     def _touched_since(self, stored: StoredPosition, start: int) -> Mapping[bytes, bytes]:
         known = self._touched.between(stored.partition, start, stored.at.offset)
-        return dict.fromkeys(map(placed, self._named(stored, start)), b"") if known is None else known
+        return dict.fromkeys(map(placed, self._entities_between(stored, start)), b"") if known is None else known
 
-    def _named(self, stored: StoredPosition, start: int) -> Iterator[str]:
+    def _entities_between(self, stored: StoredPosition, start: int) -> Iterator[str]:
         """Yield the entities that record keys name. Keys of dead letters are included; they change nothing."""
         place = KafkaPartition(self._log.topics.observations, stored.partition)
         for raw in self._reading.records(place, start, stored.at.offset):

@@ -35,7 +35,7 @@ class OwnTables(TableClient):
             through = table.indexed
             return IndexedHistory(through, list(indexes.arrivals(table.database, entity, start, min(end, through))))
 
-        return self._asked(partition, ask)
+        return self._lookup(partition, ask)
 
     def records_of(self, partition: int, entity: str, qs: Sequence[bytes]) -> IndexedRecords | None:
         def ask(table: PartitionTable) -> IndexedRecords:
@@ -43,7 +43,7 @@ class OwnTables(TableClient):
             found = indexes.records_of(table.database, partition, entity, qs)
             return IndexedRecords(through, [record for _, record in found])
 
-        return self._asked(partition, ask)
+        return self._lookup(partition, ask)
 
     def checkpoint(self, partition: int, entity: str, end: int, definition: int) -> Checkpoint | None:
         row = self.checkpoint_row(partition, entity, end, definition)
@@ -58,7 +58,7 @@ class OwnTables(TableClient):
             end: The offset after the last one.
             definition: The offset in `.schemas` of the definition that folded it.
         """
-        return self._asked(partition, lambda table: indexes.checkpoint(table.database, entity, end, definition))
+        return self._lookup(partition, lambda table: indexes.checkpoint(table.database, entity, end, definition))
 
     def places_of(self, observation_id: bytes) -> IdMatches:
         places: list[tuple[int, int]] = []
@@ -68,7 +68,7 @@ class OwnTables(TableClient):
             return table.indexed, list(indexes.positions(table.database, observation_id))
 
         for partition in range(self._partitions):
-            found = self._asked(partition, ask)
+            found = self._lookup(partition, ask)
             if found is not None:
                 through[partition] = found[0]
                 places += found[1]
@@ -103,7 +103,7 @@ class OwnTables(TableClient):
             raise StorageError(f"partition {partition} is not folded by this worker at this moment; ask again")
         return found
 
-    def _asked(self, partition: int, ask: Callable[[PartitionTable], Found]) -> Found | None:
+    def _lookup(self, partition: int, ask: Callable[[PartitionTable], Found]) -> Found | None:
         table = self._held(partition)
         if table is None:
             return None

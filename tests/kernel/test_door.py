@@ -13,7 +13,8 @@ from refold.avro.codec import ObservationCodec
 from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import ObservationValidator
 from refold.avro.errors import ValidationError
-from refold.avro.kernel import field_layouts, find_kernel
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.observation import Source
 from refold.avro.shipped import shipped_types
 from refold.avro.times import TIME_MAX

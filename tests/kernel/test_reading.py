@@ -12,7 +12,8 @@ from refold.avro.codec import FRAME_BYTES, ObservationCodec
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import UndecodableError
 from refold.avro.ids import identify
-from refold.avro.kernel import field_layouts, find_kernel
+from refold.avro.kernel import find_kernel
+from refold.avro.kernel_layouts import field_layouts
 from refold.avro.observation import Observation, Source, Value
 from refold.avro.shipped import shipped_types
 from refold_tests import specimens

@@ -62,7 +62,7 @@ def types(target: LogTarget, name: str | None, schema: str | None, register: Pat
     screen = Screen()
     if register is not None:
         return _register(screen, target, register)
-    registry, known = _known(target)
+    registry, known = _registry_and_types(target)
     if name is None:
         if schema is not None:
             raise InputError(f"--schema {schema}: name the type, such as `refold types run --schema {schema}`")
@@ -90,7 +90,7 @@ def _register(screen: Screen, target: LogTarget, file: Path) -> int:
     return 0
 
 
-def _known(target: LogTarget) -> tuple[Registry, dict[str, TypeDefinition]]:
+def _registry_and_types(target: LogTarget) -> tuple[Registry, dict[str, TypeDefinition]]:
     """Return the log's registry (an empty one if there is no log), and the type to write by, by name."""
     own = target.own_types()
     if not target.exists():

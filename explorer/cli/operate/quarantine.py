@@ -103,7 +103,7 @@ def list_(target: LogTarget, as_json: bool) -> int:
       refold quarantine list --json
     """
     screen = Screen()
-    with _opened(target, is_writing=False, is_lenient=True) as log:
+    with _open_log(target, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.quarantine import entries, record_entries
 
         found, records = entries(log), record_entries(log)
@@ -175,7 +175,7 @@ def _decide(target: LogTarget, position: str, *, is_lifted: bool, is_dry: bool, 
     now_ms, offset = time.time_ns() // 1_000_000, int(match[3])
     topic = _topic(target, match[1], position)
     is_definition = match[1] is None or (topic == SCHEMAS and _is_readable(target, offset))
-    with _opened(target, is_writing=not is_dry, is_lenient=not is_definition and topic not in RECORDS) as log:
+    with _open_log(target, is_writing=not is_dry, is_lenient=not is_definition and topic not in RECORDS) as log:
         if not is_definition:
             record = _decide_record(log, topic, int(match[2]), offset, now_ms, is_lifted=is_lifted, apply=not is_dry)
             shown = _record_json(record)
@@ -214,7 +214,7 @@ def _topic(target: LogTarget, given: str | None, position: str) -> str:
 
 def _is_readable(target: LogTarget, offset: int) -> bool:
     """Return whether a batch at an offset of `.schemas` can be read and is not set aside. Then it is a definition."""
-    with _opened(target, is_writing=False, is_lenient=True) as log:
+    with _open_log(target, is_writing=False, is_lenient=True) as log:
         from refold.streams.log.kafka.offsets import KafkaPartition
 
         if offset in log.registry.rulings.of(SCHEMAS, 0):
@@ -245,7 +245,7 @@ def _address(target: LogTarget) -> Address:
 
 
 @contextmanager
-def _opened(target: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
+def _open_log(target: LogTarget, *, is_writing: bool, is_lenient: bool = False) -> Iterator[KafkaLog]:
     """Open the log. is_lenient: skip batches that cannot be read, in topics other than .observations and .changes."""
     address = _address(target)
     from refold.streams.log.kafka.log import KafkaLog

@@ -92,7 +92,7 @@ def retain(
     size = sum(each for each, _ in found.free.values())
     screen.say(
         f"{counted(len(found.expiring), 'run')} would expire: {_keys(found.expiring)}, "
-        f"{counted(len(found.free), 'content')}, {counted(size, 'byte')}; {_kept(found)}"
+        f"{counted(len(found.free), 'content')}, {counted(size, 'byte')}; {_kept_text(found)}"
     )
     if found.expiring:
         screen.say("nothing was removed; do it with --apply")
@@ -109,7 +109,7 @@ def _swept(swept: SweepResult, place: str, *, is_all: bool, as_json: bool) -> in
     _table(screen, swept.plan, is_all=is_all)
     screen.say(
         f"{counted(len(swept.runs), 'run')} expired: {counted(swept.keys, 'key')}, "
-        f"{counted(swept.contents, 'content')} and {counted(swept.bytes, 'byte')} removed; {_kept(swept.plan)}"
+        f"{counted(swept.contents, 'content')} and {counted(swept.bytes, 'byte')} removed; {_kept_text(swept.plan)}"
     )
     if swept.left:
         screen.say(f"{counted(swept.left, 'content')} put in the last {GRACE_S // 60} minutes: left for the next run")
@@ -187,7 +187,7 @@ def _keys(runs: Sequence[PlannedRun]) -> str:
     return counted(sum(each.has_key for each in runs), "key")
 
 
-def _kept(found: Plan) -> str:
+def _kept_text(found: Plan) -> str:
     kept = sum(bool(each.kept) for each in found.runs.values())
     gone = len(found.runs) - kept - len(found.expiring)
     return f"{kept:,} kept" + (f", {gone:,} with nothing left to remove" if gone else "")

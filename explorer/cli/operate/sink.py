@@ -186,7 +186,7 @@ def sink(
             report = keep_up(log, store, follow=not once, stop=stop, watch=watch)
         else:
             report = keep_snapshots(log, store, follow=not once, every_s=every_s, stop=stop, watch=watch)
-    click.echo(_said(report))
+    click.echo(_report_line(report))
     return 0
 
 
@@ -274,7 +274,7 @@ def _ended_by_signals(stop: Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _said(report: Report) -> str:
+def _report_line(report: Report) -> str:
     if report.position is None:
         return "it was ended before anything was written"
     written = f"{report.changes:,} changes in {report.batches:,} batches, {report.loads:,} loads"

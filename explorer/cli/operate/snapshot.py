@@ -75,7 +75,7 @@ def snapshot(
         if collect:
             return _show_collected(log.collect(damaged=damaged), dry_run=False, as_json=as_json)
         if epochs:
-            named = _named(epochs, _there(log))
+            named = _epochs_named(epochs, _epochs_of(log))
             if pin:
                 log.pin(named)
             else:
@@ -95,12 +95,12 @@ def _check(epochs: Sequence[str], *, pin: bool, unpin: bool, list_: bool, collec
         raise InputError("--unpin: name the epochs, as refold snapshot --list shows them")
 
 
-def _there(log: Log) -> list[Epoch]:
+def _epochs_of(log: Log) -> list[Epoch]:
     log.port.refresh()
     return list(every_epoch(log.port.snapshots, log.port.partitions))
 
 
-def _named(epochs: Sequence[str], there: Sequence[Epoch]) -> list[Epoch]:
+def _epochs_named(epochs: Sequence[str], there: Sequence[Epoch]) -> list[Epoch]:
     """Return the epochs of these names. Two epochs share a name if a type was redefined between them."""
     found = []
     for name in epochs:
@@ -115,7 +115,7 @@ def _named(epochs: Sequence[str], there: Sequence[Epoch]) -> list[Epoch]:
 
 def _seal(log: Log, *, pin: bool, as_json: bool) -> int:
     screen = Screen()
-    before = set(_there(log))
+    before = set(_epochs_of(log))
     found = log.snapshots(log.snapshot(pin=pin))
     new = [each for each in found if each.epoch not in before]
     records, size = sum(each.records for each in new), sum(each.size for each in new)

@@ -91,20 +91,20 @@ class MixedFiles:
             nonlocal count
             count += 1
 
-        self._each(one_more, progress)
+        self._pass_over(one_more, progress)
         return count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
 
     def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
         """Pass 2: record every file."""
         if self._observed:
             self._incoming.record(log, intake, self._of_observed(progress))
-        self._each(intake.take, progress)
+        self._pass_over(intake.take, progress)
         intake.flush()
 
     def _of_observed(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
         return [progress[number] for number in self._observed] if progress else ()
 
-    def _each(self, take: Take, progress: Sequence[Progress | None]) -> None:
+    def _pass_over(self, take: Take, progress: Sequence[Progress | None]) -> None:
         recorder = Recorder(self._vocabulary, take)
         self.conversations = self.without_time = 0
         self.transcripts.clear()

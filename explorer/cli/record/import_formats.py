@@ -51,7 +51,7 @@ def formats_of(form: str, files: Sequence[ExchangeFile], keys: Mapping[str, str]
         found = [FoundFormat(form, None)] * len(files)
     elif form == AUTO:
         importers = every()
-        found = [_found(file, keys, importers) for file in files]
+        found = [_format_of(file, keys, importers) for file in files]
     else:
         if ":" not in form and form not in names():
             known = ", ".join((OBSERVATIONS, ARCHIVE, AUTO, *names()))
@@ -88,7 +88,7 @@ def _check_keys(found: FoundFormat, keys: Mapping[str, str]) -> None:
             raise InputError(f"--map {key}={keys[key]}: the format {found.name} has no key {key} to name: {some}")
 
 
-def _found(file: ExchangeFile, keys: Mapping[str, str], importers: Sequence[Importer]) -> FoundFormat:
+def _format_of(file: ExchangeFile, keys: Mapping[str, str], importers: Sequence[Importer]) -> FoundFormat:
     if is_container(file.path):
         return _of_container(file)
     tried = ", ".join((OBSERVATIONS, ARCHIVE, *(each.name for each in importers)))

@@ -80,7 +80,7 @@ def bisect_(
       refold bisect golden/refund.golden.json --good HEAD~40 --bad HEAD
     """
     screen = Screen()
-    given = _given(target, run, redact)
+    given = _target_of(target, run, redact)
     entry = agent or given.entry
     if not entry:
         raise InputError(f"{run} does not name its agent's function: name it with --agent module:function")
@@ -105,7 +105,7 @@ def bisect_(
     return 0 if found.first_bad is not None else 1
 
 
-def _given(target: LogTarget, run: str, redactor: str | None) -> BisectTarget:
+def _target_of(target: LogTarget, run: str, redactor: str | None) -> BisectTarget:
     if run.endswith(SUFFIX) or Path(run).is_file():
         golden = read(Path(run))
         return BisectTarget(golden.run, golden.entry, redactor or golden.redact)

@@ -147,7 +147,7 @@ def _show_behind(screen: Screen, log: AgentLog, folded: FieldProvenance, *, is_f
 def _all(target: LogTarget, as_json: bool) -> int:
     screen = Screen()
     with target.read() as log:
-        found = list(_each(log))
+        found = list(_self_checks(log))
     different = [each for each in found if not each.is_equal]
     if as_json:
         screen.json(
@@ -168,7 +168,7 @@ def _all(target: LogTarget, as_json: bool) -> int:
     return 1 if different else 0
 
 
-def _each(log: AgentLog) -> Iterator[SelfCheck]:
+def _self_checks(log: AgentLog) -> Iterator[SelfCheck]:
     return map(against_itself, recordings(log, None, log.vault))
 
 

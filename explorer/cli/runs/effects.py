@@ -197,10 +197,10 @@ def compensate(target: LogTarget, run_id: str, given: tuple[str, ...], dry_run: 
 
 def _cells(ledger: Ledger, effect: Effect) -> list[str]:
     intended = moment(effect.intended_at)[:19].replace("T", " ")
-    return [effect.status, intended, str(effect.attempts), effect.key, _told(ledger, effect)]
+    return [effect.status, intended, str(effect.attempts), effect.key, _result_text(ledger, effect)]
 
 
-def _told(ledger: Ledger, effect: Effect) -> str:
+def _result_text(ledger: Ledger, effect: Effect) -> str:
     """Describe the result in a few words."""
     if effect.times_done > 1:
         return f"done {effect.times_done} times: it was settled wrongly in between"

@@ -38,7 +38,7 @@ def flag(target: LogTarget, run_id: str, reason: str, takes_back: bool, redact: 
     with target.write(make=False) as log:
         run = known_run(log, run_id, log.point().cut)
         observation = unflag(log, run) if takes_back else set_flag(log, log.vault, run, reason, redactor)
-    return _said(run, observation, "no longer flagged" if takes_back else "flagged", as_json=as_json)
+    return _report(run, observation, "no longer flagged" if takes_back else "flagged", as_json=as_json)
 
 
 @click.command()
@@ -57,10 +57,10 @@ def pin(target: LogTarget, run_id: str, takes_back: bool, as_json: bool) -> int:
     with target.write(make=False) as log:
         run = known_run(log, run_id, log.point().cut)
         observation = unpin(log, run) if takes_back else set_pin(log, log.vault, run)
-    return _said(run, observation, "no longer pinned" if takes_back else "pinned", as_json=as_json)
+    return _report(run, observation, "no longer pinned" if takes_back else "pinned", as_json=as_json)
 
 
-def _said(run: str, observation: str, done: str, *, as_json: bool) -> int:
+def _report(run: str, observation: str, done: str, *, as_json: bool) -> int:
     screen = Screen()
     if as_json:
         screen.json({"run": run, "observation": observation})

@@ -221,7 +221,7 @@ def _replayed(
 
 def _print_all(screen: Screen, done: list[ReplayOutcome], left: list[UnreplayedRun]) -> None:
     rows = [
-        (each.recording.run, each.recording.agent, f"{len(each.recording.steps)}", _said(each))
+        (each.recording.run, each.recording.agent, f"{len(each.recording.steps)}", _outcome_line(each))
         for each in done
         if not each.is_same
     ]
@@ -247,7 +247,7 @@ def _print_all(screen: Screen, done: list[ReplayOutcome], left: list[UnreplayedR
                    "red")  # fmt: skip
 
 
-def _said(outcome: ReplayOutcome) -> str:
+def _outcome_line(outcome: ReplayOutcome) -> str:
     if outcome.departure is not None:
         return f"left the recording: {str(outcome.departure).splitlines()[0]}"
     if outcome.result is not None and outcome.result.parting is not None:

@@ -202,9 +202,9 @@ def check_type(source: str | os.PathLike[str] | TypeDefinition, *, examples: int
 
 def _check_set(fold: Fold, history: Sequence[Observation], arrival: Sequence[Observation]) -> None:
     name = history[0].entity
-    expected = _folded_at_once(fold, name, _seen(history))
-    one_by_one = _folded_one_by_one(fold, name, _seen(arrival))
-    for how, entity in (("at once", _folded_at_once(fold, name, _seen(arrival))), ("one by one", one_by_one)):
+    expected = _folded_at_once(fold, name, _as_seen(history))
+    one_by_one = _folded_one_by_one(fold, name, _as_seen(arrival))
+    for how, entity in (("at once", _folded_at_once(fold, name, _as_seen(arrival))), ("one by one", one_by_one)):
         if hash_state(fold, entity) != hash_state(fold, expected):
             raise BrokenLaw(
                 f"another order of arrival, folded {how}, gave another state: {state_tree(fold, entity)} "
@@ -212,7 +212,7 @@ def _check_set(fold: Fold, history: Sequence[Observation], arrival: Sequence[Obs
             )
 
 
-def _seen(observations: Sequence[Observation]) -> list[Seen]:
+def _as_seen(observations: Sequence[Observation]) -> list[Seen]:
     found: dict[bytes, Seen] = {}
     for offset, observation in enumerate(observations):
         observation_id = identify(observation)

@@ -144,11 +144,11 @@ class FileLog(LogPort):
 
     def _take_role(self) -> None:
         if self.database.is_owner:
-            self._own(self.database)
+            self._become_owner(self.database)
         else:
             self._client = Client(self.path, self._owner_timeout_s)
 
-    def _own(self, database: Database) -> None:
+    def _become_owner(self, database: Database) -> None:
         owner = Owner(database, self.registry, self.partitions, self._clock_ms)
         owner.begin(self)
         self._owner = owner  # other processes send requests as soon as the socket exists
@@ -164,7 +164,7 @@ class FileLog(LogPort):
     def register(self, definition: TypeDefinition) -> None:
         self._require_own()
         self.flush()
-        if self._asked(lambda client: client.call("register", definition.document)):
+        if self._ask_owner(lambda client: client.call("register", definition.document)):
             self.refresh()
         else:
             self._as_owner.register(definition)
@@ -196,11 +196,11 @@ class FileLog(LogPort):
 
     def _push(self, *, sync: bool) -> None:
         """Write it as the owner, or send it to the owner, to be synced there."""
-        if not self._asked(lambda client: self.outbox.send(client, sync=sync)):
+        if not self._ask_owner(lambda client: self.outbox.send(client, sync=sync)):
             self.outbox.write(self._as_owner)
 
     def mark(self, marked: Marked, *, replace: bool) -> None:
-        if not self._asked(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
+        if not self._ask_owner(lambda client: client.call("mark", {"marked": list(marked), "replace": replace})):
             self._as_owner.mark(marked, replace=replace)
 
     def snapshot(self, pinned_at: int | None = None) -> list[Epoch]:
@@ -217,7 +217,7 @@ class FileLog(LogPort):
 
     def pin(self, epochs: Sequence[Epoch], pinned_at: int | None) -> None:
         asked = {"epochs": [list(epoch) for epoch in epochs], "pinned_at": pinned_at}
-        if not self._asked(lambda client: client.call("pin", asked)):
+        if not self._ask_owner(lambda client: client.call("pin", asked)):
             self._as_owner.pin(epochs, pinned_at)
 
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> list[Collected]:
@@ -238,7 +238,7 @@ class FileLog(LogPort):
             with closing(Client(self.path, PATIENCE_S)) as client:
                 answers.append(client.call(op, payload))
 
-        return answers[-1] if self._asked(ask) else None
+        return answers[-1] if self._ask_owner(ask) else None
 
     @contextmanager
     def other_store(self, url: str | None) -> Iterator[ContentStore]:
@@ -267,7 +267,7 @@ class FileLog(LogPort):
         assert self._owner is not None
         return self._owner
 
-    def _asked(self, ask: Callable[[Client], object]) -> bool:
+    def _ask_owner(self, ask: Callable[[Client], object]) -> bool:
         """Send a request to the owner, or to the next one if it ended. False if this process is the owner, or just
         became it.
         """
@@ -299,7 +299,7 @@ class FileLog(LogPort):
         try:
             self._identify(database)
             records.read_schemas(database, self.registry)
-            self._own(database)
+            self._become_owner(database)
         except BaseException:
             self.database = before
             database.close()

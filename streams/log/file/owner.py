@@ -95,9 +95,11 @@ class TableViews:
 
     def _touched(self, partition: int, start: int, end: int) -> Mapping[bytes, bytes]:
         known = self._known.between(partition, start, end)
-        return dict.fromkeys(map(placed, self._named(partition, start, end)), b"") if known is None else known
+        return (
+            dict.fromkeys(map(placed, self._entities_between(partition, start, end)), b"") if known is None else known
+        )
 
-    def _named(self, partition: int, start: int, end: int) -> Iterator[str]:
+    def _entities_between(self, partition: int, start: int, end: int) -> Iterator[str]:
         first, stop = keys.position_key(partition, start), keys.position_key(partition, end)
         names = (keys.record_entity(value) for _, value in self._database.scan("observations", first, stop))
         return filter(None, names)  # a hole has no entity

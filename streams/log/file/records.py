@@ -103,7 +103,7 @@ def read_progress(database: Database, partitions: int) -> Progress:
     if packed is None:
         zeros = dict.fromkeys(range(partitions), 0)
         return Progress(zeros, dict(zeros), 0, dict(zeros), dict(zeros))
-    return _made(partial(_progress, packed, partitions), "progress")
+    return _decoded(partial(_progress, packed, partitions), "progress")
 
 
 def with_holes(database: Database, partition: int, start: int, end: int) -> Iterator[Record]:
@@ -132,7 +132,7 @@ def read_log_record(database: Database) -> Identity | None:
     packed = database.get("meta", LOG)
     if packed is None:
         return None
-    return _made(partial(_identity, packed), "identity")
+    return _decoded(partial(_identity, packed), "identity")
 
 
 def schema_key(offset: int) -> bytes:
@@ -181,7 +181,7 @@ def _identity(packed: bytes) -> Identity:
     return Identity(bytes(tree["id"]), int(tree["partitions"]), tree.get("archived_at"), tree.get("forked_from"))
 
 
-def _made(make: Callable[[], T], what: str) -> T:
+def _decoded(make: Callable[[], T], what: str) -> T:
     try:
         return make()
     except (cbor2.CBORDecodeError, ValueError, TypeError, LookupError, AttributeError) as error:

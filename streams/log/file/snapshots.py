@@ -68,12 +68,12 @@ class FileSnapshotReader(SnapshotReader):
             yield keys.POSITION.unpack(key)[1], data
 
     def pins(self) -> Sequence[Pin]:
-        return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
+        return [pin_of(epoch, value) for epoch, value in self._epoch_rows(PIN)]
 
     def tombstones(self) -> Iterator[Tombstone]:
-        return (tombstone_of(epoch, value) for epoch, value in self._named(TOMB))
+        return (tombstone_of(epoch, value) for epoch, value in self._epoch_rows(TOMB))
 
-    def _named(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
+    def _epoch_rows(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
         for key, value in self._view().scan("manifests", prefix, prefix[:-1] + b"0"):
             yield epoch_of(key.removeprefix(prefix)), value
 

@@ -292,7 +292,7 @@ class TopicContents(ContentStore):
         self._checked.add(version)
 
     def _write(self, place: KafkaPartition, key: bytes, value: bytes | None, digest: bytes) -> int:
-        return self._outgoing.write(_sent(place, key, value, digest))
+        return self._outgoing.write(_content_record(place, key, value, digest))
 
     # Removing
 
@@ -358,7 +358,7 @@ class TopicContents(ContentStore):
 
     def _write_all(self, place: KafkaPartition, records: Mapping[bytes, bytes | None]) -> int:
         """Write records, durable on return. Returns the offset of the last one, -1 without records."""
-        sent = [_sent(place, key, value, _digest_in(key)) for key, value in records.items()]
+        sent = [_content_record(place, key, value, _digest_in(key)) for key, value in records.items()]
         for each in sent[:-1]:
             self._outgoing.send(each)
         return self._outgoing.write(sent[-1]) if sent else -1
@@ -404,7 +404,7 @@ def _digest_in(key: bytes) -> bytes:
     return (split_key(key)[1] or key)[:ID_BYTES]
 
 
-def _sent(place: KafkaPartition, key: bytes, value: bytes | None, digest: bytes) -> OutgoingRecord:
+def _content_record(place: KafkaPartition, key: bytes, value: bytes | None, digest: bytes) -> OutgoingRecord:
     return OutgoingRecord(place, key, value, [], f"the content {digest.hex()}")
 
 

@@ -111,7 +111,7 @@ def retry(log: KafkaLog, ready: Sequence[RetryReady]) -> dict[Position, Position
     """
     starts = log.ends()
     for each in ready:
-        log.put(_again(log, each))
+        log.put(_retry_record(log, each))
     log.flush()
     log.refresh()
     found = _retries(log, {each.partition: starts[each.partition] for each in ready})
@@ -129,7 +129,7 @@ def _fate(log: KafkaLog, at: Position) -> Fate:
     return "folded" if at.offset < log.decided(at.partition) else "waiting"
 
 
-def _again(log: KafkaLog, ready: RetryReady) -> OutgoingRecord:
+def _retry_record(log: KafkaLog, ready: RetryReady) -> OutgoingRecord:
     verdict = ready.verdict
     headers = [(name, value) for name, value in verdict.headers if name != RETRY_OF]
     headers.append(retry_header(ready.of))

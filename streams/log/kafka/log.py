@@ -206,7 +206,7 @@ class KafkaLog(LogPort):
         """Return when the workers have folded everything that is in the log by now, and the changes can be read."""
         self.flush()
         self.refresh()
-        self._asked("observations are folded").await_folded(self.ends(), len(self.registry))
+        self._workers_for("observations are folded").await_folded(self.ends(), len(self.registry))
         self._emitted()  # committed records become visible a moment later
         self._is_behind = True
 
@@ -217,7 +217,7 @@ class KafkaLog(LogPort):
     def snapshot(self, pinned_at: int | None = None) -> Sequence[Epoch]:
         self._require_writable()
         self.await_folded()
-        found = self._asked("epochs are sealed").snapshot(pinned_at)
+        found = self._workers_for("epochs are sealed").snapshot(pinned_at)
         self.snapshots.refresh()
         return found
 
@@ -228,7 +228,7 @@ class KafkaLog(LogPort):
             if self.snapshots.manifest_bytes(epoch) is None:
                 raise no_such_epoch(epoch)
         try:
-            self._asked("epochs are pinned").pin(epochs, pinned_at)
+            self._workers_for("epochs are pinned").pin(epochs, pinned_at)
         except NotAnswerable:
             pin_without_worker(
                 self.clients, self.topics, self.manifests, self.offsets, self.reading, self._timeout_s, epochs,
@@ -239,18 +239,18 @@ class KafkaLog(LogPort):
     def collect(self, *, dry_run: bool = False, damaged: bool = False) -> Sequence[Collected]:
         if not dry_run:
             self._require_writable()
-        found = self._asked("old epochs are removed").collect(dry_run=dry_run, damaged=damaged)
+        found = self._workers_for("old epochs are removed").collect(dry_run=dry_run, damaged=damaged)
         self.snapshots.refresh()
         return found
 
     def recover(self, *, wait: bool) -> Mapping[str, object]:
         self._require_writable()
         self.await_folded()
-        return self._asked("entity tables are made again").recover(wait=wait)
+        return self._workers_for("entity tables are made again").recover(wait=wait)
 
     def check_elsewhere(self) -> OtherTables:
         try:
-            return self._asked("entity tables are kept").verify()
+            return self._workers_for("entity tables are kept").verify()
         except (NotAnswerable, StorageError) as error:
             return OtherTables(unchecked=[f"the entity tables were not compared: {error}"])
 
@@ -281,7 +281,7 @@ class KafkaLog(LogPort):
         if self._read_only:
             raise InputError(f"{self.url}: opened for reading; open it to write, without read_only")
 
-    def _asked(self, what: str) -> WorkerCommands:
+    def _workers_for(self, what: str) -> WorkerCommands:
         self._require_open()
         if self._folding is None:
             raise NotAnswerable(
@@ -289,7 +289,7 @@ class KafkaLog(LogPort):
             )
         return self._folding
 
-    def _tabled(self, what: str) -> TableClient:
+    def _tables_for(self, what: str) -> TableClient:
         self._require_open()
         if self._tables is None:
             raise NotAnswerable(f"{self.url}: {what} are with the log's workers; `refold rebuild` computes the same "
@@ -479,11 +479,11 @@ class KafkaLog(LogPort):
         return partition_of(entity, self.partitions)
 
     def stored_entities(self) -> Iterator[tuple[str, bytes]]:
-        tables = self._tabled("entity tables")
+        tables = self._tables_for("entity tables")
         return chain.from_iterable(tables.entities(each) for each in range(self.partitions))
 
     def totals(self, partition: int) -> tuple[int, int]:
-        return self._tabled("counts of entities").totals(partition)
+        return self._tables_for("counts of entities").totals(partition)
 
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
         """Yield nothing: the workers check the indexes with their tables (`check_elsewhere`)."""

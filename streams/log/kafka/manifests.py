@@ -220,18 +220,18 @@ class Markers:
         current = self._manifests.get(MARKERS, key)
         if not replace and current not in {None, value}:
             raise marker_exists(marked)
-        offset = outgoing.write(self._sent(key, value, marked, replace=replace))
+        offset = outgoing.write(self._marker_record(key, value, marked, replace=replace))
         for raw in self._between(start, offset):
             is_marker = raw.key == key and is_entry(MARKERS, key, raw.value)
             if is_marker and (current is None or raw.header(REPLACE) is not None):
                 current = raw.value
         if not replace and current not in {None, value}:
-            outgoing.write(self._sent(key, current, marked, replace=True))
+            outgoing.write(self._marker_record(key, current, marked, replace=True))
             self._manifests.refresh([MARKERS])
             raise marker_exists(marked)
         self._manifests.refresh([MARKERS])
 
-    def _sent(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> OutgoingRecord:
+    def _marker_record(self, key: bytes, value: bytes | None, marked: Marked, *, replace: bool) -> OutgoingRecord:
         headers: Headers = [(REPLACE, b"")] if replace else []
         return OutgoingRecord(self._place, key, value, headers, f"the marker {marked.name!r}")
 

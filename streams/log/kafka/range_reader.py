@@ -157,7 +157,7 @@ class LogReaders:
                         break
                     except _Unreadable as met:
                         is_empty = False  # a ruling may be lifted: then the batch must be read again
-                        at = self._after(place, met, at, end)
+                        at = self._resume_after(place, met, at, end)
             except KafkaException as failed:
                 doing = f"{place.topic}/{place.partition} cannot be read"
                 raise storage_error(doing, failed, needs=self._needs(place)) from failed
@@ -280,7 +280,7 @@ class LogReaders:
             waited_s += _POLL_S
         return False
 
-    def _after(self, place: KafkaPartition, met: _Unreadable, wanted: int, end: int) -> int:
+    def _resume_after(self, place: KafkaPartition, met: _Unreadable, wanted: int, end: int) -> int:
         """Return where reading resumes after an unreadable batch; raises if the batch is needed and not set aside."""
         if self._unreadable is None:
             raise unreadable(place, met.first, met.why)

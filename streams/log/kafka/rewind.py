@@ -66,7 +66,7 @@ def rewind(
             before = committed.ask(sorted(cut.offsets), TIMEOUT_S)
         after = {each: _target(log, topic, each, offset) for each, offset in sorted(cut.offsets.items())}
         if apply:
-            _set(consumer.commit(
+            _require_set(consumer.commit(
                 offsets=[TopicPartition(name, each, offset) for each, offset in after.items()], asynchronous=False
             ))  # fmt: skip
     except KafkaException as failed:
@@ -82,7 +82,7 @@ def rewind(
     ]
 
 
-def _set(answers: list[TopicPartition] | None) -> None:
+def _require_set(answers: list[TopicPartition] | None) -> None:
     for each in answers or ():
         if each.error is not None:
             raise KafkaException(each.error)

@@ -74,17 +74,17 @@ class KafkaSnapshotReader(SnapshotReader):
 
         Removed records are included until compaction has run.
         """
-        return _own(
+        return _own_records(
             self._reading, KafkaPartition(self._topic, partition), start, min(end, self._stable(partition, end))
         )
 
     def pins(self) -> Sequence[Pin]:
-        return [pin_of(epoch, value) for epoch, value in self._named(PIN)]
+        return [pin_of(epoch, value) for epoch, value in self._epoch_rows(PIN)]
 
     def tombstones(self) -> Iterator[Tombstone]:
-        return (tombstone_of(epoch, value) for epoch, value in self._named(TOMB))
+        return (tombstone_of(epoch, value) for epoch, value in self._epoch_rows(TOMB))
 
-    def _named(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
+    def _epoch_rows(self, prefix: bytes) -> Iterator[tuple[Epoch, bytes]]:
         for partition in range(self._manifests.partitions):
             for key, value in self._manifests.scan(partition, prefix):
                 yield epoch_of(key.removeprefix(prefix)), value
@@ -175,7 +175,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         writer.send()
         begin, stop = writer.begin, min(end, writer.next)
         yield from super().records(partition, start, begin)
-        yield from _own(self._undecided, KafkaPartition(self._topic, partition), max(start, begin), stop)
+        yield from _own_records(self._undecided, KafkaPartition(self._topic, partition), max(start, begin), stop)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -187,23 +187,23 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
             self.drop(partition)
 
     def seal(self, epoch: Epoch, data: bytes) -> None:
-        with self._written(epoch.partition) as writer:
+        with self._transaction(epoch.partition) as writer:
             writer.put(epoch.key, data)
 
     def sync(self) -> None:
         """Do nothing: `seal` has committed already."""
 
     def pin(self, pin: Pin) -> None:
-        with self._written(pin.epoch.partition) as writer:
+        with self._transaction(pin.epoch.partition) as writer:
             writer.put(PIN + pin.epoch.key, pin_value(pin))
 
     def unpin(self, epoch: Epoch) -> None:
-        with self._written(epoch.partition) as writer:
+        with self._transaction(epoch.partition) as writer:
             writer.put(PIN + epoch.key, None)
 
     def add_tombstone(self, *tombstones: Tombstone) -> None:
         (partition,) = {tomb.epoch.partition for tomb in tombstones}
-        with self._written(partition) as writer:
+        with self._transaction(partition) as writer:
             for tomb in tombstones:
                 writer.put(TOMB + tomb.epoch.key, tombstone_value(tomb))
                 writer.put(tomb.epoch.key, None)
@@ -213,7 +213,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
     ) -> ClearedRecords:
         loose = self.loose(partition, kept)
         if not dry_run and (loose or forgotten):
-            with self._written(partition) as writer:
+            with self._transaction(partition) as writer:
                 for offset in loose:
                     writer.free(offset)
                 for epoch in forgotten:
@@ -241,7 +241,7 @@ class KafkaSnapshotStore(KafkaSnapshotReader, SnapshotStore):
         return {offset: size for offset, size in sizes.items() if offset not in removed}
 
     @contextmanager
-    def _written(self, partition: int) -> Iterator[PartitionWriter]:
+    def _transaction(self, partition: int) -> Iterator[PartitionWriter]:
         """Run a block as one transaction: at its end its writes are durable and visible; on an error none are."""
         writer = self._writer(partition)
         try:
@@ -311,7 +311,7 @@ def is_snapshot(raw: RawRecord) -> bool:
     return offset < raw.offset if raw.value is None else offset == raw.offset
 
 
-def _own(reading: LogReaders, place: KafkaPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _own_records(reading: LogReaders, place: KafkaPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the records of a range whose key is their own offset."""
     if start >= end:
         return

@@ -134,18 +134,18 @@ class _Store(EpochWriter):
     def _send(self) -> None:
         if self._appended:
             try:
-                self._asking.ask("append", self._partition, self._taken())
+                self._asking.ask("append", self._partition, self._take_unsent())
             except _Raised:  # some of them may have been appended
                 self._end = self._asking.ask("end", self._partition)
                 raise
 
-    def _taken(self) -> list[bytes]:
+    def _take_unsent(self) -> list[bytes]:
         """The records that were appended and not sent yet."""
         appended, self._appended, self._appended_bytes = self._appended, [], 0
         return appended
 
     def abandon(self, partition: int) -> None:
-        self._taken()
+        self._take_unsent()
         self._asking.ask("abandon", partition)
 
     def seal(self, epoch: Epoch, data: bytes) -> None:
@@ -153,7 +153,7 @@ class _Store(EpochWriter):
 
     def sealed(self) -> tuple[bytes, list[bytes]]:
         """The epoch's manifest, empty if the epoch already existed, and its last records."""
-        return self._manifest, self._taken()
+        return self._manifest, self._take_unsent()
 
 
 class _View(TableView):
@@ -197,7 +197,7 @@ class _Sealing:
         except (EOFError, ConnectionError):
             raise
         except Exception as error:  # it cannot be unpickled here
-            self._say(FAILED, _own(error))
+            self._say(FAILED, _as_remote(error))
         else:
             self._seal(begin)
 
@@ -212,7 +212,7 @@ class _Sealing:
         except _Raised as raised:
             self._say(FAILED, raised.error_there)
         except Exception as error:  # any error: the parent seals instead
-            self._say(FAILED, _own(error))
+            self._say(FAILED, _as_remote(error))
         else:
             self._say(DONE, *store.sealed())
             if manifest.is_base:
@@ -222,7 +222,7 @@ class _Sealing:
         self._other.send((name, arguments, [], time.process_time()))
 
 
-def _own(error: Exception) -> RemoteError:
+def _as_remote(error: Exception) -> RemoteError:
     """An error of this process."""
     if isinstance(error, StorageError):
         return RemoteError(0, str(error), is_storage=True, is_damage=isinstance(error, CorruptionError))

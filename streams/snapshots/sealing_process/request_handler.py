@@ -42,7 +42,7 @@ class SealingRequests:
             "members": view.members,
             "touched": lambda start: dict(view.touched(start)),
             "rows": self._begin,
-            "more": self._more,
+            "more": self._next_part,
         }
 
     def predicted_answers(self) -> PredictedAnswers:
@@ -113,9 +113,9 @@ class SealingRequests:
 
     def _begin(self, number: int, name: str, arguments: Sequence[Any]) -> tuple[list[Any], bool]:
         self._rows[number] = iter(self._begun[name](*arguments))
-        return self._more(number)
+        return self._next_part(number)
 
-    def _more(self, number: int) -> tuple[list[Any], bool]:
+    def _next_part(self, number: int) -> tuple[list[Any], bool]:
         part: list[Any] = []
         size = 0
         for row in self._rows[number]:

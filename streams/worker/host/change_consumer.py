@@ -180,7 +180,7 @@ class ChangeConsumer:
         self._asked = CommittedOffsets(self._clients, self._member.group, self._topic, stable=False)
         self._fetcher = Fetcher(self._clients, self._topic, self._unreadable)
         self._membership = Membership(
-            self._clients, self._member, self._given, self._taken, self._note_membership,
+            self._clients, self._member, self._on_assigned, self._on_revoked, self._note_membership,
             # Whether another worker has this one's name is for the fold to find out: it ends the process.
             is_alone=lambda: True, was_outage_within=self._was_outage_within,
         )  # fmt: skip
@@ -252,7 +252,7 @@ class ChangeConsumer:
 
     # The group
 
-    def _given(self, partitions: Iterable[int]) -> None:
+    def _on_assigned(self, partitions: Iterable[int]) -> None:
         self._to_begin.update(partitions)
 
     def _begin(self) -> None:
@@ -281,7 +281,7 @@ class ChangeConsumer:
             self._fetcher.begin(partition, start)
             self._to_begin.discard(partition)
 
-    def _taken(self, partitions: Iterable[int]) -> None:
+    def _on_revoked(self, partitions: Iterable[int]) -> None:
         """Give partitions up, after the agents are done with a change of one of them."""
         taken = {*partitions}
         self._fetched = deque(each for each in self._fetched if each[0] not in taken)

@@ -171,13 +171,13 @@ class _StatusCollector(Collector):
         self._last |= folded
         self._committed_ms |= {number: now_ms - 1000 * each["last_commit_s"] for number, each in folded.items()
                                if each.get("last_commit_s") is not None}  # fmt: skip
-        for gauges, given in ((GAUGES, self._kept(status, condition, now_ms)), (STANDBY_GAUGES, standby)):
+        for gauges, given in ((GAUGES, self._exported(status, condition, now_ms)), (STANDBY_GAUGES, standby)):
             for key, (name, text) in gauges.items():
                 yield from self._filled(GaugeMetricFamily(name, text, labels=["log", "partition"]), key, given)
         for key, (name, text) in COUNTERS.items():
             yield from self._filled(CounterMetricFamily(name, text, labels=["log", "partition"]), key, self._last)
 
-    def _kept(self, status: Status, condition: WorkerCondition, now_ms: int) -> Status:
+    def _exported(self, status: Status, condition: WorkerCondition, now_ms: int) -> Status:
         """Return the partitions whose gauges are exported: those that it folds, and those that it may get back."""
         states = {number: status.get(number, {}).get("state") for number in self._last}
         self._lost_ms = {number: self._lost_ms.get(number, now_ms) for number, state in states.items()

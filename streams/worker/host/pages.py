@@ -119,7 +119,7 @@ class Pages(NamedTuple):
         first, _, rest = request.path.lstrip("/").partition("/")
         try:
             if first in OWN_PAGES and not rest:
-                return self._own(first, is_known=request.is_known)
+                return self._run_here(first, is_known=request.is_known)
             if first in self.questions:
                 return self._question(first, unquote(rest), request)
             if request.path.strip("/") == LOOKUP:
@@ -132,7 +132,7 @@ class Pages(NamedTuple):
         except (RefoldError, OSError) as error:
             return problem(503, error)
 
-    def _own(self, name: str, *, is_known: bool) -> PageResponse:
+    def _run_here(self, name: str, *, is_known: bool) -> PageResponse:
         if name == "health":
             health = health_of(self.status(), self.condition())
             return json_answer(200 if health["healthy"] else 503, health if is_known else _word(health, "healthy"))

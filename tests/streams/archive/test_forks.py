@@ -30,8 +30,8 @@ from refold.avro.errors import InputError
 from refold_tests.opening import open_log, take
 from refold_tests.sample_types import A, said, OTHER
 log = open_log(Path(sys.argv[1]))
-for attempt in (lambda: take(log, [said(A, 9)]), lambda: log.register(OTHER), lambda: log._port._asked(
-        lambda client: client.call("append", [])), lambda: log._port._asked(
+for attempt in (lambda: take(log, [said(A, 9)]), lambda: log.register(OTHER), lambda: log._port._ask_owner(
+        lambda client: client.call("append", [])), lambda: log._port._ask_owner(
         lambda client: client.call("register", OTHER.document))):
     try:
         attempt()
