@@ -19,12 +19,12 @@ NATIVE = $(if $(shell command -v cargo),$(VENV)/.installed-kernel)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo kafka kernel check test suite test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures looks lint format clean
+.PHONY: help demo kafka kernel check test suite kernel-properties test-kernel test-interpreters test-faults fuzz record-faults bench soak docs pictures looks lint format clean
 
 help: ## this list
 	@echo 'refold: start with `make demo`; while you work, `make check`; before you push, `make test`.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'The first run makes .venv with Python 3.11 or newer and installs into it; later runs start at once.'
 	@echo 'Add PYTHON=/path/to/python3 to choose the interpreter, and ARGS="..." for the command behind a target:'
@@ -68,7 +68,10 @@ KERNEL_TESTS = tests/kernel tests/streams/file_log \
     tests/streams/worker/test_fold_conformance.py tests/streams/worker/test_fold_definitions.py \
     tests/streams/worker/test_fold_faults.py tests/streams/worker/test_fold_kernel.py tests/streams/worker/test_standby.py
 
-test-kernel: $(VENV)/.installed-dev $(VENV)/.installed-kernel ## the native kernel against Python, and the fold's suites with it
+kernel-properties: ## what holds for the native kernel's own parts, whatever bytes they get (proptest); PROPTEST_CASES=1000000
+	@cargo test --quiet --release --locked --manifest-path kernel/properties/Cargo.toml
+
+test-kernel: $(VENV)/.installed-dev $(VENV)/.installed-kernel kernel-properties ## the native kernel against Python, and the fold's suites with it
 	@REFOLD_KERNEL=1 $(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(KERNEL_TESTS) $(ARGS)
 
 test-faults: $(VENV)/.installed-dev ## the fault tests, 30 rounds each: kill -9, zombies, lost disks, brokers that die
@@ -110,7 +113,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	@$(BIN)/ruff format
 
 clean: ## remove .venv, caches and builds; your logs (.refold) stay
-	rm -rf $(VENV) $(VENV)-3.* build dist kernel/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* build dist kernel/target kernel/properties/target .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: an install is repeated when pyproject.toml or the interpreter behind .venv changes, else never.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 6
+FORMAT = 7
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -117,6 +117,27 @@ class BaseWriter(Protocol):
         """
 
 
+class DeltaWriter(Protocol):
+    """Writes the entities that changed as chunks of `.snapshots`."""
+
+    def add(self, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[bytes]] | None:
+        """Add rows (key, stored state) of whole places, in the order of their keys. The GIL is released meanwhile.
+
+        Returns:
+            The chunks that are full; places; and for each place what its bucket's digest covers of the given
+            entities, or only of those that changed. None if Python has to write them, because a row is damaged or out
+            of order.
+        """
+
+    def end(self) -> tuple[bytes | None, int] | None:
+        """End the delta.
+
+        Returns:
+            The last chunk, or None if there is nothing left for one, and the number of changed entities. None as for
+            `add`.
+        """
+
+
 Reader = ObservationReader
 """Defined under a name that no method of the kernel has."""
 
@@ -153,6 +174,20 @@ class Kernel(Protocol):
 
         Args:
             limit: A chunk with so many bytes of entities is full.
+        """
+
+    def DeltaWriter(self, limit: int, start: int, is_whole: bool) -> DeltaWriter:  # noqa: N802
+        """The writer of the entities with an observation at or after an offset.
+
+        Args:
+            limit: As for `BaseWriter`.
+            start: The offset.
+            is_whole: Whether it is given all entities of each place, and returns what covers all of them.
+        """
+
+    def merged(self, before: Sequence[bytes], own: Sequence[bytes]) -> tuple[list[bytes], list[bytes]] | None:
+        """What the digests of some buckets cover, with some of their entities changed, and the digests:
+        `merged_preimages` of streams/snapshots/chunk.py. None if Python has to do it, because one is damaged.
         """
 
     def TypeFolder(  # noqa: N802

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from workload import observations, uniform, zipf
 
@@ -39,8 +39,7 @@ class Case:
     rebuild: bool = False
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """The figures of a case. cpu_us: CPU time of the whole process per observation."""
 
     per_second: float

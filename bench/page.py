@@ -1,62 +1,42 @@
-"""Writes the page of a run of `make bench --write`: its tables and pictures, as docs/reference/figures.md.
+"""Writes the page of a run of `make bench --write`: its tables and pictures, as docs/reference/PERFORMANCE.md.
 
 Everything printed is also collected: each table as Markdown, each line unchanged. A picture is an SVG with a line for
-each series; its x axis is logarithmic, its y axis starts at 0.
+each series; its x axis is logarithmic, its y axis starts at 0. The page is made from the results of the parts that are
+done (results.py), so a run may be done in pieces.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import math
-import os
-import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
+from results import Figure, PartResult, Picture, Setting
 from rich.console import Console
 from rich.table import Table
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
-NAME = "figures.md"
+NAME = "PERFORMANCE.md"
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 300, 60, 44, 34, 20
 _COLOURS = ("#3949ab", "#c62828", "#2e7d32", "#6d4c41")
 
 
-class Picture(NamedTuple):
-    """A picture: its file's name, its title, the names of the axes, and the points of each series."""
-
-    name: str
-    title: str
-    x: str
-    y: str
-    series: Mapping[str, Sequence[tuple[float, float]]]
-
-
-class Figure(NamedTuple):
-    """A measured figure with its goal and its peer. at_least: whether more is better."""
-
-    name: str
-    measured: float
-    goal: float
-    unit: str
-    peer: str
-    at_least: bool = True
-
-    @property
-    def is_reached(self) -> bool:
-        return self.measured >= self.goal if self.at_least else self.measured <= self.goal
-
-
 class PageConsole(Console):
-    """A console that also collects its output, pictures and figures for the page."""
+    """A console that also collects its output, pictures, figures and recorded values for the page."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.begin()
+
+    def begin(self) -> None:
+        """Collect from here on, for another part."""
         self.blocks: list[str] = []
         self.pictures: list[Picture] = []
         self.figures: list[Figure] = []
+        self.values: dict[str, Any] = {}
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print, and collect tables and lines."""
@@ -71,39 +51,68 @@ def note(console: Console, figure: Figure) -> None:
         console.figures.append(figure)
 
 
-def write(console: PageConsole, command: str, left_out: Sequence[str], folder: Path = FOLDER) -> Path:
+def draw(console: Console, picture: Picture) -> None:
+    """Collect a picture for the page, if one will be written."""
+    if isinstance(console, PageConsole):
+        console.pictures.append(picture)
+
+
+def record(console: Console, name: str, value: object) -> None:
+    """Keep measured values with the part's results."""
+    if isinstance(console, PageConsole):
+        console.values[name] = msgspec.to_builtins(value)
+
+
+def write(results: Sequence[PartResult], setting: Setting, left_out: Sequence[str], folder: Path = FOLDER) -> Path:
     """Write the page and its pictures, and return the page's path."""
-    for each in console.pictures:
-        (folder / f"figures-{each.name}.svg").write_text(drawn(each), encoding="utf-8")
+    for each in results:
+        for picture in each.pictures:
+            (folder / f"performance-{picture.name}.svg").write_text(drawn(picture), encoding="utf-8")
     page = folder / NAME
-    page.write_text(rendered(console, command, left_out), encoding="utf-8")
+    page.write_text(rendered(results, setting, left_out), encoding="utf-8")
     return page
 
 
-def rendered(console: PageConsole, command: str, left_out: Sequence[str]) -> str:
+def rendered(results: Sequence[PartResult], setting: Setting, left_out: Sequence[str]) -> str:
     """Return the page's text."""
+    days = sorted({each.begun[:10] for each in results})
     lines = [
         "# Figures", "",
-        f"Made by one run of `{command}` on {dt.datetime.now(dt.UTC):%Y-%m-%d}: {_machine()}, load "
-        f"{os.getloadavg()[0]:.1f} at its end. Run it to repeat it.", "",
+        f"Made by `{setting.command}`, measured {' to '.join(sorted({days[0], days[-1]}))}. Run it to repeat it.",
+        "", "| what | here |", "|---|---|", *(f"| {what} | {here} |" for what, here in setting.described()), "",
     ]  # fmt: skip
     if left_out:
         lines += [f"Left out of this run: {', '.join(left_out)}.", ""]
-    if console.figures:
-        lines += ["## Goals", "", "| figure | measured | goal | reached | peer |", "|---|---|---|---|---|"]
-        for each in console.figures:
-            sign = "at least" if each.at_least else "at most"
-            lines.append(f"| {each.name} | {each.measured:,.2f} {each.unit} | {sign} {each.goal:g} {each.unit} | "
-                         f"{'yes' if each.is_reached else 'no'} | {each.peer} |")  # fmt: skip
-        lines.append("")
-    if console.pictures:
+    figures = [figure for each in results for figure in each.figures]
+    if figures:
+        lines += ["## Goals", "", "| figure | measured | goal | moonshot | reached | peer | limit |",
+                  "|---|---|---|---|---|---|---|", *map(_goal_row, figures), ""]  # fmt: skip
+    pictures = [picture for each in results for picture in each.pictures]
+    if pictures:
         lines += ["## The cost of an observation", ""]
-        for picture in console.pictures:
-            lines += [f"![{picture.title}](figures-{picture.name}.svg)", ""]
+        for picture in pictures:
+            lines += [f"![{picture.title}](performance-{picture.name}.svg)", ""]
     lines += ["## Tables", ""]
-    for block in console.blocks:
+    for block in (block for each in results for block in each.blocks):
         lines += [block, ""]
+    lines += ["## Parts of the run", "", "| part | begun, UTC | minutes | load before | load after |",
+              "|---|---|---:|---:|---:|"]  # fmt: skip
+    for each in results:
+        lines.append(f"| {each.name} | {each.begun[:16].replace('T', ' ')} | {each.seconds / 60:.1f} | "
+                     f"{each.load_before:.1f} | {each.load_after:.1f} |")  # fmt: skip
+    lines.append(f"| all | | {sum(each.seconds for each in results) / 60:.1f} | | |")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _goal_row(figure: Figure) -> str:
+    sign = "at least" if figure.at_least else "at most"
+    goal, moonshot = (
+        "-" if each is None else f"{sign} {each:,g} {figure.unit}" for each in (figure.goal, figure.moonshot)
+    )
+    reached = "-" if figure.is_reached is None else "yes" if figure.is_reached else "no"
+    measured = f"{figure.measured:,.0f}" if figure.measured >= 1_000 else f"{figure.measured:,.2f}"
+    return (f"| {figure.name} | {measured} {figure.unit} | {goal} | {moonshot} | {reached} | {figure.peer or '-'} | "
+            f"{figure.limit or '-'} |")  # fmt: skip
 
 
 def markdown(table: Table) -> str:
@@ -147,7 +156,3 @@ def drawn(picture: Picture) -> str:
 
 def _text(x: float, y: float, said: str, more: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{escape(said)}</text>'
-
-
-def _machine() -> str:
-    return f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.system()} on {platform.machine()}"

@@ -6,60 +6,42 @@
 2. The constants are computed from the first two logs only: what grows with records and what grows with entities.
 3. The model predicts the third log. The table shows the deviation from the measurement, which must be below LIMIT.
 
-The printed constants are those of explorer/capacity/measured.py, for this machine.
+With `--write` the measured logs become explorer/capacity/measured.json, from which `refold plan` computes its
+constants.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
+import msgspec
+from page import record
 from peers.comparison import ready
 from peers.contenders import ALL, Refold
 from peers.runs import LONGEST_S, WARM, await_folded, measured, started
 from peers.topics import Place
 from peers.workloads import Workload
+from results import Setting
 from rich.console import Console
 from rich.table import Table
 
 import refold
 from refold.agents.log import open_log
-from refold.explorer.capacity.measured import MEASURED, Measured
-from refold.explorer.capacity.model import rebuild_s, table_bytes
+from refold.explorer.capacity.check import LIMIT, predictions
+from refold.explorer.capacity.measured import FILE, Measured, MeasuredLog, MeasuredLogs, Measurement, constants
+from refold.explorer.capacity.measured import measured as constants_of_release
 from refold.streams.log.kafka.topics import Topics
 from refold.testing.kafka import missing, start_kafka
 
 COUNT = 1_000_000
 FEW, MANY, BETWEEN = COUNT // 100, COUNT // 4, COUNT // 8
 FOLD_S = 3_600.0
-LIMIT = 0.2
-RAW_BYTES = 190
-
-
-@dataclass(frozen=True)
-class Point:
-    """The measurements of a folded log. Sizes in bytes of all partitions; seconds of CPU time: a rebuild is CPU-bound.
-
-    ranges: the size of the snapshots that a rebuild reads, as stored, compressed.
-    """
-
-    records: int
-    entities: int
-    rate: float
-    cpu_us: float
-    memory: float
-    observations: int
-    changes: int
-    table: int
-    ranges: float
-    entities_read: int
-    replayed: int
-    rebuild_s: float
-    replay_s: float
+VALUE = "logs"
+"""The name of the measured logs among a part's values."""
 
 
 def scale(console: Console, folder: Path, share: int, keys: Collection[str]) -> None:
@@ -73,29 +55,46 @@ def scale(console: Console, folder: Path, share: int, keys: Collection[str]) -> 
     worker = max(workers, key=lambda each: each.uses_kernel)
     with start_kafka() as kafka:
         place = Place(kafka.bootstrap)
-        points = []
+        points = {}
         for name, count, entities in (("few", COUNT, FEW), ("many", COUNT, MANY), ("between", 2 * COUNT, BETWEEN)):
             workload = Workload(f"scale-{name}", name, count // share, entities // share, in_order=True, each_once=True)
             with console.status(f"{workload.count:,} observations of {workload.entities:,} entities"):
-                points.append(_point(worker, workload, place, folder, kafka.folder))
+                points[name] = _point(worker, workload, place, folder, kafka.folder)
             place.remove(workload.prefix)
-    few, many, between = points
-    constants = _constants(few, many)
-    console.print(_constants_table(constants))
+    record(console, VALUE, points)
+    few, many, between = points["few"], points["many"], points["between"]
+    found = constants(few, many)
+    console.print(_constants_table(found))
     basis = f"constants from {few.records:,} of {few.entities:,} and of {many.entities:,}"
     table = Table(
         title=f"The model of `refold plan`: {between.records:,} observations of {between.entities:,} entities, {basis}"
     )
     for number, column in enumerate(("figure", "measured", "the model says", "deviation", f"within {LIMIT:.0%}")):
         table.add_column(column, justify="right" if number else "left")
-    for name, found, said in _held_back(between, constants):
-        deviation = said / found - 1
-        table.add_row(name, f"{found:,.1f}", f"{said:,.1f}", f"{deviation:+.1%}",
-                      "yes" if abs(deviation) <= LIMIT else "NO")  # fmt: skip
+    for each in predictions(between, found):
+        table.add_row(each.name, f"{each.measured:,.1f}", f"{each.predicted:,.1f}", f"{each.deviation:+.1%}",
+                      "yes" if abs(each.deviation) <= LIMIT else "NO")  # fmt: skip
     console.print(table)
 
 
-def _point(worker: Refold, workload: Workload, place: Place, folder: Path, broker: Path) -> Point:
+def write_logs(value: Any, here: Setting) -> Path:
+    """Write the constants for `refold plan`, and return the file's path.
+
+    Raises:
+        ValueError: The model does not predict the log that was held back.
+    """
+    logs = msgspec.convert(value, MeasuredLogs)
+    found = constants(logs.few, logs.many)
+    wrong = [each.name for each in predictions(logs.between, found) if abs(each.deviation) > LIMIT]
+    if wrong:
+        raise ValueError(f"{FILE} is not written, for the model deviates by more than {LIMIT:.0%}: {', '.join(wrong)}")
+    what = "; ".join(text for _, text in here.described())
+    told = Measurement(f"{what}; {dt.datetime.now(dt.UTC):%Y-%m-%d}", found, logs)
+    FILE.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=2) + b"\n")
+    return FILE
+
+
+def _point(worker: Refold, workload: Workload, place: Place, folder: Path, broker: Path) -> MeasuredLog:
     schema = place.make(workload)
     with started(worker, workload, place, schema, folder) as (process, run):
         group = worker.group(run)
@@ -121,7 +120,7 @@ def _point(worker: Refold, workload: Workload, place: Place, folder: Path, broke
             len(data) for each, manifest in zip(used, manifests, strict=True) for span in manifest.ranges
             for _, data in log.port.snapshots.records(each.partition, span.start, span.end)
         )  # fmt: skip
-    return Point(
+    return MeasuredLog(
         records=workload.count, entities=workload.entities, rate=found.per_second, cpu_us=found.cpu_us or 0.0,
         memory=(found.peak_mb or 0.0) * (1 << 20), observations=_size(broker, f"{topics.observations}-*/*.log"),
         changes=_size(broker, f"{topics.changes}-*/*.log"), table=table, ranges=ranges * share,
@@ -148,46 +147,10 @@ def _size(folder: Path, pattern: str) -> int:
     return sum(each.stat().st_size for each in folder.rglob(pattern))
 
 
-def _constants(few: Point, many: Point) -> Measured:
-    """Compute the constants from two logs with equal numbers of records and different numbers of entities."""
-    state = (many.table - few.table) / (many.entities - few.entities)
-    replay_us = mean(each.replay_s / each.records for each in (few, many)) * 1e6
-    # From the log with more entities: with few, the rest of a rebuild takes longer than the reading.
-    read_us = max(0.0, many.rebuild_s * 1e6 - many.replayed * replay_us) / max(1, many.entities_read)
-    return Measured(
-        thread_rate=mean((few.rate, many.rate)),
-        cpu_us=mean((few.cpu_us, many.cpu_us)),
-        memory_bytes=mean((few.memory, many.memory)),
-        raw_bytes=RAW_BYTES,
-        observation_bytes=mean(each.observations / each.records for each in (few, many)),
-        change_bytes=mean(each.changes / each.records for each in (few, many)),
-        row_bytes=(few.table - few.entities * state) / few.records,
-        state_bytes=state,
-        chunk_bytes=mean(each.ranges / max(1, each.entities_read) for each in (few, many)),
-        read_us=read_us,
-        replay_us=replay_us,
-    )
-
-
-def _held_back(point: Point, constants: Measured) -> list[tuple[str, float, float]]:
-    """Return each figure of a log: its name, the measured value, and the model's value."""
-    return [
-        ("worker: observations a second", point.rate, constants.thread_rate),
-        ("worker: CPU, us an observation", point.cpu_us, constants.cpu_us),
-        ("worker: memory, MB", point.memory / 1e6, constants.memory_bytes / 1e6),
-        ("worker: table, MB", point.table / 1e6, table_bytes(point.records, point.entities, constants) / 1e6),
-        (".observations, MB", point.observations / 1e6, point.records * constants.observation_bytes / 1e6),
-        (".changes, MB", point.changes / 1e6, point.records * constants.change_bytes / 1e6),
-        ("snapshots that a rebuild reads, MB", point.ranges / 1e6, point.entities_read * constants.chunk_bytes / 1e6),
-        ("rebuild, s of CPU", point.rebuild_s, rebuild_s(point.entities_read, point.replayed, constants)),
-        ("rebuild --full, s of CPU", point.replay_s, rebuild_s(0, point.records, constants)),
-    ]
-
-
-def _constants_table(constants: Measured) -> Table:
+def _constants_table(found: Measured) -> Table:
     table = Table(title="Constants of `refold plan` (explorer/capacity/measured.py)")
     for number, column in enumerate(("constant", "here", "in this release")):
         table.add_column(column, justify="right" if number else "left")
-    for each in fields(constants):
-        table.add_row(each.name, f"{getattr(constants, each.name):,.1f}", f"{getattr(MEASURED, each.name):,.1f}")
+    for name in Measured.__struct_fields__:
+        table.add_row(name, f"{getattr(found, name):,.1f}", f"{getattr(constants_of_release(), name):,.1f}")
     return table

@@ -61,6 +61,11 @@ def partition_of(entity: str, partitions: int) -> int:
     return slot_of(entity) % partitions
 
 
+def partition_in(placed_key: bytes, partitions: int) -> int:
+    """The partition in a result of `placed`."""
+    return (place_in(placed_key) >> 8) % partitions
+
+
 def slots_of(partition: int, partitions: int) -> range:
     """The slots of a partition in a log with `partitions` partitions."""
     return range(partition, SLOTS, partitions)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import refold
+from refold.avro.kernel import SWITCH
 from refold_tests import fresh_environment
+from refold_tests.absent import without
 from refold_tests.tree import ROOT, shipped_files
 
 # All tests of this file share one build, so xdist gives them to one worker.
@@ -72,23 +74,55 @@ GUIDES = sorted(page for page in (ROOT / "docs" / "guides").glob("*.md") if fres
 DISTRIBUTIONS = "import importlib.metadata as m; print(*sorted({each.name.lower() for each in m.distributions()}))"
 
 
-def test_linked_environments_hold_what_pip_installs(wheel: Path, tmp_path: Path, is_soak: bool) -> None:
-    """Guides are followed in linked environments. In `make soak` pip installs what each guide says; else, one guide."""
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment into which pip has installed refold's wheel, and the kernel's if `make` built it."""
+    built = (Path(sys.prefix) / "kernel-wheel").glob("*.whl")
+    return fresh_environment.installed(tmp_path_factory.mktemp("bare"), ["refold", *map(str, built)], wheel)
+
+
+def test_both_wheels_run_the_demo_in_a_bare_environment(bare: Path, tmp_path: Path) -> None:
+    if not (Path(sys.prefix) / "kernel-wheel" / ".built").exists():
+        without("no wheel of the kernel: make kernel")
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+
+    def said(*command: str) -> str:
+        done = subprocess.run(
+            [bare.parent / "refold", *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "(kernel " in said("--version")
+    assert "root" in said("demo")
+
+
+def test_linked_environments_hold_what_pip_installs(bare: Path, wheel: Path, tmp_path: Path, is_soak: bool) -> None:
+    """Guides are followed in linked environments. In `make soak` pip installs what each guide says; else, refold."""
     assert len(GUIDES) >= 10
-    for page in GUIDES if is_soak else [ROOT / "docs" / "guides" / "threads.md"]:
-        needed, folder = fresh_environment.requirements(page), tmp_path / page.stem
-        found = []
-        for python in (
+    needs = {page.stem: fresh_environment.requirements(page) for page in GUIDES} if is_soak else {}
+    made = {"bare": (fresh_environment.linked(tmp_path / "linked", ["refold"]), bare)}
+    for name, needed in needs.items():
+        folder = tmp_path / name
+        made[name] = (
             fresh_environment.linked(folder / "linked", needed),
             fresh_environment.installed(folder / "installed", needed, wheel),
-        ):
+        )
+    for name, pythons in made.items():
+        found = []
+        for python in pythons:
             done = subprocess.run([python, "-P", "-c", DISTRIBUTIONS], capture_output=True, text=True, check=True)
             version = subprocess.run(
                 [python.parent / "refold", "--version"], capture_output=True, text=True, check=True
             )
             assert refold.__version__ in version.stdout
-            found.append({*done.stdout.split()} - {"pip", "setuptools"})
-        assert found[0] == found[1], page.name
+            found.append({*done.stdout.split()} - {"pip", "setuptools", "refold-kernel"})
+        assert found[0] == found[1], name
 
 
 def test_linked_environment_lacks_everything_else(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from page import Figure, note
+from page import note
 from peers.contenders import ALL, COMMIT_MS, Contender
 from peers.runs import LONGEST_S, Measured, measure
 from peers.topics import Place, broker
 from peers.workloads import PARTITIONS, Workload
+from results import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +25,6 @@ from refold.testing.processes import ServerFailed, ServerMissing
 
 RUNS = 3
 COUNT = 1_000_000
-THREADS = (1, 2)
 LIMIT, STREAMS = "bare", "kafka-streams"
 COLUMNS = (
     "peer", "observations", "a second", "lowest", "highest", "to the limit", "to Kafka Streams", "CPU us each",
@@ -33,19 +33,29 @@ COLUMNS = (
 
 
 class Goal(NamedTuple):
-    """The goal for the worker with the kernel: multiples of a peer's rate, and of its rate per CPU second."""
+    """The goal for the worker with the kernel: multiples of a peer's rate, and of its rate per CPU second; with each a
+    moonshot. No goal: the peer is compared without one.
+    """
 
-    rate: float
+    rate: float | None
+    moonshot: float
     per_cpu: float | None = None
+    per_cpu_moonshot: float | None = None
 
 
+COMPARED = (("uniform", 1), ("zipf", 1), ("uniform", 2), ("zipf", 2))
+"""Each workload and number of threads that is compared."""
 # By peer, then by workload and threads.
 GOALS = {
     "kafka-streams": {
-        ("uniform", 1): Goal(1.5, 1.2), ("zipf", 1): Goal(1.3, 1.1), ("uniform", 2): Goal(1.7), ("zipf", 2): Goal(1.4),
+        ("uniform", 1): Goal(1.5, 2.5, 1.2, 2), ("zipf", 1): Goal(1.3, 2.5, 1.1, 2),
+        ("uniform", 2): Goal(1.7, 3), ("zipf", 2): Goal(1.4, 3),
     },
-    "quix-streams": {("uniform", 1): Goal(3.5)},
-    "faust": {("uniform", 1): Goal(20)},
+    "quix-streams": {("uniform", 1): Goal(3.5, 8)},
+    "faust": {("uniform", 1): Goal(20, 60)},
+    "flink": dict.fromkeys(COMPARED, Goal(1, 2)),
+    # It is not exactly once.
+    "pathway": dict.fromkeys(COMPARED, Goal(None, 2)),
 }  # fmt: skip
 
 
@@ -99,32 +109,40 @@ def on_broker(console: Console, what: str) -> Iterator[Place | None]:
         yield Place(bootstrap)
 
 
-def compare(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
-    """Print the tables of the peers with these keys."""
+def compare(
+    key: str, threads: int, console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS
+) -> None:
+    """Print the table of the peers with these keys, on one workload and number of threads."""
+    (workload,) = (each for each in workloads(share) if each.key == key)
     with on_broker(console, "The worker beside its peers") as place:
         if place is None:
             return
-        contenders = ready(console, [each for each in ALL if each.key in keys])
-        for workload, threads in itertools.product(workloads(share), THREADS):
-            able = [each for each in contenders if threads == 1 or each.takes_threads]
-            if able:
-                rows = rows_of(console, able, workload, place, folder, runs, threads, LONGEST_S / share)
-                console.print(_table(workload, rows, runs, threads))
-                _note(console, rows, workload, threads)
+        contenders = [each for each in ALL if each.key in keys and (threads == 1 or each.takes_threads)]
+        if able := ready(console, contenders):
+            rows = rows_of(console, able, workload, place, folder, runs, threads, LONGEST_S / share)
+            console.print(_table(workload, rows, runs, threads))
+            _note(console, rows, workload, threads)
 
 
 def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: int) -> None:
-    """Collect the ratio of the worker with the kernel to each peer that has a goal."""
+    """Collect the ratio of the worker with the kernel to each peer that it is compared with."""
     found = {row.contender.key: row for row in rows}
-    own = found.get("refold-kernel")
+    own, bare = found.get("refold-kernel"), found.get(LIMIT)
+    if own is None:
+        return
+    limit = "" if bare is None else f"{bare.contender.name}: {bare.per_second:,.0f} a second"
+    what = f"worker, {workload.name}, {threads} {'thread' if threads == 1 else 'processes to threads'}"
     for key, goals in GOALS.items():
         other, goal = found.get(key), goals.get((workload.key, threads))
-        if own is None or other is None or goal is None:
+        if other is None or goal is None:
             continue
-        what, peer = f"worker, {workload.name}, {threads} thread(s)", other.contender.name
-        note(console, Figure(f"{what}: rate", own.per_second / other.per_second, goal.rate, "times", peer))
+        peer = f"{other.contender.name}: {other.per_second:,.0f} a second, to {own.per_second:,.0f}"
+        rate = own.per_second / other.per_second
+        note(console, Figure(f"{what}: rate", rate, goal.rate, "times", peer, moonshot=goal.moonshot, limit=limit))
         if goal.per_cpu is not None and own.cpu_us and other.cpu_us:
-            note(console, Figure(f"{what}: per CPU second", other.cpu_us / own.cpu_us, goal.per_cpu, "times", peer))
+            peer = f"{other.contender.name}: {other.cpu_us:.1f} us, to {own.cpu_us:.1f}"
+            note(console, Figure(f"{what}: per CPU second", other.cpu_us / own.cpu_us, goal.per_cpu, "times", peer,
+                                 moonshot=goal.per_cpu_moonshot))  # fmt: skip
 
 
 def ready(console: Console, contenders: Sequence[Contender]) -> list[Contender]:

@@ -1,5 +1,5 @@
-//! Writes a table's rows as chunks of `.snapshots`, with the digests of its buckets: streams/snapshots/chunk.py and
-//! buckets.py.
+//! Writes a table's rows, or those that changed, as chunks of `.snapshots`, with the digests of their buckets:
+//! streams/snapshots/chunk.py and buckets.py.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -10,6 +10,8 @@ const FORMAT: u8 = 1;
 const PLACE_BYTES: usize = 3;
 const DIGEST_BYTES: usize = 32;
 const BUCKETS: usize = 256;
+/// The length of a key, before it.
+const LENGTH_BYTES: usize = 4;
 /// MessagePack's head of 32 bytes.
 const HASH_HEAD: [u8; 2] = [0xc4, 0x20];
 
@@ -54,25 +56,18 @@ impl BaseWriter {
     /// Adds an entity by its `placed` key, and returns a chunk that was full before it; None if the entity is damaged or
     /// does not follow the last one.
     pub fn add(&mut self, placed: &[u8], state: &[u8]) -> Option<Option<Vec<u8>>> {
-        let (place, key) = placed.split_at_checked(PLACE_BYTES)?;
-        let place = place.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        let hash = stored_hash(state)?;
+        let (place, key) = split(placed)?;
+        let (hash, _) = stored_hash(state)?;
         if self.entities > 0 && placed <= self.last.as_slice() {
             return None;
         }
         let mut full = None;
         if self.chunk.places.last() != Some(&place) {
             self.end_group();
-            if self.chunk.preimages.len() + self.chunk.bodies.len() >= self.limit && !self.chunk.places.is_empty() {
-                full = Some(mem::take(&mut self.chunk).sealed()?);
-            }
+            full = self.chunk.full(self.limit)?;
             self.chunk.begin_group(place)?;
         }
-        self.chunk.preimages.extend(u32::try_from(key.len()).ok()?.to_be_bytes());
-        self.chunk.preimages.extend(key);
-        self.chunk.preimages.extend(hash);
-        self.chunk.bodies.extend(state);
-        self.chunk.ends.push(u32::try_from(self.chunk.bodies.len()).ok()?);
+        self.chunk.put(key, hash, state)?;
         self.entities += 1;
         self.last.clear();
         self.last.extend(placed);
@@ -102,7 +97,128 @@ impl BaseWriter {
     }
 }
 
+/// Collects the entities that changed at or after an offset, in the order of their places and keys. is_whole: the given
+/// rows are all entities of their places.
+pub struct DeltaWriter {
+    limit: usize,
+    start: u64,
+    is_whole: bool,
+    entities: usize,
+    chunk: Chunk,
+    last: Vec<u8>,
+}
+
+/// The chunks that are full, and for each place what its bucket's digest covers: of all of its entities if `is_whole`,
+/// otherwise of the changed ones, and only for places with changed ones.
+#[derive(Default)]
+pub struct Added {
+    pub chunks: Vec<Vec<u8>>,
+    pub places: Vec<u32>,
+    pub preimages: Vec<Vec<u8>>,
+}
+
+impl DeltaWriter {
+    pub fn new(limit: usize, start: u64, is_whole: bool) -> Self {
+        DeltaWriter { limit, start, is_whole, entities: 0, chunk: Chunk::default(), last: Vec::new() }
+    }
+
+    /// Adds rows (`placed` key, state) of whole places; None if a row is damaged or does not follow the last one.
+    pub fn add(&mut self, rows: &[(&[u8], &[u8])]) -> Option<Added> {
+        let mut added = Added::default();
+        for group in rows.chunk_by(|(one, _), (other, _)| one.get(..PLACE_BYTES) == other.get(..PLACE_BYTES)) {
+            self.add_group(group, &mut added)?;
+        }
+        Some(added)
+    }
+
+    fn add_group(&mut self, group: &[(&[u8], &[u8])], added: &mut Added) -> Option<()> {
+        let (place, _) = split(group.first()?.0)?;
+        let mut covered = Vec::new();
+        let mut has_begun = false;
+        for (placed, state) in group {
+            let (_, key) = split(placed)?;
+            let (hash, rest) = stored_hash(state)?;
+            let (highest, _) = integer(rest)?;
+            if *placed <= self.last.as_slice() {
+                return None;
+            }
+            self.last.clear();
+            self.last.extend(*placed);
+            let is_changed = highest >= self.start;
+            if is_changed || self.is_whole {
+                put_preimage(&mut covered, key, hash)?;
+            }
+            if is_changed {
+                if !has_begun {
+                    added.chunks.extend(self.chunk.full(self.limit)?);
+                    self.chunk.begin_group(place)?;
+                    has_begun = true;
+                }
+                self.chunk.put(key, hash, state)?;
+                self.entities += 1;
+            }
+        }
+        if !covered.is_empty() {
+            added.places.push(place);
+            added.preimages.push(covered);
+        }
+        Some(())
+    }
+
+    /// Returns the chunk that is left, if any, and the number of changed entities.
+    pub fn end(&mut self) -> Option<(Option<Vec<u8>>, usize)> {
+        let left = mem::take(&mut self.chunk);
+        let last = if left.places.is_empty() { None } else { Some(left.sealed()?) };
+        Some((last, self.entities))
+    }
+}
+
+/// Returns a bucket's preimage with that of some of its entities over it, and the digest; None if one is damaged.
+pub fn merged(before: &[u8], own: &[u8]) -> Option<(Vec<u8>, [u8; DIGEST_BYTES])> {
+    let mut whole = Vec::with_capacity(before.len() + own.len());
+    let mut before = parts(before)?.into_iter().peekable();
+    for (key, part) in parts(own)? {
+        while let Some((_, earlier)) = before.next_if(|(earlier, _)| *earlier < key) {
+            whole.extend(earlier);
+        }
+        before.next_if(|(earlier, _)| *earlier == key);
+        whole.extend(part);
+    }
+    whole.extend(before.flat_map(|(_, part)| part));
+    let digest = Sha256::digest(&whole).into();
+    Some((whole, digest))
+}
+
+/// Returns the key and all bytes of each entity in a preimage; None if it is damaged.
+fn parts(mut preimage: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut found = Vec::new();
+    while !preimage.is_empty() {
+        let (length, rest) = preimage.split_first_chunk::<LENGTH_BYTES>()?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let key = rest.get(..length)?;
+        let (part, rest) = preimage.split_at_checked(length.checked_add(LENGTH_BYTES + DIGEST_BYTES)?)?;
+        found.push((key, part));
+        preimage = rest;
+    }
+    Some(found)
+}
+
 impl Chunk {
+    /// Takes the chunk if it is full.
+    fn full(&mut self, limit: usize) -> Option<Option<Vec<u8>>> {
+        if self.places.is_empty() || self.preimages.len() + self.bodies.len() < limit {
+            return Some(None);
+        }
+        mem::take(self).sealed().map(Some)
+    }
+
+    fn put(&mut self, key: &[u8], hash: &[u8], state: &[u8]) -> Option<()> {
+        put_preimage(&mut self.preimages, key, hash)?;
+        self.bodies.extend(state);
+        self.ends.push(u32::try_from(self.bodies.len()).ok()?);
+        Some(())
+    }
+
     fn begin_group(&mut self, place: u32) -> Option<()> {
         self.places.push(place);
         self.firsts.push(u32::try_from(self.ends.len()).ok()?);
@@ -129,12 +245,32 @@ impl Chunk {
     }
 }
 
-/// Returns the state hash in a stored form (`stored_hash` of reducers/entity.py), without reading the rest.
-fn stored_hash(state: &[u8]) -> Option<&[u8]> {
-    let at = match *state.get(2)? {
-        0x00..=0x7f => 3,
-        head @ 0xcc..=0xcf => 3 + (1 << (head - 0xcc)),
+fn split(placed: &[u8]) -> Option<(u32, &[u8])> {
+    let (place, key) = placed.split_at_checked(PLACE_BYTES)?;
+    Some((place.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)), key))
+}
+
+fn put_preimage(preimages: &mut Vec<u8>, key: &[u8], hash: &[u8]) -> Option<()> {
+    preimages.extend(u32::try_from(key.len()).ok()?.to_be_bytes());
+    preimages.extend(key);
+    preimages.extend(hash);
+    Some(())
+}
+
+/// Returns the state hash in a stored form, and what follows it: `stored_hash` of reducers/entity.py.
+fn stored_hash(state: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_, rest) = integer(state.get(2..)?)?;
+    rest.strip_prefix(&HASH_HEAD)?.split_at_checked(DIGEST_BYTES)
+}
+
+/// Reads an unsigned MessagePack integer, and returns it and the rest.
+fn integer(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, rest) = bytes.split_first()?;
+    let size = match *head {
+        0x00..=0x7f => return Some((u64::from(*head), rest)),
+        head @ 0xcc..=0xcf => 1 << (head - 0xcc),
         _ => return None,
     };
-    state.get(at..)?.strip_prefix(&HASH_HEAD)?.get(..DIGEST_BYTES)
+    let (number, rest) = rest.split_at_checked(size)?;
+    Some((number.iter().fold(0, |found, byte| found << 8 | u64::from(*byte)), rest))
 }

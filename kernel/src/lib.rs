@@ -40,7 +40,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -222,6 +222,56 @@ impl BaseWriter {
         let last = last.map(|chunk| PyBytes::new(py, &chunk));
         (last, entities, slots.collect::<Vec<_>>()).into_pyobject(py).map(Some)
     }
+}
+
+/// Writes the rows that changed as chunks of `.snapshots`.
+#[pyclass(module = "refold_kernel")]
+struct DeltaWriter(chunk::DeltaWriter);
+
+#[pymethods]
+impl DeltaWriter {
+    #[new]
+    fn new(limit: usize, start: u64, is_whole: bool) -> Self {
+        DeltaWriter(chunk::DeltaWriter::new(limit, start, is_whole))
+    }
+
+    /// Adds rows (the entity's storage key, its state) of whole places, with the GIL released. Returns the chunks that are
+    /// full, the places, and the preimage of each. None if a row is damaged or out of order, after which this writer is of
+    /// no use.
+    fn add<'py>(
+        &mut self,
+        py: Python<'py>,
+        rows: Vec<(PyBackedBytes, PyBackedBytes)>,
+    ) -> Option<(Vec<Bound<'py, PyBytes>>, Vec<u32>, Vec<Bound<'py, PyBytes>>)> {
+        let writer = &mut self.0;
+        let given: Vec<(&[u8], &[u8])> = rows.iter().map(|(key, state)| (&**key, &**state)).collect();
+        let chunk::Added { chunks, places, preimages } = py.detach(|| unless_panicked(|| writer.add(&given)))?;
+        Some((in_python(py, &chunks), places, in_python(py, &preimages)))
+    }
+
+    /// Returns the last chunk, if any, and the number of changed entities. None as in `add`.
+    fn end<'py>(&mut self, py: Python<'py>) -> Option<(Option<Bound<'py, PyBytes>>, usize)> {
+        let writer = &mut self.0;
+        let (last, entities) = unless_panicked(|| writer.end())?;
+        Some((last.map(|chunk| PyBytes::new(py, &chunk)), entities))
+    }
+}
+
+/// Returns the preimages of buckets with those of some of their entities over them, and their digests, with the GIL
+/// released; None if one is damaged.
+#[pyfunction]
+fn merged<'py>(
+    py: Python<'py>,
+    before: Vec<PyBackedBytes>,
+    own: Vec<PyBackedBytes>,
+) -> Option<(Vec<Bound<'py, PyBytes>>, Vec<Bound<'py, PyBytes>>)> {
+    let merge = || before.iter().zip(&own).map(|(before, own)| chunk::merged(before, own)).collect::<Option<Vec<_>>>();
+    let (wholes, digests): (Vec<_>, Vec<_>) = py.detach(|| unless_panicked(merge))?.into_iter().unzip();
+    Some((in_python(py, &wholes), in_python(py, &digests)))
+}
+
+fn in_python<'py>(py: Python<'py>, each: &[impl AsRef<[u8]>]) -> Vec<Bound<'py, PyBytes>> {
+    each.iter().map(|bytes| PyBytes::new(py, bytes.as_ref())).collect()
 }
 
 fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
@@ -411,6 +461,8 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(spans_of, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<RecordDecider>()?;
+    module.add_function(wrap_pyfunction!(merged, module)?)?;
     module.add_class::<BaseWriter>()?;
+    module.add_class::<DeltaWriter>()?;
     module.add_class::<TypeFolder>()
 }

@@ -6,9 +6,11 @@ this cache they need not be read from the table for every epoch. Beyond bytes_ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
+from refold.avro.errors import CorruptionError
+from refold.avro.kernel import Kernel
 from refold.streams.digest import EMPTY, Digests
 from refold.streams.partitioner import BUCKETS
 from refold.streams.snapshots.chunk import Piece, merged_preimages
@@ -66,6 +68,26 @@ class Buckets:
         whole = merged_preimages(before, preimages) if before else preimages
         self.digests.set(place, sha256(whole).digest())
         self._keep(place, whole)
+
+    def change_each(self, kernel: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
+        """`change` many buckets by the kernel."""
+        assert self._preimages is not None
+        slots = self._preimages
+        before = [slots[place >> 8][place & 0xFF] if place >> 8 in slots else b"" for place in places]
+        self._take(kernel, places, before, preimages)
+
+    def set_each(self, kernel: Kernel, places: Sequence[int], preimages: Sequence[bytes]) -> None:
+        """`set` many buckets by the kernel."""
+        self._take(kernel, places, [b""] * len(places), preimages)
+
+    def _take(self, kernel: Kernel, places: Sequence[int], before: Sequence[bytes], preimages: Sequence[bytes]) -> None:
+        found = kernel.merged(before, preimages)
+        if found is None:
+            raise CorruptionError("the preimage of a bucket is damaged in memory")
+        for place, whole, digest in zip(places, *found, strict=True):
+            self.digests.set(place, digest)
+            if self.may_change():
+                self._keep(place, whole)
 
     def _keep(self, place: int, preimages: bytes) -> None:
         kept = self._preimages

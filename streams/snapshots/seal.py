@@ -3,8 +3,8 @@
 1. Find the partition's last epoch. If it is at this very point, return it. A base is written from the whole table if
    there is no last epoch, if its manifest or records are damaged, if a type's definition changed since, or if other
    observations are set aside now.
-2. The delta is the entities with a distinct observation at or above the last epoch's offset. They come from the fold's
-   cache (dirty_entities.py), or else from the log's records and the table. Change their buckets (buckets.py).
+2. The delta is the entities with a distinct observation at or above the last epoch's offset (delta.py). Change their
+   buckets (buckets.py).
 3. When the deltas since the base, this one included, have about as many entities as the base, write a base instead.
    Without closed entities, a base is also written if half as many observations were folded since the last epoch, and at
    least OBSERVATIONS_MIN: then step 2 is left out, and the base is made from the whole table, about two entities for
@@ -25,15 +25,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from typing import TypeVar
 
 from refold.avro.errors import StorageError
 from refold.avro.kernel import Kernel, find_kernel
-from refold.reducers.entity import stored_hash, stored_highest
+from refold.reducers.entity import stored_hash
 from refold.streams.checksum import sealed
 from refold.streams.cut import FOLD_VERSION
 from refold.streams.digest import Digests, root_over
-from refold.streams.partitioner import PLACE_BYTES, place_in, slots_of
+from refold.streams.partitioner import slots_of
 from refold.streams.snapshots import chunk
 from refold.streams.snapshots.buckets import PREIMAGES_BYTES, Buckets
 from refold.streams.snapshots.chunk import (
@@ -48,6 +47,7 @@ from refold.streams.snapshots.chunk import (
     split,
 )
 from refold.streams.snapshots.closed_entities import bucket_records, closed_month
+from refold.streams.snapshots.delta import Changes, LeftToPython, given
 from refold.streams.snapshots.manifest import ColdSpan, Epoch, Manifest, OffsetSpan, encode_manifest, read_manifest
 from refold.streams.snapshots.read import check_slots, read_ranges
 from refold.streams.snapshots.spans import ChunkCache, Read, SortedSpan, hashes_at, merged
@@ -100,7 +100,6 @@ DUE = (32, 26, 36, 30, 24, 34, 28, 38)
 
 Write = Callable[[Iterable[Group]], OffsetSpan]
 """Writes groups as a span."""
-Given = TypeVar("Given")
 Kept = dict[int, tuple[Epoch, Buckets]]
 """The last sealed epoch and its buckets, by partition."""
 
@@ -146,9 +145,8 @@ class Sealer:
         parts = None
         if last is not None and not is_whole(table.epoch_state, last):
             if buckets is None or known != last.epoch:
-                buckets = self._new_buckets()
-                deque(buckets.passing(starmap(piece_of, table.groups())), 0)
-            parts = self._over(table, last, buckets, written)
+                buckets = self._hashed(table)
+            parts, written = self._over(table, last, buckets, written)
         if parts is None or buckets is None:
             parts, buckets, written = self._base_from_table(table, written)
         data = encode_manifest(self._manifest(table.epoch_state, last, parts, buckets.digests, written))
@@ -177,13 +175,17 @@ class Sealer:
         if kernel is not None:
             try:
                 return self._by_kernel(kernel, table, buckets, written), buckets, written
-            except _LeftToPython:
-                self._store.abandon(partition)
-                self._store.take(partition)
-                buckets, written = self._new_buckets(), SpanWriter(self._store, partition)
+            except LeftToPython:
+                buckets, written = self._new_buckets(), self._anew(partition)
         pieces = buckets.passing(starmap(piece_of, table.groups()))
         parts = self._base(table.epoch_state, pieces, table.members, buckets.digests, written, None)
         return parts, buckets, written
+
+    def _anew(self, partition: int) -> SpanWriter:
+        """Abandon the records that were appended to the epoch, and begin it again."""
+        self._store.abandon(partition)
+        self._store.take(partition)
+        return SpanWriter(self._store, partition)
 
     def _kernel(self, table: TableView) -> Kernel | None:
         """The kernel, if it can write a base of the table."""
@@ -191,6 +193,25 @@ class Sealer:
 
     def _new_buckets(self) -> Buckets:
         return Buckets(PREIMAGES_BYTES // self._partitions)
+
+    def _hashed(self, table: TableView) -> Buckets:
+        """The buckets of a whole table."""
+        kernel = find_kernel().kernel
+        if kernel is not None:
+            buckets = self._new_buckets()
+            try:
+                writer = kernel.BaseWriter(chunk.CHUNK_BYTES)
+                for rows in table.rows():
+                    given(writer.add(rows))
+                _, _, slots = given(writer.end())
+                for slot in slots:
+                    buckets.set_slot(*slot)
+                return buckets
+            except LeftToPython:
+                pass
+        buckets = self._new_buckets()
+        deque(buckets.passing(starmap(piece_of, table.groups())), 0)
+        return buckets
 
     def _by_kernel(self, kernel: Kernel, table: TableView, buckets: Buckets, written: SpanWriter) -> _EpochSpans:
         """Write a base from the whole table, without closed entities, and set its buckets."""
@@ -200,8 +221,8 @@ class Sealer:
         def chunks() -> Iterator[bytes]:
             nonlocal entities
             for rows in table.rows():
-                yield from _from_kernel(writer.add(rows))
-            last, entities, slots = _from_kernel(writer.end())
+                yield from given(writer.add(rows))
+            last, entities, slots = given(writer.end())
             for slot in slots:
                 buckets.set_slot(*slot)
             if last is not None:
@@ -209,21 +230,34 @@ class Sealer:
 
         return _EpochSpans((written.records(chunks()),), entities, 0, (), (), ())
 
-    def _over(self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter) -> _EpochSpans | None:
+    def _over(
+        self, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter
+    ) -> tuple[_EpochSpans | None, SpanWriter]:
         """Write a delta, or a base from the last epoch's ranges; None if a base from the whole table is due."""
-        changes = _Changes(table, last.epoch.offset, buckets)
+        kernel = find_kernel().kernel
+        if kernel is not None:
+            try:
+                return self._with(Changes(table, last.epoch.offset, buckets, kernel), table, last, buckets, written)
+            except LeftToPython:
+                written = self._anew(written.partition)
+        return self._with(Changes(table, last.epoch.offset, buckets, None), table, last, buckets, written)
+
+    def _with(
+        self, changes: Changes, table: TableView, last: Manifest, buckets: Buckets, written: SpanWriter
+    ) -> tuple[_EpochSpans | None, SpanWriter]:
+        """`_over`, with these changes."""
         parts = _EpochSpans(last.ranges, last.warm, last.changed, last.cold, last.index, last.buckets)
         due = base_due(last)
         if last.changed + changes.at_most >= due and last.changed + changes.count() >= due:
             from_ranges = self._from_ranges and self._kernel(table) is None
             if not last.cold and not from_ranges:  # reading the table itself is cheapest
-                return None
-            return self._base_over(table, last, changes, buckets.digests, written)
-        span = written.pieces(changes.pieces())
-        return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count())
+                return None, written
+            return self._base_over(table, last, changes, buckets.digests, written), written
+        span = written.records(changes.chunks())
+        return replace(parts, ranges=(*last.ranges, span), changed=last.changed + changes.count()), written
 
     def _base_over(
-        self, table: TableView, last: Manifest, changes: _Changes, digests: Digests, written: SpanWriter
+        self, table: TableView, last: Manifest, changes: Changes, digests: Digests, written: SpanWriter
     ) -> _EpochSpans | None:
         """Write a base from the last epoch's ranges and the changes since; None if the ranges are damaged."""
         try:
@@ -326,17 +360,6 @@ class Sealer:
         )
 
 
-class _LeftToPython(Exception):
-    """The kernel left a base to Python: a row is damaged."""
-
-
-def _from_kernel(found: Given | None) -> Given:
-    """What the kernel returned, unless it is None."""
-    if found is None:
-        raise _LeftToPython
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class _EpochSpans:
     """The spans of an epoch; see Manifest."""
@@ -366,62 +389,6 @@ def is_whole(epoch_state: EpochState, last: Manifest) -> bool:
     """Whether an epoch after `last` is such a base."""
     due = whole_due(last)
     return due is not None and epoch_state.observations - last.observations >= due
-
-
-class _Changes:
-    """The entities with a distinct observation since an offset. Iterating over them changes their buckets.
-
-    at_most: an upper bound of their number, known without reading them.
-    """
-
-    def __init__(self, table: TableView, start: int, buckets: Buckets) -> None:
-        self._table = table
-        self._start = start
-        self._buckets = buckets
-        self._touched = table.touched(start)
-        self._is_known = buckets.may_change() and all(self._touched.values())
-        self._count: int | None = None
-        self.at_most = len(self._touched)
-
-    def count(self) -> int:
-        """Their number."""
-        if self._count is None:
-            for _ in self.pieces():
-                pass
-        assert self._count is not None
-        return self._count
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield them, by place."""
-        count = 0
-        for piece in self._pieces_given() if self._is_known else self._pieces_read():
-            count += len(piece[2])
-            yield piece
-        self._count = count
-
-    def _pieces_given(self) -> Iterator[Piece]:
-        """From the fold's cache."""
-        start, is_first = self._start, self._count is None
-        groups: dict[int, list[Member]] = {}
-        for key, packed in self._touched.items():
-            if stored_highest(packed) >= start:
-                groups.setdefault(place_in(key), []).append((key[PLACE_BYTES:], packed))
-        for place in sorted(groups):
-            piece = piece_of(place, sorted(groups[place]))
-            if is_first:
-                self._buckets.change(piece)
-            yield piece
-
-    def _pieces_read(self) -> Iterator[Piece]:
-        """From the table."""
-        start, is_first = self._start, self._count is None
-        for place, members in self._table.at(sorted(set(map(place_in, self._touched)))):
-            piece = piece_of(place, members)
-            if is_first:
-                self._buckets.set(*piece)
-            changed = [member for member in members if stored_highest(member[1]) >= start]
-            if changed:
-                yield piece if len(changed) == len(members) else piece_of(place, changed)
 
 
 class _Present:

@@ -122,6 +122,10 @@ class BatchFold:
         """The number of records that the kernel folded."""
         return 0 if self._native is None else self._native.records
 
+    def placed(self, entities: Sequence[str]) -> list[bytes]:
+        """The key of each entity's state: `placed` of partitioner.py."""
+        return self._kernel.placed(entities) if self._kernel is not None else list(map(placed, entities))
+
     def fold_below(self, schemas: int) -> None:
         """From now on fold by the definitions below this offset of `.schemas`."""
         self._folds = Folds(self._registry, schemas)
@@ -143,7 +147,7 @@ class BatchFold:
             grouped.setdefault(each.record.entity, []).append(each)
         if through is None:
             through = {each.record.partition: each.record.offset + 1 for each in arrived}
-        places = self._kernel.placed(list(grouped)) if self._kernel is not None else list(map(placed, grouped))
+        places = self.placed(list(grouped))
         stored = self._database.multi_get("state", places)
         if self.gaps:
             self._look_into_gaps(grouped, stored)

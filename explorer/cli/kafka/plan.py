@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from refold.avro.errors import InputError
-from refold.explorer.capacity.measured import MEASURED
+from refold.explorer.capacity.measured import RAW_BYTES, Measured, measured
 from refold.explorer.capacity.model import SLOTS, USED_SHARE, Capacity, Demand, plan
 from refold.explorer.cli.options import as_json
 from refold.explorer.cli.output.fitting import TableColumn
@@ -31,7 +31,7 @@ COLUMNS = (TableColumn("what", "cyan"), TableColumn("needed", is_fixed=True), Ta
 )
 @click.option("--standbys", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="How many workers more keep each table.")  # fmt: skip
-@click.option("--record-bytes", type=click.IntRange(min=1), default=MEASURED.raw_bytes, show_default=True, metavar="N",
+@click.option("--record-bytes", type=click.IntRange(min=1), default=RAW_BYTES, show_default=True, metavar="N",
               help="The size of an observation's record, with its key and id.")  # fmt: skip
 @click.option("--worker-disk", type=click.FloatRange(min=0, min_open=True), default=4.0, show_default=True,
               metavar="TB", help="How much of a disk each worker has for tables.")  # fmt: skip
@@ -54,23 +54,24 @@ def plan_(
       refold plan --rate 20000 --entities 50000000 --standbys 1 --json
     """
     demand = Demand(rate, entities, _seconds(retain), brokers, standbys, record_bytes, worker_disk * 1e12)
-    found = plan(demand, MEASURED)
+    constants = measured()
+    found = plan(demand, constants)
     screen = Screen()
     if as_json:
         screen.json(asdict(found))
     else:
-        screen.table(COLUMNS, _rows(demand, found))
+        screen.table(COLUMNS, _rows(demand, found, constants))
         if found.is_over:
             screen.say(f"One log has at most {SLOTS:,} partitions: divide the entities among several logs.")
     return int(found.is_over)
 
 
-def _rows(demand: Demand, found: Capacity) -> list[list[str]]:
-    one = f"{MEASURED.thread_rate * USED_SHARE:,.0f} observations a second and {size_text(demand.worker_disk_bytes)}"
+def _rows(demand: Demand, found: Capacity, constants: Measured) -> list[list[str]]:
+    one = f"{constants.thread_rate * USED_SHARE:,.0f} observations a second and {size_text(demand.worker_disk_bytes)}"
     return [
         ["partitions", f"{found.partitions:,}", "a power of two, at least 2 a worker and 8 in all"],
         ["workers", f"{found.workers:,}", f"for {one} each"],
-        ["cores of workers", f"{found.cores:.1f}", f"{MEASURED.cpu_us:.0f} us an observation, half used"],
+        ["cores of workers", f"{found.cores:.1f}", f"{constants.cpu_us:.0f} us an observation, half used"],
         ["memory of a worker", size_text(found.worker_memory_bytes), "with its sealing process"],
         ["disks of workers", size_text(found.tables_bytes), f"all tables, {1 + demand.standbys} of each"],
         ["disk of a broker", size_text(found.broker_disk_bytes), "observations, changes and snapshots"],

@@ -37,7 +37,7 @@ from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
 from refold.streams.log.port import LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
-from refold.streams.partitioner import partition_of, placed
+from refold.streams.partitioner import partition_in, partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.rocks.batch import WriteSet
 from refold.streams.rocks.database import Database
@@ -251,8 +251,10 @@ class Owner:
             write = self._database.batch()
             arrived = []
             begun: dict[int, int] = {}
+            names = list({observation.entity: None for observation, _, _ in batch})
+            places = dict(zip(names, self._tables.placed(names), strict=True))
             for observation, observation_id, data in batch:
-                partition = partition_of(observation.entity, self._partitions)
+                partition = partition_in(places[observation.entity], self._partitions)
                 offset = progress.observations[partition]
                 progress.observations[partition] = offset + 1
                 record = Record(partition, offset, now, observation.entity, observation_id, data)
