@@ -224,7 +224,10 @@ class ImportedSpan:
         return data if _member(tree, "type") == "tool" and isinstance(data, Mapping) else {}
 
     def _first(self, names: Iterable[str]) -> str:
-        return next(filter(None, (text_of(self.attributes.get(name)) for name in names)), "")
+        for name in names:
+            if found := text_of(self.attributes.get(name)):
+                return found
+        return ""
 
     def _value(self, names: Iterable[str]) -> Value:
         found = next((self.attributes[name] for name in names if name in self.attributes), None)
@@ -290,7 +293,7 @@ def time_of_log(log: Mapping[str, Value]) -> int | None:
 
 
 def _any_value(given: Value) -> Value:
-    if not isinstance(given, Mapping):
+    if type(given) is not dict and not isinstance(given, Mapping):
         return None
     for name, value in given.items():
         if name == "intValue" and isinstance(value, str):
@@ -330,13 +333,16 @@ def _messages_in(given: Mapping[str, Value], events: list[tuple[str, dict[str, V
         elif name == _CHOICE:
             message = _tree(more.get("message"))
             answered.append(_spoken(message if isinstance(message, Mapping) else more, "assistant"))
-    flat = _nested({name: value for name, value in attributes.items() if name.startswith(_FLAT)})
+    named = {name: value for name, value in attributes.items() if name.startswith(_FLAT)}
+    flat = _nested(named) if named else {}
     of_llm, of_gen_ai = flat.get("llm"), flat.get("gen_ai")
     if instructions := _tree(attributes.get(_INSTRUCTIONS)):
         asked += _plain({"role": "system", "content": instructions, "parts": instructions})
-    asked += [*_listed(attributes.get(_ASKED)), *_flat(of_llm, "input_messages"), *_flat(of_gen_ai, "prompt")]
+    asked += _listed(attributes.get(_ASKED))
     answered += _listed(attributes.get(_ANSWERED))
-    answered += [*_flat(of_llm, "output_messages"), *_flat(of_gen_ai, "completion")]
+    if flat:
+        asked += [*_flat(of_llm, "input_messages"), *_flat(of_gen_ai, "prompt")]
+        answered += [*_flat(of_llm, "output_messages"), *_flat(of_gen_ai, "completion")]
     return asked, [{**each, "role": "assistant"} for each in answered if each.get("role") != "tool"]
 
 
@@ -459,4 +465,5 @@ def _tree(given: Value) -> Value:
 
 
 def _member(given: Any, key: str) -> Any:
-    return given.get(key) if isinstance(given, Mapping) else None
+    # Nearly all objects are dicts, for which a check against an abstract class takes longer than the rest.
+    return given.get(key) if type(given) is dict or isinstance(given, Mapping) else None
