@@ -42,13 +42,14 @@ class TraceLink(NamedTuple):
     statement: Observation | None
 
 
-def trace(log: LogReader, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
+def trace(log: LogReader, cut: Cut, ids: Iterable[bytes], limit: int | None = None) -> list[TraceLink]:
     """Follow the causes of observations.
 
     Args:
         log: The log.
         cut: Observations at or after this cut are listed without content.
         ids: The observations to begin at.
+        limit: At most so many observations; None: all.
 
     Returns:
         The chain, each observation once, nearest first.
@@ -56,7 +57,7 @@ def trace(log: LogReader, cut: Cut, ids: Iterable[bytes]) -> list[TraceLink]:
     waiting = deque((observation_id, 0) for observation_id in ids)
     reached: set[bytes] = set()
     chain: list[TraceLink] = []
-    while waiting:
+    while waiting and (limit is None or len(chain) < limit):
         observation_id, depth = waiting.popleft()
         if observation_id in reached:
             continue

@@ -47,6 +47,11 @@ class PlainFields:
         """Return the targets of the entity's links of a relation."""
         return links_of(self._view, relation)
 
+    @property
+    def recorded_at(self) -> int:
+        """When the newest of the observations that hold its fields was recorded, milliseconds since 1970."""
+        return max((self._view.holder(name).recorded_at for name in self._fields), default=0)
+
 
 class Fields(PlainFields):
     """The fields of one entity. Methods take a field's first name, and return None for a field without a value."""

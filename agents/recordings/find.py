@@ -123,7 +123,8 @@ class RunRow:
     caller, caller_step: for a nested run, the outer run and its step. steps: how many it has taken, including those
     before a fork. title: "" if it has none, None if it cannot be read.
     input_tokens, output_tokens: None if no model call recorded any. usage: what the model calls of its own steps used;
-    None if they do not say, or it was not requested.
+    None if they do not say, or it was not requested. recorded_at: when the newest record of it was recorded,
+    milliseconds; None if it has ended.
     """
 
     run: str
@@ -142,6 +143,7 @@ class RunRow:
     input_tokens: int | None = None
     output_tokens: int | None = None
     usage: UsageSum | None = None
+    recorded_at: int | None = None
 
     @property
     def started(self) -> dt.datetime | None:
@@ -254,6 +256,8 @@ def find(
                 found.damaged[id_of(run)] = str(error)
                 continue
             row = _row(run, count, found.damaged)
+            if row.outcome == RUNNING:
+                row = replace(row, recorded_at=max(each.recorded_at for each in (run, *own[-1:])))
             found.rows.append(replace(row, usage=_usage_of(own)) if wanted.usage else row)
         if is_over:
             break
@@ -335,6 +339,29 @@ def _row(run: Fields, own: int, damaged: dict[str, str]) -> RunRow:
         input_tokens=plain("input_tokens"),
         output_tokens=plain("output_tokens"),
     )
+
+
+def usage_of_rows(
+    log: Log, vault: ValueCipher, rows: Iterable[RunRow], cut: Cut, steps_max: int
+) -> dict[str, UsageSum | None]:  # fmt: skip
+    """Return what the model calls of listed runs used, by run, as `find` with `usage` does.
+
+    Args:
+        log: The log.
+        vault: Decrypts contents.
+        rows: The runs. A run is left out if it has more steps than may still be read.
+        cut: The point.
+        steps_max: How many steps are read at most.
+    """
+    left, chosen = steps_max, []
+    for row in rows:
+        if row.steps <= left:
+            left -= row.steps
+            chosen.append(f"run/{row.run}")
+    views = log.states(chosen, cut)
+    runs = [Fields(views[name], vault) for name in chosen]
+    steps = _steps(log, vault, runs, cut)
+    return {id_of(run): _usage_of(steps.get(run.entity, NO_PARTS).parts) for run in runs}
 
 
 def _usage_of(steps: Iterable[Fields]) -> UsageSum | None:

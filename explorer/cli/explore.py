@@ -52,7 +52,7 @@ def explore(
       refold explore --write
       REFOLD_TOKEN=$(openssl rand -hex 32) refold explore --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    for needed in ("aiohttp", "jinja2"):
+    for needed in ("aiohttp", "fast_sugiyama", "jinja2"):
         if find_spec(needed) is None:
             raise InputError(f"the explorer needs {needed}: install it with pip install 'refold[explore]'")
     from refold.streams.web.guard import token_in
@@ -82,7 +82,7 @@ def _serve(listener: Listener, target: LogTarget, *, is_secure: bool, can_write:
     site = explorer(target, listener.token, is_secure=is_secure, can_write=can_write)
     server = WebServer.on(listener)
     try:
-        server.serve(site)
+        server.serve(site, site.problem_page)
         import_pages()
         site.warm()
         wait_for(Event())

@@ -17,11 +17,12 @@ from refold.avro.errors import NotAnswerable
 from refold.explorer.deck.frame import Chooser, DeckColumn, DeckScreen, Pane, Rows
 from refold.explorer.deck.step_panes import PANES, pane_text
 from refold.explorer.deck.texts import failure_text, lines, outcome_text, value_text
+from refold.explorer.queries.open_runs import OpenRun
 from refold.explorer.queries.query import Query
-from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
+from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json, known_of
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import failure_json
-from refold.explorer.views.recorded_text import duration
+from refold.explorer.views.recorded_text import duration, visible
 from refold.explorer.views.step_view import failed_steps, opening_step, step_at, step_rows
 from refold.streams.cut import Cut
 
@@ -31,7 +32,8 @@ AROUND = 500
 class RunAnswer(NamedTuple):
     """A run at a cut.
 
-    recording: None if the run's content cannot be read; `clear` then has the parts that are stored in clear.
+    recording: None if the run's content cannot be read; `clear` then has the parts that are stored in clear. known: of
+    a run that has not ended.
     """
 
     run: str
@@ -39,6 +41,7 @@ class RunAnswer(NamedTuple):
     recording: Recording | None
     clear: dict[str, Any]
     forks: tuple[str, ...]
+    known: OpenRun | None = None
 
 
 class RunScreen(DeckScreen):
@@ -101,7 +104,8 @@ class RunScreen(DeckScreen):
                 return RunAnswer(run, cut, None, clear_json(log, run, cut, error), forks), [], 0
             number = min(self._step or opening_step(recording), len(recording.steps))
             rows = list(step_rows(log, recording, number, AROUND, cut))
-            return RunAnswer(run, cut, recording, {}, forks), rows, number
+            known = known_of(log, recording, cut, is_now=not at)
+            return RunAnswer(run, cut, recording, {}, forks, known), rows, number
 
         answer, rows, number = await self.ask(asked)
         self._answer, self._run, self._step = answer, answer.run, number
@@ -158,6 +162,8 @@ class RunScreen(DeckScreen):
         if self._pane == 0 and failure is not None and self._step == len(recording.steps):
             text.append("\n\n").append_text(Text("the run ended with", "dim")).append("\n")
             text.append_text(failure_text(failure))
+        if self._pane == 0 and self._answer.known is not None and self._step == len(recording.steps):
+            text.append("\n\n").append_text(Text(visible(self._answer.known.text), "yellow"))
         self._show_text(text)
 
     def _show_text(self, text: Text) -> None:
@@ -255,6 +261,8 @@ def _head(answer: RunAnswer) -> Iterator[Text]:
         yield value_text({name: value for name, value in answer.clear.items() if name != "content"})
         return
     yield Text("no step is recorded at this cut")
+    if answer.known is not None:
+        yield Text(visible(answer.known.text), "yellow")
     failure = failure_json(answer.recording.failure)
     if failure is not None:
         yield failure_text(failure)

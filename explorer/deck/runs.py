@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from refold.agents.recordings.find import RunList
+from refold.agents.recordings.find import RunList, RunRow
 from refold.avro.errors import InputError
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
 from refold.explorer.deck.texts import outcome_text, utc
+from refold.explorer.queries.open_runs import OpenRun
 from refold.explorer.queries.runs import MORE_SEARCHED, STEPS_SEARCHED, RunsQuery, as_tree
 from refold.explorer.queries.shapes import time_json
 from refold.explorer.views.recorded_text import took
@@ -27,7 +28,7 @@ class RunsScreen(DeckScreen):
 
     about = (
         "Runs: each line is a run of an agent.\n"
-        "✓ succeeded  ✗ failed or timed out  ▶ runs  ■ cancelled  ? unknown\n\n"
+        "✓ succeeded  ✗ failed or timed out  ▶ runs  ○ not ended  ■ cancelled  ? unknown\n\n"
         "/ finds words in all that a run was given, said, called and got.\n"
         "agent:NAME outcome:failed tool:NAME error:TEXT model:NAME user:NAME\n"
         "tag:TAG parent:RUN since:TIME until:TIME flagged   narrow it down.\n"
@@ -61,19 +62,22 @@ class RunsScreen(DeckScreen):
         at, wanted = self.deck.at, wanted_runs(self._wanted)
         self.is_live = not at
 
-        def asked(log: Any) -> tuple[RunsQuery, RunList]:
+        def asked(log: Any) -> tuple[RunsQuery, RunList, dict[str, OpenRun]]:
             query = RunsQuery(**wanted, limit=LISTED, at=str(log.point(at or None).cut))
             if query.is_in_steps:
                 query = replace(query, search_steps=query.search_steps or STEPS_SEARCHED)
-            return query, query.find(log)
+            found = query.find(log)
+            return query, found, replace(query, at=at or None).open_runs(log, found)
 
-        query, found = await self.ask(asked)
+        query, found, known = await self.ask(asked)
         self.queries, self.cut_text = [query], query.at or ""
         self._parents = {row.run: row.parent for row in found.rows}
         self.query_one(Rows).show([
             (row.run, [
-                outcome_text(row.outcome).append("*" if row.run == self.deck.marked else " "),
-                "└ " * min(depth, 3) + row.run, ("! " if row.flagged else "") + (row.title or ""), row.agent,
+                outcome_text(known[row.run].outcome if row.run in known else row.outcome).append(
+                    "*" if row.run == self.deck.marked else " "
+                ),
+                "└ " * min(depth, 3) + row.run, _named(row, known.get(row.run)), row.agent,
                 utc(started)[:19], took(started, time_json(row.ended_at)), f"{row.steps:,}",
             ])
             for row, depth in as_tree(found.rows, with_forks=True)
@@ -121,6 +125,12 @@ class RunsScreen(DeckScreen):
             self.say_problem("mark a run with space, then press c on another; or press c on a fork")
             return
         self.deck.open_compare(other, run, self.cut_text)
+
+
+def _named(row: RunRow, known: OpenRun | None) -> str:
+    """Return the title of a run, whether it is flagged, and what is known of one that has not ended."""
+    said = ["!" if row.flagged else "", row.title or "", "" if known is None else f"({known.text})"]
+    return " ".join(filter(None, said))
 
 
 def wanted_runs(text: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ VALUE_MAX = 4_000
 OUTCOMES = {
     "succeeded": ("✓", "green"), "failed": ("✗", "bold red"), "timed_out": ("✗", "bold red"),
     "cancelled": ("■", "yellow"), "unknown": ("?", "yellow"), "running": ("▶", "cyan"), "pending": ("▶", "cyan"),
+    "not ended": ("○", "yellow"),
 }  # fmt: skip
 """The sign and the style of each outcome. The sign suffices where colours cannot be seen."""
 HEADING, DIM, OLD, NEW, BAD = "bold", "dim", "red", "green", "bold red"

@@ -16,6 +16,7 @@ from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
+from refold.explorer.queries.open_runs import OpenRun, open_run
 from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
@@ -156,15 +157,29 @@ class RunQuery:
         cut = log.point(self.at).cut
         run = known_run(log, self.run, cut)
         try:
-            return whole_json(log.recording(run, cut))
+            recording = log.recording(run, cut)
         except NotAnswerable as error:
             return clear_json(log, run, cut, error)
+        return whole_json(recording, known=known_of(log, recording, cut, is_now=self.at is None))
 
 
-def whole_json(run: Recording, chain: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return a run with its steps. chain: the result of checking its hashes; None: they were not checked."""
+def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> OpenRun | None:
+    """Return what is known of a run that has not ended; None if it has. is_now: see open_runs."""
+    return None if run.outcome or run.ended_at else open_run(log, run.run, len(run.steps), cut, is_now=is_now)
+
+
+def whole_json(
+    run: Recording, chain: dict[str, Any] | None = None, known: OpenRun | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return a run with its steps.
+
+    Args:
+        run: The run.
+        chain: The result of checking its hashes; None: they were not checked.
+        known: Of a run that has not ended.
+    """
     layers = [step_json(step, has_code=run.has_code) for step in run.steps]
-    return {**run_json(run), "chain": chain, "layers": layers}
+    return {**run_json(run), "chain": chain, "layers": layers, **({} if known is None else {"open": known.json()})}
 
 
 @dataclass(frozen=True, slots=True)

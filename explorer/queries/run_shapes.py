@@ -4,6 +4,7 @@ Some keys exist only if they apply:
 synthetic_time: true if the run's source left out times; a null time then means that no time was recorded.
 caller and caller_step: the run began within another run. children: other runs began within this one.
 usage, in a list: it was requested, and the model calls report it.
+open: the run has not ended. It says since when nothing was recorded of it, and whether its process runs.
 
 `usage_text` and `cost_text` describe the usage and the cost of model calls in words.
 """
@@ -16,6 +17,7 @@ from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run, usage_of_step
+from refold.explorer.queries.open_runs import OpenRun
 from refold.explorer.queries.shapes import time_json
 
 
@@ -34,13 +36,20 @@ def cost_text(usage: UsageSum) -> str:
     return dollars(usage.cost_usd) + (f" without some: {unknown}" if unknown else "")
 
 
+def usage_cost(usage: UsageSum | None) -> str:
+    """`$0.0123`, with a + if a model has no price; a dash if no price is known."""
+    if usage is None or usage.cost_usd is None:
+        return "-"
+    return dollars(usage.cost_usd) + ("+" if usage.unpriced else "")
+
+
 def dollars(amount: float) -> str:
     """Format an amount in US dollars. Smaller amounts get more decimals."""
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}" if amount >= 0.01 else f"${amount:.6f}"
 
 
-def row_json(row: RunRow) -> dict[str, Any]:
-    """Return one run as `refold runs` lists it."""
+def row_json(row: RunRow, known: OpenRun | None = None) -> dict[str, Any]:
+    """Return one run as `refold runs` lists it. known: of a run that has not ended."""
     return {
         "run": row.run,
         "agent": row.agent,
@@ -57,6 +66,7 @@ def row_json(row: RunRow) -> dict[str, Any]:
         **({} if row.usage is None else {"usage": usage_json(row.usage)}),
         **_within(row.caller, row.caller_step),
         **_synthetic(is_so=row.synthetic_time),
+        **({} if known is None else {"open": known.json()}),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from refold.agents.log import AgentLog
 from refold.agents.recordings.find import RunConditions, RunList, RunRow, find, time_of
+from refold.explorer.queries.open_runs import OpenRun, open_runs
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.run_shapes import row_json
 
@@ -63,9 +64,16 @@ class RunsQuery:
         )  # fmt: skip
         return find(log, log.vault, wanted, self.limit, self.at, self.search_steps)
 
+    def open_runs(self, log: AgentLog, found: RunList) -> dict[str, OpenRun]:
+        """Return what is known of the listed runs that have not ended, by run."""
+        recorded = {row.run: row.recorded_at for row in found if row.recorded_at is not None}
+        return open_runs(log, recorded, found.cut, is_now=self.at is None)
+
     def answer(self, log: AgentLog) -> list[dict[str, Any]]:
         """Return one object for each run."""
-        return [row_json(row) for row in self.find(log).rows]
+        found = self.find(log)
+        known = self.open_runs(log, found)
+        return [row_json(row, known.get(row.run)) for row in found]
 
 
 def as_tree(rows: Sequence[RunRow], *, with_forks: bool = False) -> Iterator[tuple[RunRow, int]]:

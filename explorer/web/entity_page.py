@@ -4,24 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from refold.avro.envelope import check_entity
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.times import time_text
-from refold.explorer.queries.entity import HistoryQuery, StateQuery, WhyQuery
+from refold.explorer.queries.entity import RECORDED, HistoryQuery, StateQuery, WhyQuery, field_of, told_chain
 from refold.explorer.queries.operate import MarkersQuery, RebuildQuery
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.tail import cut_before
 from refold.explorer.views.moments import CLOCKS, READS_SEARCHED, moments_of, placed
-from refold.explorer.web.charts import graph, lanes
+from refold.explorer.views.related import EVALUATION, evaluation
+from refold.explorer.web.causes_graph import OPENED, OPENED_MAX, CausesGraph, causes_graph, opened_in
+from refold.explorer.web.charts import lanes
 from refold.explorer.web.rendering import entity_link
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 from refold.streams.entity_index import exists, facts
+from refold.streams.view import trace
 
 LISTED = 200
 MORE_SEARCHED = 4
+TRACED = 5_000
+"""How many observations of a chain are traced at first; about 150 ms' work."""
+
+
+class CausesShown(NamedTuple):
+    """The chain of a value.
+
+    links: the drawn observations as `refold why` has them, by id, the nearest first. traced: how many were traced.
+    is_whole: whether that is all of them. can_open: whether the address may name another fold to be opened.
+    """
+
+    graph: CausesGraph
+    links: dict[str, dict[str, Any]]
+    traced: int
+    is_whole: bool
+    can_open: bool
 
 
 def entities_page(view: PageView) -> bytes:
@@ -51,7 +70,8 @@ def entities_page(view: PageView) -> bytes:
 
 def entity_page(view: PageView) -> bytes:
     """Return one entity at a moment. In the address, `to` is the cut at which the slider ends, and `reads` in how many
-    records before it agents' reads are looked for.
+    records before it agents' reads are looked for. `field` is the value whose causes are drawn, `open` are the folds of
+    that graph that are opened, and `traced` is how many observations are traced at most.
     """
     if len(view.path) < 2:
         raise InputError(f"{'/'.join(view.path):.80}: name an entity as TYPE/ID")
@@ -74,23 +94,40 @@ def entity_page(view: PageView) -> bytes:
     unsearched = begin.records if clock == "read" else 0
     shown: list[tuple[str, Query]] = [("the state", state_query), ("the history", history_query)]
     field = view.get("field")
-    chain: list[dict[str, Any]] = []
+    causes = None
     if field:
-        why = WhyQuery(f"{entity}.{field}", str(cut))
-        chain = why.answer(view.log)
-        shown.append((f"why {field}", why))
-    sources = [*(each["source"] for each in state["fields"].values()), *(row["source"] for row in rows),
-               *(each["source"] for each in chain if each["source"])]  # fmt: skip
+        causes = _causes(view, f"{entity}.{field}", cut)
+        shown.append((f"why {field}", WhyQuery(f"{entity}.{field}", str(cut))))
+    listed = rows[::-1][:LISTED]
+    sources = [*(each["source"] for each in state["fields"].values()), *(row["source"] for row in listed),
+               *(each["source"] for each in (causes.links.values() if causes else ()) if each["source"])]  # fmt: skip
     changed = {row["field"] for row in rows if row["version"] == state["version"]}
     return view.render(
-        "entity.html", entity, cut, shown, entity=entity, state=state, rows=rows[::-1][:LISTED], total=len(rows),
-        moments=moments, clocks=CLOCKS, lanes=lanes(rows), field=field, chain=chain,
-        graph=graph(chain) if chain else None, changed=changed, version=state["version"], end=str(end),
+        "entity.html", entity, cut, shown, entity=entity, state=state, rows=listed, total=len(rows),
+        moments=moments, clocks=CLOCKS, lanes=lanes(rows), field=field, causes=causes, opened=view.get("open"),
+        opened_max=OPENED, more_traced=None if causes is None else view.address(traced=causes.traced * MORE_SEARCHED),
+        changed=changed, version=state["version"], end=str(end),
         newest=max((row["version"] for row in rows), default=0),
         runs=_runs_among(view, sources, end), searched=searched, unsearched=unsearched,
         more=view.address(reads=searched * MORE_SEARCHED),
+        result=evaluation(view.log.state(entity, cut)).text if entity.startswith(f"{EVALUATION}/") else "",
         observed_until=None if cut.observed_until is None else time_text(cut.observed_until),
     )  # fmt: skip
+
+
+def _causes(view: PageView, value: str, cut: Cut) -> CausesShown:
+    """Return the chain of a value, TYPE/ID.FIELD[.KEY], with the folds opened that the address names."""
+    limit = view.number("traced") or TRACED
+    _, entity, path = field_of(view.log, value, str(cut), RECORDED)
+    chain = trace(view.log.port, cut, entity.held_by(path.field, path.key), limit)
+    opened = opened_in(view.get("open"))
+    graph = causes_graph(chain, opened)
+    drawn = {each.observation for each in graph.nodes}
+    links = told_chain(view.log, [each for each in chain if each.observation in drawn], cut)
+    known = {each.observation for each in chain}
+    is_whole = len(chain) < limit or all(cause in known for each in chain for cause in each.causes)
+    by_id = {each["observation"]: each for each in links}
+    return CausesShown(graph, by_id, len(chain), is_whole, len(opened) < OPENED_MAX)
 
 
 def _runs_among(view: PageView, sources: Iterable[Mapping[str, Any]], end: Cut) -> set[str]:

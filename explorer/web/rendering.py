@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from refold.avro.times import EPOCH, parse_time
 from refold.explorer.queries.query import Query, command_text
 from refold.explorer.views.recorded_text import NONE, SHOWN_MAX, cell, clipped, duration, number, took, visible
+from refold.explorer.web.addresses import entity_link, link
+from refold.explorer.web.value_links import ValueLinks
 
 MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }  # fmt: skip
+
+_LINKS: ContextVar[ValueLinks | None] = ContextVar("refold.value-links", default=None)
+"""The links of the page that is being rendered. Jinja gives macros that are imported no variables of the page."""
 
 
 @cache
@@ -37,21 +42,10 @@ def assets() -> MappingProxyType[str, tuple[bytes, str]]:
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def link(*parts: str, **query: object) -> str:
-    """Return the address of a page. parts: the parts of its path, unquoted; query: empty values are left out."""
-    path = "/" + "/".join(quote(each, safe="", errors="replace") for each in parts)
-    given = {name: _text(value) for name, value in query.items() if value not in (None, "", False)}
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
-
-
-def entity_link(entity: str, **query: object) -> str:
-    """Return the address of an entity's page."""
-    type_name, _, name = entity.partition("/")
-    return link("entity", type_name, name, **query)
-
-
-def _text(value: object) -> str:
-    return "1" if value is True else str(value)
+def linked(text: str) -> Markup:
+    """Return the text of a value as markup, with links where it names entities and runs; see ValueLinks."""
+    links = _LINKS.get()
+    return escape(text) if links is None else links.marked(text)
 
 
 def time_tag(given: str | int | None, missing: str = NONE) -> Markup:
@@ -87,13 +81,25 @@ class Renderer:
         }  # fmt: skip
         self._environment.filters |= {
             "clip": partial(clipped, most=shown_max), "cell": cell, "visible": visible, "took": took,
-            "duration": duration, "time": time_tag, "number": number, "words": lambda text: text.replace("_", " "),
+            "duration": duration, "time": time_tag, "linked": linked, "number": number,
+            "words": lambda text: text.replace("_", " "),
         }  # fmt: skip
 
     def command(self, query: Query) -> str:
         """Return the command that asks a question of this log."""
         return command_text(query.arguments, self._shown_url)
 
-    def page(self, template: str, given: Mapping[str, Any]) -> bytes:
-        """Render a page as UTF-8. Any remaining lone surrogate becomes a question mark."""
-        return self._environment.get_template(template).render(given).encode(errors="replace")
+    def page(self, template: str, given: Mapping[str, Any], links: ValueLinks | None = None) -> bytes:
+        """Render a page as UTF-8. Any remaining lone surrogate becomes a question mark.
+
+        Args:
+            template: The file name of the template.
+            given: The variables of the template.
+            links: Finds what the ids in values name; None: values have no links.
+        """
+        token = _LINKS.set(links)
+        try:
+            text = self._environment.get_template(template).render(given)
+        finally:
+            _LINKS.reset(token)
+        return (text if links is None else links.filled(text)).encode(errors="replace")

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from refold.agents.recordings.window import LongRun
 from refold.agents.usage.of_runs import summed, usage_of_run
 from refold.avro.errors import InputError, NotAnswerable
+from refold.explorer.queries.open_runs import open_run
 from refold.explorer.queries.query import Query
-from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json
+from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json, known_of
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.queries.run_shapes import cost_text, run_json
+from refold.explorer.views.related import related
 from refold.explorer.views.step_view import opening_step, step_at, step_in_window, step_rows, step_with
 from refold.explorer.web.timeline import timeline
 from refold.explorer.web.view import PageMoved, PageView
@@ -63,7 +65,8 @@ def run_page(view: PageView) -> bytes:
     return view.render(
         "run.html", title, cut, shown, is_live=not run.outcome, run={**NOT_WITHIN, **run_json(run)}, number=number,
         timeline=drawn, listed=list(step_rows(view.log, run, number, LISTED_AROUND, cut)), is_part=False,
-        forks=_forks(view, run_id, cut),
+        forks=_forks(view, run_id, cut), known=known_of(view.log, run, cut, is_now=False),
+        related=related(view.log, run_id, cut), golden=fields.get("golden"),
         is_raw=bool(view.get("raw")),
         cost="" if usage is None else cost_text(usage),
         is_pinned=run.pinned,
@@ -96,6 +99,8 @@ def _long_run_page(view: PageView, cut: Cut, long: LongRun, query: RunQuery) -> 
     return view.render(
         "run.html", run.title or f"Run {run.run}", cut, shown, is_live=not run.outcome, timeline=timeline(run, "step"),
         forks=_forks(view, run.run, cut), is_raw=bool(view.get("raw")), cost="", is_pinned=run.pinned,
+        known=None if run.outcome or run.ended_at else open_run(view.log, run.run, long.count, cut, is_now=False),
+        related=related(view.log, run.run, cut), golden=fields.get("golden"),
         tokens={name: fields.get(f"{name}_tokens") for name in ("input", "output")}, shown=shown_step, **given,
     )  # fmt: skip
 

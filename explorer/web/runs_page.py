@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from refold.agents.recordings.find import OUTCOMES
+from refold.agents.recordings.find import OUTCOMES, usage_of_rows
 from refold.explorer.queries.run import RunQuery
+from refold.explorer.queries.run_shapes import usage_cost
 from refold.explorer.queries.runs import MORE_SEARCHED, STEPS_SEARCHED, RunsQuery, as_tree
 from refold.explorer.queries.shapes import time_json
 from refold.explorer.web.view import PageView
 
 LISTED = 50
 MORE_LISTED = 200
+STEPS_COSTED = 300
+"""How many steps are read at first to know what runs cost; about 80 ms' work."""
 TEXTS = ("text", "tool", "error", "agent", "user", "tag", "parent", "since", "until", "model")
 
 
@@ -32,13 +35,18 @@ def runs_page(view: PageView) -> bytes:
     if found.older:
         further = {"search_steps": (query.search_steps or 0) * MORE_SEARCHED}
         more = view.address(**(further if is_cut_short else {"limit": limit + min(found.older, MORE_LISTED)}))
+    known = query.open_runs(view.log, found)
+    costed = view.number("costed") or STEPS_COSTED
+    usage = usage_of_rows(view.log, view.log.vault, found.rows, cut, costed)
     rows = [
-        {"row": row, "depth": depth, "started": time_json(row.started_at), "ended": time_json(row.ended_at)}
+        {"row": row, "depth": depth, "started": time_json(row.started_at), "ended": time_json(row.ended_at),
+         "known": known.get(row.run), "usage": usage.get(row.run), "is_costed": row.run in usage}
         for row, depth in as_tree(found.rows, with_forks=True)
-    ]
+    ]  # fmt: skip
     return view.render(
-        "runs.html", "Runs", cut, [("these runs", query)], is_live=True, rows=rows, found=found, query=query,
-        outcomes=OUTCOMES,
-        names=TEXTS, more=more, is_cut_short=is_cut_short, more_listed=min(found.older, MORE_LISTED),
+        "runs.html", "Runs", cut, [("these runs", replace(query, usage=True))], is_live=True, rows=rows, found=found,
+        query=query, outcomes=OUTCOMES, names=TEXTS, cost=usage_cost, costed=costed, uncosted=len(found) - len(usage),
+        more_costed=view.address(costed=costed * MORE_SEARCHED), more=more,
+        is_cut_short=is_cut_short, more_listed=min(found.older, MORE_LISTED),
         show=lambda run: view.renderer.command(RunQuery(run, str(cut))),
     )  # fmt: skip

@@ -27,6 +27,7 @@ do not carry it, and it is worthless once the process has ended.
 from __future__ import annotations
 
 import hmac
+import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -91,7 +92,11 @@ SIGN_IN, ACTION = "sign-in", "do"
 NEWEST_S = 0.5
 SLOW_ENDPOINTS = frozenset({"deadletters", "doctor", "find", "rebuild", "retain", "tail", "verify"})
 """The endpoints of the API that read a whole log."""
-TITLES = {400: "This address asks for nothing", 404: "Not found", 503: "The log cannot be read now"}
+TITLES = {
+    400: "This address asks for nothing", 401: "Not with this token", 403: "Not from there", 404: "Not found",
+    405: "Not in this way", 500: "This page failed", 503: "Not at this moment",
+}  # fmt: skip
+UNREADABLE = "The log cannot be read now"
 
 
 class SitePage(NamedTuple):
@@ -221,6 +226,17 @@ class Explorer:
         except (RefoldError, OSError) as error:
             return self._error(503, error)
 
+    def problem_page(self, target: str, headers: Mapping[str, str], answer: PageResponse) -> PageResponse:
+        """Return an error of the web server as a page for a browser, and as it is for a program; see ProblemPage.
+
+        The reader may be another web site that the guard refused, so the page says nothing of the log.
+        """
+        name, _ = _path(target.partition("?")[0])
+        if name in ("api", LIVE, "static") or "text/html" not in headers.get("Accept", ""):
+            return answer
+        title = TITLES.get(answer.status, "The request is refused")
+        return self._problem(answer.status, title, json.loads(answer.content)["error"], "")
+
     def _api(self, parts: tuple[str, ...], request: Request) -> PageResponse:
         from refold.explorer.web import api
 
@@ -274,8 +290,11 @@ class Explorer:
         why = str(error)
         if isinstance(error, FileNotFoundError):  # files of the log, not of the pages
             why = f"A file of the log is missing: {error.filename}. If the log was moved or deleted, put it back."
-        given = {"title": TITLES[status], "why": why, "status": status, "at": None, "commands": [], "page": None,
-                 "log_url": self.place.url or "", "here": None, "is_live": False}  # fmt: skip
+        return self._problem(status, UNREADABLE if status == 503 else TITLES[status], why, self.place.url or "")
+
+    def _problem(self, status: int, title: str, why: str, log_url: str) -> PageResponse:
+        given = {"title": title, "why": why, "status": status, "at": None, "commands": [], "page": None,
+                 "log_url": log_url, "here": None, "is_live": False}  # fmt: skip
         return self._html(status, self.renderer.page("error.html", given))
 
     def _html(self, status: int, content: bytes) -> PageResponse:

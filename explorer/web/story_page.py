@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from refold.agents.journal.record import Call, Failure, Plain, Recording, Step, child_of
 from refold.avro.times import time_text
-from refold.explorer.queries.run import RunQuery
+from refold.explorer.queries.run import RunQuery, known_of
 from refold.explorer.queries.run_names import known_run
 from refold.explorer.views.messages import answered
 from refold.explorer.views.recorded_text import cell, took
@@ -52,6 +52,7 @@ def story_page(view: PageView) -> bytes:
     return view.render(
         "story.html", run.title or f"Run {run_id}", cut, [("the run", RunQuery(run_id, str(cut)))], run=run,
         opening=list(_opening(run)), chapters=chapters, ending=list(_ending(run)), left_out=left_out,
+        known=known_of(view.log, run, cut, is_now=False),
         started=time_text(run.started_at) if run.started_at else None,
     )  # fmt: skip
 

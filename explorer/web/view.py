@@ -12,6 +12,7 @@ from refold.avro.errors import InputError
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.query import Query
 from refold.explorer.web.rendering import Renderer
+from refold.explorer.web.value_links import ValueLinks
 from refold.streams.cut import PREFIX, Cut
 
 
@@ -92,4 +93,5 @@ class PageView:
                 "cut_short": None if cut is None else cut.short, "commands": commands, "page": self.name,
                 "here": self.address, "log_url": self.log.port.url, "is_live": is_live, **given,
             },
+            None if cut is None else ValueLinks.of(self.log, cut),
         )  # fmt: skip

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import cbor2
 
@@ -118,6 +118,12 @@ class Site(Protocol):
 
     def answer(self, request: Request) -> PageResponse:
         """Return the page. Runs in a thread of the route's lane, and may block."""
+
+
+ProblemPage: TypeAlias = Callable[[str, Mapping[str, str], PageResponse], PageResponse]
+"""Returns an error response as its reader can read it: a page for a browser, the given JSON for a program. It is called
+in the event loop with the request's target, which may be no path, its headers, and the response.
+"""
 
 
 def json_answer(status: int, document: object) -> PageResponse:

@@ -12,7 +12,7 @@ they run in a bounded number of threads (server.py). A request passes these step
 7. a lane of the site, or 503 if its queue is full;
 8. if the route is followed: the lane again every FOLLOW_S, and an event for each answer that has changed.
 
-No answer and no log line contains a traceback.
+No answer and no log line contains a traceback. Errors are JSON, unless the site shows them to browsers as pages.
 
 Requests are answered by a bounded number of threads, with a bounded queue in front of them.
 
@@ -39,7 +39,7 @@ from aiohttp import web
 from refold.streams.web.connection import HEADERS, Bounds, Connection, Slot, Slots, response_of
 from refold.streams.web.guard import Head, RequestGuard, unknown_caller
 from refold.streams.web.listening import Access, Listener
-from refold.streams.web.page import PageResponse, Request, Route, Site, problem
+from refold.streams.web.page import JSON, PageResponse, ProblemPage, Request, Route, Site, problem
 
 WAITING_MAX = 64
 
@@ -144,9 +144,16 @@ class WebServer:
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
         self._lanes: dict[str, Lane] = {}
+        self._problem_page: ProblemPage | None = None
 
-    def serve(self, site: Site) -> None:
-        """Start answering requests."""
+    def serve(self, site: Site, problem_page: ProblemPage | None = None) -> None:
+        """Start answering requests.
+
+        Args:
+            site: The pages.
+            problem_page: Shows an error in JSON to a browser; None: every error is JSON.
+        """
+        self._problem_page = problem_page
         self._lanes = {name: Lane(f"refold-web-{name}", threads) for name, threads in site.lanes.items()}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -229,22 +236,28 @@ class WebServer:
         connection.note_content()
         found = self._admitted(site, request)
         if isinstance(found, PageResponse):
-            return response_of(found, closes=request.can_read_body)
+            return response_of(self._readable(request, found), closes=request.can_read_body)
         asked, route = found
         held = bytearray()
         try:
             refused = await self._read(request, held)
             if refused is not None:
-                return response_of(refused, closes=True)
+                return response_of(self._readable(request, refused), closes=True)
             connection.note_work()
             asked = asked._replace(content=bytes(held))
             answer = await self._answer(site, asked, route.lane)
             if not route.is_followed or answer.status != 200:
-                return response_of(answer)
+                return response_of(self._readable(request, answer))
             connection.note_following()
             return await self._follow(site, request, asked, route.lane, answer)
         finally:
             self._held_bytes -= len(held)
+
+    def _readable(self, request: web.BaseRequest, answer: PageResponse) -> PageResponse:
+        """Return an answer. An error in JSON is shown by the site, if it shows errors."""
+        if self._problem_page is None or answer.status < 400 or answer.media_type != JSON:
+            return answer
+        return self._problem_page(request._message.path, request.headers, answer)
 
     async def _answer(self, site: Site, asked: Request, lane: str) -> PageResponse:
         """Run step 7."""

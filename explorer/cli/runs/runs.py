@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from typing import Any
 
 import click
@@ -15,10 +16,12 @@ from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.run_shapes import dollars, row_json
+from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.run_shapes import row_json, usage_cost
 from refold.explorer.queries.runs import RunsQuery, as_tree
 
 LISTED = 50
+OPEN_NAMED = 5
 COLUMNS = (
     TableColumn("run", "cyan"),
     TableColumn("agent"),
@@ -81,7 +84,8 @@ def runs(
     option. Text and errors are searched without regard to case, and only in content that has not expired. With
     --indexed a text is found by the index of `refold run search`, in all runs and by whole words. The cost is from a
     table of prices that REFOLD_PRICES may name; + means that the table lacks some models. A run whose content or key is
-    damaged is named at the end, and the exit status is 1.
+    damaged is named at the end, and the exit status is 1. Of a run that has not ended, the last lines say since when
+    nothing was recorded of it, and whether its process runs, as far as a supervisor recorded that.
 
     A session that was recorded several times, by its code, by a proxy and from a transcript, is listed once, as the
     fullest of these; --further lists the others too.
@@ -107,18 +111,19 @@ def runs(
             query = RunsQuery(**{**wanted, "text": ""}, usage=usage, further=further, at=at)
             found = _by_index(log, query, text, most)
         else:
-            found = RunsQuery(
-                **wanted, usage=usage, further=further, limit=most, search_steps=search_steps, at=at
-            ).find(log)
+            query = RunsQuery(**wanted, usage=usage, further=further, limit=most, search_steps=search_steps, at=at)
+            found = query.find(log)
+        known = query.open_runs(log, found)
     if as_json:
-        screen.json([row_json(row) for row in found.rows])
+        screen.json([row_json(row, known.get(row.run)) for row in found.rows])
     else:
         rows = as_tree(found.rows)
         if usage:
-            cells = [[*_cells(row, depth)[:-1], *_usage_cells(row), _cells(row, depth)[-1]] for row, depth in rows]
+            cells = [[*given[:-1], *_usage_cells(row), given[-1]] for row, depth in rows
+                     for given in [_cells(row, depth, known.get(row.run))]]  # fmt: skip
             screen.table((*COLUMNS[:-1], *USAGE_COLUMNS, COLUMNS[-1]), cells)
         else:
-            screen.table(COLUMNS, [_cells(row, depth) for row, depth in rows])
+            screen.table(COLUMNS, [_cells(row, depth, known.get(row.run)) for row, depth in rows])
         if not found.rows:
             asked = any(wanted.values())
             screen.say("no run matches" if asked else "no run is recorded in this log yet; see `refold demo`")
@@ -128,18 +133,22 @@ def runs(
                 screen.say(f"{counted(found.older, 'run')} not searched, because --search-steps is {search_steps}")
             else:
                 screen.say(_older(len(found), found.older, is_searched=is_searched))
+        for run, each in islice(known.items(), OPEN_NAMED):
+            screen.say(f"{run}: {each.text}")
+        if len(known) > OPEN_NAMED:
+            screen.say(f"{counted(len(known) - OPEN_NAMED, 'further run')} not ended: --outcome running lists them")
     _warn_unread(found)
     return 1 if found.damaged else 0
 
 
-def _cells(row: RunRow, depth: int) -> list[str]:
+def _cells(row: RunRow, depth: int, known: OpenRun | None) -> list[str]:
     return [
         f"{'  ' * depth}{row.run}",
         row.agent or "-",
         row.version or "-",
         NO_TIME if row.synthetic_time and row.started_at is None else moment(row.started_at)[:19].replace("T", " "),
         took(row.started_at, row.ended_at),
-        row.outcome + (", flagged" if row.flagged else ""),
+        (row.outcome if known is None else known.outcome) + (", flagged" if row.flagged else ""),
         str(row.steps),
         row.parent or "-",
         "[unreadable]" if row.title is None else row.title or "-",
@@ -173,8 +182,7 @@ def _usage_cells(row: RunRow) -> list[str]:
     usage = row.usage
     if usage is None:
         return ["-", "-", "-"]
-    cost = "-" if usage.cost_usd is None else dollars(usage.cost_usd) + ("+" if usage.unpriced else "")
-    return [f"{usage.tokens.read:,}", f"{usage.tokens.output:,}", cost]
+    return [f"{usage.tokens.read:,}", f"{usage.tokens.output:,}", usage_cost(usage)]
 
 
 def took(started_at: int | None, ended_at: int | None) -> str:

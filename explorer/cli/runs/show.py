@@ -18,7 +18,8 @@ from refold.explorer.cli.runs.clear import show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.run import clear_json, steps_json, whole_json
+from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.run import clear_json, known_of, steps_json, whole_json
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import status_of, usage_text
 from refold.streams.point import Point
@@ -66,13 +67,15 @@ def show(target: LogTarget, run_id: str, at: str | None, verify: bool, as_json: 
                 raise
             return _show_clear(screen, point, clear_json(log, run_id, point.cut, error), as_json)
         others = other_records(log, run_id, point.cut)
+        known = known_of(log, run, point.cut, is_now=at is None)
     check = checked_chain(run) if verify else None
     status = 0 if check is None or check.is_whole else 1
     if as_json:
-        screen.json(whole_json(run, None if check is None else {"ok": check.is_whole, "broken": check.broken}))
+        chain = None if check is None else {"ok": check.is_whole, "broken": check.broken}
+        screen.json(whole_json(run, chain, known))
         return status
     screen.point(point)
-    for line in _head(run, Lines()):
+    for line in _head(run, Lines(), known):
         screen.say(line)
     if others.same:
         screen.say(f"  same as   run {others.same}, which has all of its turns")
@@ -137,11 +140,12 @@ def _show_clear(screen: Screen, point: Point, found: dict[str, Any], as_json: bo
     return 0
 
 
-def _head(run: Recording, lines: Lines) -> list[str]:
+def _head(run: Recording, lines: Lines, known: OpenRun | None) -> list[str]:
     version = f" {run.version}" if run.version else ""
     said = [f"run {run.run} of {run.agent or 'an agent'}{version}" + (f": {run.title}" if run.title else "")]
-    outcome = run.outcome or "running"
+    outcome = run.outcome or ("unknown" if known is None else known.outcome)
     said.append(f"  outcome   {outcome}" + (f": {lines.failure(run.failure)}" if run.failure else ""))
+    said += [f"            {known.text}"] if known is not None else []
     took_text = f", took {took(run.started_at, run.ended_at)}" if run.ended_at else ""
     started = NO_TIME if run.synthetic_time and not run.started_at else moment(run.started_at or None)
     said.append(f"  started   {started}{took_text}{_untimed_text(run)}")

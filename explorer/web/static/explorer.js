@@ -142,6 +142,14 @@ function showChosen() {
   }
 }
 
+/** Show the value in the graph of its causes, which may be higher than its box. */
+function showValue() {
+  const value = document.querySelector(".graph .value");
+  const graph = value?.closest(".graph");
+  if (!value || !graph) return;
+  graph.scrollTop += value.getBoundingClientRect().top - graph.getBoundingClientRect().top - graph.clientHeight / 2;
+}
+
 /** Another step of the same page is shown at the same height. */
 function keepPlace() {
   const kept = sessionStorage.getItem(PLACE);
@@ -174,6 +182,7 @@ function bind() {
   bindSliders();
   bindCopying();
   showChosen();
+  showValue();
   continueSteps();
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 import refold
+from refold.explorer.cli.main import run as command
 from refold.explorer.views.recorded_text import clipped, visible
+from refold.explorer.web import runs_page
 from refold.explorer.web.site import POLICY, SITE
 from refold_tests.explored import Explored, Page, explored
 
@@ -93,6 +96,72 @@ def test_invisible_characters_are_shown_as_escapes(pages: Explored) -> None:
     assert clipped({"half": BROKEN}).text == '{\n  "half": "half \\ud83d of a pair"\n}'
     for target in ("/?text=%ED%A0%BD", "/run/%ED%A0%BD", "/entity/document/%ED%A0%BD%00", "/?text=%E2%80%AEx"):
         check(pages.get(target))
+
+
+def test_broken_utf16_in_a_recorded_text_is_shown_as_an_escape(tmp_path: Path) -> None:
+    """A log refuses half of a surrogate pair. A recorded text may contain JSON that has one, which pages parse."""
+    url = f"file:{tmp_path / 'log'}"
+    half = json.dumps({"text": BROKEN, BROKEN: 1})
+    function = {"name": "look", "arguments": half}
+    answer = {"choices": [{"message": {"role": "assistant", "tool_calls": [{"function": function}]}}]}
+    asked = [{"role": "user", "content": half}, {"role": "tool", "name": "look", "content": half}]
+
+    def agent(run: refold.Run) -> None:
+        with run.step("one"):
+            run.model(lambda messages: answer, messages=asked)
+            run.state["messages"] = [*asked, answer["choices"][0]["message"]]
+        with run.step("two"):
+            raise ValueError(half)
+
+    with refold.open(url) as log:
+        with pytest.raises(refold.ValidationError, match="surrogate"):
+            log.observe("document/a", {"kind": BROKEN}, source="a")
+        for name in ("half-1", "half-2"):
+            with pytest.raises(ValueError, match="half"):
+                log.run("agent", id=name, input={"text": half}).drive(agent)
+    shown = "half \\ud83d of a pair"
+    with explored(url) as pages:
+        for target in ("/", "/run/half-1", "/run/half-1?step=1", "/run/half-1?step=1&raw=1", "/story/half-1",
+                       "/compare?a=half-1&b=half-2", "/entity/run/half-1", "/entity/step/half-1%231", "/changes",
+                       "/?text=%5Cud83d", "/run/half-1?find=%ED%A0%BD"):  # fmt: skip
+            page = pages.get(target)
+            assert page.status == 200, page.text[:2000]
+            check(page)
+            assert "step=1" not in target or shown in page.text
+        [step] = pages.ask("/api/steps/half-1?step=1").json
+        assert step["calls"][0]["request"]["kwargs"]["messages"] == asked
+    file = tmp_path / "run.html"
+    assert command(["run", "export", "half-1", "--html", str(file), "--log", url, "--redact"]) == 0
+    assert shown in file.read_text(encoding="utf-8")
+
+
+def test_browser_gets_errors_as_pages_and_a_program_as_json(pages: Explored, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    runs = pages.get("/").url
+    monkeypatch.setattr(runs_page, "as_tree", broken)
+    port = pages.url.rpartition(":")[2]
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for method, target, headers, status, said in (
+        ("GET", runs, {}, 500, "which is a defect"),
+        ("POST", "/run/x", {}, 405, "pages only read"),
+        ("GET", "/", {"Host": f"evil.example:{port}"}, 403, "not known as evil.example"),
+        ("GET", "/", {"Origin": "https://evil.example"}, 403, "not for web sites"),
+        ("GET", "/?" + "&".join(f"a{number}=1" for number in range(40)), {}, 400, "at most 32 fields"),
+    ):
+        shown = pages.ask(target, method, {**browser, **headers})
+        assert (shown.status, shown.headers["Content-Type"]) == (status, "text/html; charset=utf-8")
+        check(shown)
+        assert said in shown.text
+        assert "All runs" in shown.text
+        # Another web site may read it.
+        assert "file:" not in shown.body
+        told = pages.ask(target, method, headers)
+        assert (told.status, told.headers["Content-Type"]) == (status, "application/json")
+        assert said in told.json["error"]
+    for target in ("/api/nothing", "/live?" + "&".join(f"a{number}=1" for number in range(40))):
+        assert pages.ask(target, headers=browser).json["error"]
 
 
 def test_only_known_hosts_and_same_origin_pages_are_served(pages: Explored) -> None:

@@ -141,7 +141,7 @@ def explored(url: str, token: str | None = None, *, can_write: bool = False) -> 
     server = WebServer("127.0.0.1", 0, Access(known), what="the explorer's pages")
     site = explorer(LogTarget(url), known, is_secure=False, can_write=can_write)
     try:
-        server.serve(site)
+        server.serve(site, site.problem_page)
         yield Explored(server.url)
     finally:
         server.close()
