@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import fast_sugiyama
 
@@ -57,14 +57,14 @@ class GraphFold(NamedTuple):
     """Observations that are not drawn.
 
     key: its name in an address. kind, agent: of its members; MIXED and empty if they are of several, both empty if they
-    are not in the log. count: how many members it has. beyond: how many further observations only folds lead to, this
+    are not in the log. members: how many there are. beyond: how many further observations only folds lead to, this
     one first. x, y: the top left corner, pixels.
     """
 
     key: str
     kind: str
     agent: str
-    count: int
+    members: int
     beyond: int
     x: int
     y: int
@@ -129,7 +129,7 @@ def causes_graph(chain: Sequence[TraceLink], opened: Sequence[str] = ()) -> Caus
         GraphFold(key, each.kind, each.agent, len(each.members), each.beyond, *corner[key])
         for key, each in drawing.folds.items()
     )
-    folded = sum(each.count + each.beyond for each in folds)
+    folded = sum(each.members + each.beyond for each in folds)
     return CausesGraph(nodes, folds, tuple(laid_out.lines), laid_out.width, laid_out.height, folded)
 
 
@@ -235,15 +235,16 @@ class _LaidOut(NamedTuple):
 def _laid_out(places: Sequence[str], edges: Sequence[tuple[str, str]]) -> _LaidOut:
     number = {name: index for index, name in enumerate(places)}
     pitch = NODE_HEIGHT + ROW_GAP
-    [(positions, _, _, lines)] = fast_sugiyama.from_edges(
+    [(positions, _, _, found)] = fast_sugiyama.from_edges(
         [(number[a], number[b]) for a, b in edges], vertex_spacing=pitch, dummy_vertices=True, ranking_type="up"
     )
+    lines = cast("list[tuple[int, int]]", found)
     # The library draws downwards; here a layer is a column. With "up", each node is as near to the value as it can be.
     top, first = max(y for _, (_, y) in positions), min(x for _, (x, _) in positions)
     at = {each: (round((top - y) / pitch) * (NODE_WIDTH + COLUMN_GAP), round(x - first)) for each, (x, y) in positions}
-    after = {a: b for a, b in lines or () if a >= len(places)}  # a line that passes columns has a point in each
+    after = {a: b for a, b in lines if a >= len(places)}  # a line that passes columns has a point in each
     paths = []
-    for a, b in lines or ():
+    for a, b in lines:
         if a >= len(places):
             continue
         passed = [a, b]

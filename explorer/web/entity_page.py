@@ -15,9 +15,9 @@ from refold.explorer.queries.query import Query
 from refold.explorer.queries.tail import cut_before
 from refold.explorer.views.moments import CLOCKS, READS_SEARCHED, moments_of, placed
 from refold.explorer.views.related import EVALUATION, evaluation
+from refold.explorer.web.addresses import entity_link
 from refold.explorer.web.causes_graph import OPENED, OPENED_MAX, CausesGraph, causes_graph, opened_in
 from refold.explorer.web.charts import lanes
-from refold.explorer.web.rendering import entity_link
 from refold.explorer.web.view import PageMoved, PageView
 from refold.streams.cut import Cut
 from refold.streams.entity_index import exists, facts

@@ -112,10 +112,16 @@ def test_kind_is_folded_and_opened_in_parts() -> None:
     chain = wide(312)
     graph = checked(chain)
     [fold] = graph.folds
-    assert (len(graph.nodes), fold.kind, fold.agent, fold.count, fold.beyond) == (2 + KEPT, "order", "a", 312 - KEPT, 0)
+    assert (len(graph.nodes), fold.kind, fold.agent, fold.members, fold.beyond) == (
+        2 + KEPT,
+        "order",
+        "a",
+        312 - KEPT,
+        0,
+    )
     opened = checked(chain, [fold.key])
     assert {each.observation for each in graph.nodes} < {each.observation for each in opened.nodes}
-    assert [(each.key, each.count) for each in opened.folds] == [(fold.key, 312 - KEPT - OPENED)]
+    assert [(each.key, each.members) for each in opened.folds] == [(fold.key, 312 - KEPT - OPENED)]
     assert checked(chain, [fold.key] * 13).folds == ()
 
 
@@ -124,7 +130,7 @@ def test_line_shows_its_source_after_the_fold_and_can_be_followed() -> None:
     graph = checked(chain)
     [fold] = graph.folds
     assert graph.nodes[-1].observation == named(4_999)
-    assert (fold.count, fold.beyond) == (1, 5_000 - 2 - (len(graph.nodes) - 2))
+    assert (fold.members, fold.beyond) == (1, 5_000 - 2 - (len(graph.nodes) - 2))
     further = checked(chain, [fold.key])
     assert len(further.nodes) > len(graph.nodes) + 3
     assert further.folds[0].key != fold.key
