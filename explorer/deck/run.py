@@ -17,7 +17,7 @@ from refold.avro.errors import NotAnswerable
 from refold.explorer.deck.frame import Chooser, DeckColumn, DeckScreen, Pane, Rows
 from refold.explorer.deck.step_panes import PANES, pane_text
 from refold.explorer.deck.texts import failure_text, lines, outcome_text, value_text
-from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.open_runs import UnendedRun
 from refold.explorer.queries.query import Query
 from refold.explorer.queries.run import RunQuery, StepsQuery, clear_json, known_of
 from refold.explorer.queries.run_names import known_run
@@ -41,7 +41,7 @@ class RunAnswer(NamedTuple):
     recording: Recording | None
     clear: dict[str, Any]
     forks: tuple[str, ...]
-    known: OpenRun | None = None
+    known: UnendedRun | None = None
 
 
 class RunScreen(DeckScreen):

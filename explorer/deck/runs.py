@@ -14,7 +14,7 @@ from refold.agents.recordings.find import RunList, RunRow
 from refold.avro.errors import InputError
 from refold.explorer.deck.frame import DeckColumn, DeckScreen, Prompt, Rows
 from refold.explorer.deck.texts import outcome_text, utc
-from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.open_runs import UnendedRun
 from refold.explorer.queries.runs import MORE_SEARCHED, STEPS_SEARCHED, RunsQuery, as_tree
 from refold.explorer.queries.shapes import time_json
 from refold.explorer.views.recorded_text import took
@@ -62,7 +62,7 @@ class RunsScreen(DeckScreen):
         at, wanted = self.deck.at, wanted_runs(self._wanted)
         self.is_live = not at
 
-        def asked(log: Any) -> tuple[RunsQuery, RunList, dict[str, OpenRun]]:
+        def asked(log: Any) -> tuple[RunsQuery, RunList, dict[str, UnendedRun]]:
             query = RunsQuery(**wanted, limit=LISTED, at=str(log.point(at or None).cut))
             if query.is_in_steps:
                 query = replace(query, search_steps=query.search_steps or STEPS_SEARCHED)
@@ -127,7 +127,7 @@ class RunsScreen(DeckScreen):
         self.deck.open_compare(other, run, self.cut_text)
 
 
-def _named(row: RunRow, known: OpenRun | None) -> str:
+def _named(row: RunRow, known: UnendedRun | None) -> str:
     """Return the title of a run, whether it is flagged, and what is known of one that has not ended."""
     said = ["!" if row.flagged else "", row.title or "", "" if known is None else f"({known.text})"]
     return " ".join(filter(None, said))

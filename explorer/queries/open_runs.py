@@ -28,7 +28,7 @@ RUNS, GONE, NOT_KNOWN = "runs", "gone", "not known"
 WORDS = {RUNS: "its process runs", GONE: "its process is gone", NOT_KNOWN: "whether its process runs is not known"}
 
 
-class OpenRun(NamedTuple):
+class UnendedRun(NamedTuple):
     """A run that has not ended. recorded_at: of its newest record, milliseconds since 1970. process: RUNS, GONE or
     NOT_KNOWN. why: what its agent's record says, empty if no agent makes it.
     """
@@ -57,7 +57,7 @@ class OpenRun(NamedTuple):
         return {"last_record": millis_text(self.recorded_at), "process": self.process, "why": self.why or None}
 
 
-def open_runs(log: Log, recorded: Mapping[str, int], cut: Cut, *, is_now: bool) -> dict[str, OpenRun]:
+def open_runs(log: Log, recorded: Mapping[str, int], cut: Cut, *, is_now: bool) -> dict[str, UnendedRun]:
     """Return what is known of runs that have not ended.
 
     Args:
@@ -73,10 +73,10 @@ def open_runs(log: Log, recorded: Mapping[str, int], cut: Cut, *, is_now: bool) 
     )  # fmt: skip
     agents = (agent_row(name.partition("/")[2], view.fields, now) for name, view in views(log, TYPE, cut).items())
     makers = {each.run: each for each in agents if each.run in recorded}
-    return {run: OpenRun(at, *_process(makers.get(run))) for run, at in recorded.items()}
+    return {run: UnendedRun(at, *_process(makers.get(run))) for run, at in recorded.items()}
 
 
-def open_run(log: Log, run: str, steps: int, cut: Cut, *, is_now: bool) -> OpenRun:
+def open_run(log: Log, run: str, steps: int, cut: Cut, *, is_now: bool) -> UnendedRun:
     """Return what is known of one run that has not ended. steps: the number of its last step."""
     found = log.states([f"run/{run}", f"step/{run}#{steps}"], cut)
     recorded = max(PlainFields(view).recorded_at for view in found.values())

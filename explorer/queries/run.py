@@ -16,7 +16,7 @@ from refold.agents.recordings.fields import Fields
 from refold.agents.recordings.load import own_steps, step_count
 from refold.avro.errors import NotAnswerable
 from refold.avro.times import time_text
-from refold.explorer.queries.open_runs import OpenRun, open_run
+from refold.explorer.queries.open_runs import UnendedRun, open_run
 from refold.explorer.queries.query import arguments_of
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import failure_json, run_json, step_json
@@ -163,13 +163,13 @@ class RunQuery:
         return whole_json(recording, known=known_of(log, recording, cut, is_now=self.at is None))
 
 
-def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> OpenRun | None:
+def known_of(log: AgentLog, run: Recording, cut: Cut, *, is_now: bool) -> UnendedRun | None:
     """Return what is known of a run that has not ended; None if it has. is_now: see open_runs."""
     return None if run.outcome or run.ended_at else open_run(log, run.run, len(run.steps), cut, is_now=is_now)
 
 
 def whole_json(
-    run: Recording, chain: dict[str, Any] | None = None, known: OpenRun | None = None
+    run: Recording, chain: dict[str, Any] | None = None, known: UnendedRun | None = None
 ) -> dict[str, Any]:  # fmt: skip
     """Return a run with its steps.
 

@@ -17,7 +17,7 @@ from refold.agents.journal.record import Attempt, Call, Failure, Recording, Step
 from refold.agents.recordings.find import RUNNING, RunRow
 from refold.agents.replay.edges import of_call
 from refold.agents.usage.of_runs import UsageSum, summed, usage_of_run, usage_of_step
-from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.open_runs import UnendedRun
 from refold.explorer.queries.shapes import time_json
 
 
@@ -48,7 +48,7 @@ def dollars(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}" if amount >= 0.01 else f"${amount:.6f}"
 
 
-def row_json(row: RunRow, known: OpenRun | None = None) -> dict[str, Any]:
+def row_json(row: RunRow, known: UnendedRun | None = None) -> dict[str, Any]:
     """Return one run as `refold runs` lists it. known: of a run that has not ended."""
     return {
         "run": row.run,

@@ -8,7 +8,7 @@ from typing import Any
 
 from refold.agents.log import AgentLog
 from refold.agents.recordings.find import RunConditions, RunList, RunRow, find, time_of
-from refold.explorer.queries.open_runs import OpenRun, open_runs
+from refold.explorer.queries.open_runs import UnendedRun, open_runs
 from refold.explorer.queries.query import options_of
 from refold.explorer.queries.run_shapes import row_json
 
@@ -64,7 +64,7 @@ class RunsQuery:
         )  # fmt: skip
         return find(log, log.vault, wanted, self.limit, self.at, self.search_steps)
 
-    def open_runs(self, log: AgentLog, found: RunList) -> dict[str, OpenRun]:
+    def open_runs(self, log: AgentLog, found: RunList) -> dict[str, UnendedRun]:
         """Return what is known of the listed runs that have not ended, by run."""
         recorded = {row.run: row.recorded_at for row in found if row.recorded_at is not None}
         return open_runs(log, recorded, found.cut, is_now=self.at is None)

@@ -16,7 +16,7 @@ from refold.explorer.cli.options import WHEN, as_json, at, on_log
 from refold.explorer.cli.output.fitting import TableColumn
 from refold.explorer.cli.output.screen import NO_TIME, Screen, counted, moment, printable
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.open_runs import UnendedRun
 from refold.explorer.queries.run_shapes import row_json, usage_cost
 from refold.explorer.queries.runs import RunsQuery, as_tree
 
@@ -141,7 +141,7 @@ def runs(
     return 1 if found.damaged else 0
 
 
-def _cells(row: RunRow, depth: int, known: OpenRun | None) -> list[str]:
+def _cells(row: RunRow, depth: int, known: UnendedRun | None) -> list[str]:
     return [
         f"{'  ' * depth}{row.run}",
         row.agent or "-",

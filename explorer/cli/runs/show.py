@@ -18,7 +18,7 @@ from refold.explorer.cli.runs.clear import show_clear
 from refold.explorer.cli.runs.lines import LABEL_WIDTH, Lines, decision_text, head_of, tree_of
 from refold.explorer.cli.runs.runs import took
 from refold.explorer.queries.log_target import LogTarget
-from refold.explorer.queries.open_runs import OpenRun
+from refold.explorer.queries.open_runs import UnendedRun
 from refold.explorer.queries.run import clear_json, known_of, steps_json, whole_json
 from refold.explorer.queries.run_names import known_run, recorded_step
 from refold.explorer.queries.run_shapes import status_of, usage_text
@@ -140,7 +140,7 @@ def _show_clear(screen: Screen, point: Point, found: dict[str, Any], as_json: bo
     return 0
 
 
-def _head(run: Recording, lines: Lines, known: OpenRun | None) -> list[str]:
+def _head(run: Recording, lines: Lines, known: UnendedRun | None) -> list[str]:
     version = f" {run.version}" if run.version else ""
     said = [f"run {run.run} of {run.agent or 'an agent'}{version}" + (f": {run.title}" if run.title else "")]
     outcome = run.outcome or ("unknown" if known is None else known.outcome)
