@@ -42,6 +42,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explored]:
         log.observe("evaluation/two", {"run": JUDGED, "name": "polite", "passed": True}, source="judge")
         log.observe("evaluation/of-another", {"run": OTHER, "name": "polite", "passed": True}, source="judge")
         log.observe("healing/x.1", {"run": JUDGED, "attempt": 1, "status": "healed", "healed_by": OTHER}, source="heal")
+        log.observe("healing/y.1", {"run": "elsewhere", "attempt": 7, "status": "failed"}, source="heal")
         log.observe(f"run/{JUDGED}", {"golden": "kettle"}, source="a")
         log.flush()
     with explored(url) as found:
@@ -59,6 +60,7 @@ def test_run_leads_to_what_belongs_to_it(pages: Explored) -> None:
     assert linked(body, "polite: passed") == ["/entity/evaluation/two"]
     assert linked(body, "healed") == ["/healings"]
     assert "attempt 1 to heal it" in body
+    assert "attempt 7" not in body
     assert "the golden trace kettle was made of it" in body
     other = pages.get(f"/run/{OTHER}").text
     assert f"made by attempt 1 to heal {JUDGED}" in other
@@ -86,7 +88,16 @@ def test_few_ids_are_looked_up_and_words_stay_as_they_are() -> None:
         return names
 
     links = ValueLinks(["document"], known, "cut:x")
-    given = ['document/<b>"', "document/a.", 'x "document" run', '{"key": "my-run"}', "two words", "my-run", "\0:0;"]
+    given = [
+        'document/<b>"',
+        "document/a.",
+        'x "document" run',
+        '{"key": "my-run"}',
+        "two words",
+        "my-run",
+        "\0:0;",
+        "document/a&lt;b",
+    ]
     given += [f"document/{number}" for number in range(LOOKED_UP_MAX)]
     text = links.filled("\n".join(map(links.marked, given)))
     assert unescape(re.sub("<a [^>]*>|</a>", "", text)) == "\n".join(given)
