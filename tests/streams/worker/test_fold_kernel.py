@@ -25,14 +25,14 @@ import os
 os.environ["{switch}"] = "{value}"
 import atexit
 from collections import Counter
-from refold.streams.table.batch import TableWriter
+from refold.streams.table.batch import BatchFold
 folded = Counter()
-fold = TableWriter.fold
+fold = BatchFold.fold
 def counted(writer, arrived, *given, **named):
     before = writer.kernel_records
     fold(writer, arrived, *given, **named)
     folded.update(kernel=writer.kernel_records - before, all=len(arrived))
-TableWriter.fold = counted
+BatchFold.fold = counted
 atexit.register(lambda: print("folded", folded["kernel"], folded["all"], flush=True))
 """
 
