@@ -12,7 +12,7 @@ import pytest
 
 STOPPED = """
 import os, signal, sys, time, weakref
-from refold.explorer.cli.main import install
+from refold.explorer.cli.main import handle_signals
 
 class Thing:
     pass
@@ -22,7 +22,7 @@ def dies(reference):
     for _ in range(1000):  # the handler runs here
         pass
 
-install()
+handle_signals()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     thing = Thing()

@@ -41,6 +41,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 }
 # What only a shell understands, outside of single quotes.
 _OF_A_SHELL = re.compile(r"^(?:[^']|'[^']*')*?[|&;<>$`]")
+# shlex takes a "#" within a word for the begin of a comment.
+_COMMENT = re.compile(r"(?:^|\s)#.*$")
 _IMPORTS = re.compile(r"^(?:from|import) ([\w.]+)", re.MULTILINE)
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
@@ -97,7 +99,7 @@ class Programs:
 
     def start(self, line: str, environment: Mapping[str, str]) -> subprocess.Popen[str] | Forked:
         """Start a line of a page, with pipes for its output and its errors."""
-        program, *words = shlex.split(line, comments=True)
+        program, *words = shlex.split(_COMMENT.sub("", line))
         is_simple = program in _CODES and words[0] != "-c" and not _OF_A_SHELL.match(line)
         if not is_simple or program not in self._started:
             self._started.add(program)

@@ -11,7 +11,7 @@ from refold_tests.child import Child
 
 SUPERVISOR = """
 import logging, sys
-from refold.streams.worker.host.process import run_several
+from refold.streams.worker.host.processes import run_several
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 sys.exit(run_several([[sys.executable, "-c", code] for code in sys.argv[1:]]))
 """
