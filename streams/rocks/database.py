@@ -102,7 +102,7 @@ class Database:
         self._columns = _columns(raw)
         self._handles: dict[Family, ColumnFamily] = {}
         self._note = note  # the owner's
-        self._wal_limit = wal_limit or WalLimit()
+        self._wal_limit = wal_limit
         self._folder = "" if folder is None else folder.path  # a reader's
         self._footprint: Footprint = ()
         self._gate = CallGate(partial(closed_error, path))
@@ -203,7 +203,9 @@ class Database:
         if found < synced:
             raw.close()
             raise_lost(path, found, synced, kind)
-        return cls(path, raw, kind=kind, note=layout.SyncedNote(path), wal_limit=wal_limit)
+        # Only a log has readers; a worker's tables share a smaller limit.
+        limit = (wal_limit or WalLimit()) if kind == "file" else None
+        return cls(path, raw, kind=kind, note=layout.SyncedNote(path), wal_limit=limit)
 
     @property
     def is_owner(self) -> bool:
@@ -312,15 +314,14 @@ class Database:
         with self._gate:
             self._require_writable()
             contents = batch.take()
-            size_bytes = contents.size_in_bytes()
+            is_long = self._wal_limit is not None and self._wal_limit.is_due(contents.size_in_bytes())
             try:
                 self._raw.write(contents)
             except Exception as error:  # rocksdict raises plain Exception
                 self._fail(error)
             if sync:
                 self._sync()
-            # Only a log has readers; a worker's tables share a smaller limit.
-            if self._kind == "file" and self._wal_limit.is_due(size_bytes):
+            if is_long:
                 self._start_flush()
 
     def sync(self, through: int | None = None) -> None:
