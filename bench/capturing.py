@@ -37,9 +37,9 @@ from statistics import quantiles
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from page import titled_table
 from peers.building import built_python
 from rich.console import Console
-from rich.table import Table
 
 from refold.testing.processes import ServerMissing
 
@@ -291,11 +291,9 @@ def show(console: Console, folder: Path, share: int) -> None:
         with console.status("a session"), tempfile.TemporaryDirectory(dir=folder) as own:
             new, stored = stored_session(upstream, Path(own), max(10, SESSION_TURNS // share))
     goals = "goals: first byte +1.5 ms at p50, +8 ms at p99; a paced event +0.3 ms; 700 a second"
-    table = Table(title=f"Capture at {REQUEST_BYTES // 1000} KB requests ({goals})")
     columns = ("by", "first byte p50, ms", "added", "p99, ms", "added", "paced event p50, ms", "added",
                f"a second, {CLIENTS} clients", "stored a second", "MB at a third", "MB at the end")  # fmt: skip
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(f"Capture at {REQUEST_BYTES // 1000} KB requests ({goals})", *columns)
     direct = found["direct"]
     for name, each in found.items():
         pairs = [(each.p50_ms, direct.p50_ms), (each.p99_ms, direct.p99_ms), (each.delay_ms, direct.delay_ms)]

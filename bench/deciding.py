@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from statistics import quantiles
 
+from page import titled_table
 from rich.console import Console
-from rich.table import Table
 
 from refold.agents.journal.record import Call, RecordedRequest
 from refold.agents.policy.decision import decide
@@ -68,9 +68,10 @@ def decided(calls: int) -> tuple[list[float], list[float]]:
 def show(console: Console, folder: Path, share: int) -> None:
     """Print the table."""
     del folder
-    table = Table(title=f"Decisions of a policy in a run of {CALLS // share:,} calls (goal: p99 under {GOAL_MS} ms)")
-    for number, column in enumerate(("clock", "p50, ms", "p99, ms", "longest, ms")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"Decisions of a policy in a run of {CALLS // share:,} calls (goal: p99 under {GOAL_MS} ms)",
+        "clock", "p50, ms", "p99, ms", "longest, ms",
+    )  # fmt: skip
     with console.status("deciding"):
         found = decided(CALLS // share)
     for name, took in zip(("wall", "CPU"), found, strict=True):

@@ -8,12 +8,11 @@ from statistics import median
 
 import asof
 from folding import Case, Figures, measure
-from page import note
+from page import note, titled_table
 from rebuild_table import add_rebuild, rebuild_table
 from rebuilding import RUNS, RebuildFigures, closed, rebuilding, snapshot_cost
 from results import Figure
 from rich.console import Console
-from rich.table import Table
 
 from refold.avro.kernel import find_kernel
 
@@ -38,8 +37,8 @@ ENDED_RUNS, STEPS = (2_500, 5_000, 10_000), 30
 def folds(console: Console, folder: Path, share: int) -> None:
     """Print what the fold does a second, with and without the kernel."""
     title = f"Folding on the embedded log (one process, timeline, arrivals, ids and changes on; medians of {FOLD_RUNS})"
-    table = _table(title, "workload", "observations", "runs", "a second", "slowest tenth", "peak MB", "bytes each",
-                   "full rebuild, a second")  # fmt: skip
+    table = titled_table(title, "workload", "observations", "runs", "a second", "slowest tenth", "peak MB",
+                         "bytes each", "full rebuild, a second")  # fmt: skip
     for number, case in enumerate(QUICK if share > 1 else CASES):
         found: dict[bool, Figures] = {}
         for uses_kernel in (True, False):
@@ -78,7 +77,7 @@ def _note_folds(console: Console, found: dict[bool, Figures]) -> None:
 def as_of(console: Console, folder: Path, _share: int) -> None:
     """Print how long one entity at a past point takes."""
     what = f"one entity of {asof.OBSERVATIONS:,} observations"
-    table = _table(f"{what.capitalize()} as it was (1 % repeats, 1 % late)", "asked for", "p50, ms", "p99, ms")
+    table = titled_table(f"{what.capitalize()} as it was (1 % repeats, 1 % late)", "asked for", "p50, ms", "p99, ms")
     with console.status("one entity as it was"):
         for each in asof.measure(folder):
             table.add_row(each.name, f"{each.p50:.2f}", f"{each.p99:.2f}")
@@ -112,8 +111,8 @@ def _note_rebuild(console: Console, name: str, found: RebuildFigures) -> None:
 
 def ended_runs(console: Console, folder: Path, share: int) -> None:
     """Print what a rebuild takes as ended runs become more."""
-    table = _table(f"Ended runs of {STEPS} steps, rebuilt at the end (medians of {RUNS})", "ended runs", "entities",
-                   "rebuild, s", "longest, s", "replayed")  # fmt: skip
+    table = titled_table(f"Ended runs of {STEPS} steps, rebuilt at the end (medians of {RUNS})", "ended runs",
+                         "entities", "rebuild, s", "longest, s", "replayed")  # fmt: skip
     with console.status("ended runs"):
         for each in closed([runs // share for runs in ENDED_RUNS], STEPS, folder):
             table.add_row(f"{each.runs:,}", f"{each.entities:,}", f"{each.rebuilt_s:.2f}", f"{each.longest_s:.2f}",
@@ -132,10 +131,3 @@ Show = Callable[[Console, Path, int], None]
 PARTS: dict[str, Show] = {
     "folding": folds, "asof": as_of, "rebuilds": rebuilds, "closed": ended_runs, "snapshots": snapshots,
 }  # fmt: skip
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table

@@ -27,8 +27,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from explored_log import ENTITIES, LONG, LONG_RUN, RUNS, explored_log
+from page import titled_table
 from rich.console import Console
-from rich.table import Table
 from workload import observations, uniform
 
 import refold
@@ -207,9 +207,10 @@ def show(console: Console, folder: Path, share: int) -> None:
     """Print the tables."""
     with console.status("the explorer's log"):
         path = explored_log(folder, share)
-    table = Table(title=f"Pages of refold explore, {RUNS // share:,} runs (goal: p95 under {GOALS['p95, ms']} ms)")
-    for number, column in enumerate(("page", "first time, ms", "p50, ms", "p95, ms")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"Pages of refold explore, {RUNS // share:,} runs (goal: p95 under {GOALS['p95, ms']} ms)",
+        "page", "first time, ms", "p50, ms", "p95, ms",
+    )  # fmt: skip
     with console.status("the explorer"), _explorer(path) as (url, ready_s):
         for each in _figures(url, share):
             table.add_row(each.name, f"{each.first:,.0f}", f"{each.p50:.0f}", f"{each.p95:.0f}")
@@ -217,9 +218,7 @@ def show(console: Console, folder: Path, share: int) -> None:
     with console.status("live tabs"):
         cost = _live_cost(folder)
     console.print(table)
-    more = Table(title="The explorer, otherwise")
-    for number, column in enumerate(("what", "measured", "goal, under")):
-        more.add_column(column, justify="right" if number else "left")
+    more = titled_table("The explorer, otherwise", "what", "measured", "goal, under")
     measured = {"ready, s": f"{ready_s:.2f}", "live tabs, %": f"{cost:.1f}"}
     if browsed is not None:
         measured |= {"first paint, ms": f"{browsed[0]:.0f}", "longest task, ms": f"{browsed[1]:.0f}"}

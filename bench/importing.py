@@ -19,11 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from page import note
+from page import note, titled_table
 from recording import words
 from results import Figure
 from rich.console import Console
-from rich.table import Table
 
 CONVERSATIONS, TURNS = 400, 12
 TEXT_BYTES = 300
@@ -48,9 +47,7 @@ def show(console: Console, folder: Path, share: int) -> None:
         rounds = [_apart(folder, CONVERSATIONS // share) for _ in range(ROUNDS)]
     found = Imported(*map(median, zip(*rounds, strict=True)))
     title = f"Importing {CONVERSATIONS // share:,} chats of {TURNS} turns, and verifying them (medians of {ROUNDS})"
-    table = Table(title=title)
-    for number, column in enumerate(("command", "observations", "a second", "CPU us an observation")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(title, "command", "observations", "a second", "CPU us an observation")
     count = f"{found.observations:,.0f}"
     table.add_row("refold import", count, f"{found.imported_per_second:,.0f}", f"{found.import_cpu:.1f}")
     table.add_row("refold verify", count, f"{found.verified_per_second:,.0f}", f"{found.verify_cpu:.1f}")

@@ -45,6 +45,14 @@ class PageConsole(Console):
         super().print(*objects, **settings)
 
 
+def titled_table(title: str, *columns: str) -> Table:
+    """Return an empty table: its first column is text, the others are figures."""
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
 def note(console: Console, figure: Figure) -> None:
     """Collect a figure for the page, if one will be written."""
     if isinstance(console, PageConsole):

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+from page import titled_table
 from rich.console import Console
 from rich.table import Table
 from workload import START_MICROS, observations
@@ -28,9 +29,10 @@ T = TypeVar("T")
 def show(console: Console, folder: Path, share: int) -> None:
     """Print the table."""
     count = ENTITIES // share
-    table = Table(title=f"The Parquet sink, {count:,} entities of 5 fields, medians of {RUNS} (goal: {GOAL:,})")
-    for number, column in enumerate(("what", "entities a second", "s", "CPU us an entity", "MB")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"The Parquet sink, {count:,} entities of 5 fields, medians of {RUNS} (goal: {GOAL:,})",
+        "what", "entities a second", "s", "CPU us an entity", "MB",
+    )  # fmt: skip
     place = Path(tempfile.mkdtemp(prefix="bench-parquet-", dir=folder))
     try:
         with console.status("recording what is committed"):

@@ -18,8 +18,8 @@ from statistics import median
 from threading import Event
 from typing import NamedTuple
 
+from page import titled_table
 from rich.console import Console
-from rich.table import Table
 from workload import observations, uniform
 
 import refold
@@ -41,10 +41,11 @@ class Took(NamedTuple):
 def show(console: Console, folder: Path, share: int) -> None:
     """Print the table."""
     count = CHANGES // share
-    table = Table(title=f"The PostgreSQL sink, {count // 2:,} entities loaded, {count // 2:,} changes followed, "
-                        f"with history; medians of {RUNS} (goal: {GOAL:,} changes a second)")  # fmt: skip
-    for number, column in enumerate(("what", "a second", "rows added a second", "s", "CPU us each")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"The PostgreSQL sink, {count // 2:,} entities loaded, {count // 2:,} changes followed, "
+        f"with history; medians of {RUNS} (goal: {GOAL:,} changes a second)",
+        "what", "a second", "rows added a second", "s", "CPU us each",
+    )  # fmt: skip
     try:
         server = started()
     except ServerMissing as error:

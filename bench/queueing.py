@@ -14,11 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from page import note
+from page import note, titled_table
 from peers.comparison import on_broker
 from results import Figure
 from rich.console import Console
-from rich.table import Table
 from workload import observations, uniform
 
 import refold
@@ -42,9 +41,10 @@ def show(console: Console, folder: Path, share: int, keys: Collection[str]) -> N
                 own.append(_observed(f"kafka://{place.bootstrap}/{prefix}", COUNT // share))
                 bare.append(_produced(place.bootstrap, f"{prefix}.observations", COUNT // share))
             place.remove(prefix)
-    table = Table(title=f"Observing on Kafka, one thread, {COUNT // share:,} observations (medians of {ROUNDS})")
-    for number, column in enumerate(("what", "a second", "CPU us of the thread each")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"Observing on Kafka, one thread, {COUNT // share:,} observations (medians of {ROUNDS})",
+        "what", "a second", "CPU us of the thread each",
+    )  # fmt: skip
     rates = []
     for name, rounds in (("Log.observe", own), ("a bare producer, the same bytes", bare)):
         rate, cpu_us = (median(each[part] for each in rounds) for part in range(2))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from page import titled_table
 from rebuilding import RUNS, RebuildFigures
 from rich.table import Table
 
 
 def rebuild_table(title: str) -> Table:
     """Return the table, without rows."""
-    table = Table(title=f"{title}, root included (medians of {RUNS})")
-    for number, column in enumerate((
+    table = titled_table(
+        f"{title}, root included (medians of {RUNS})",
         "workload", "observations", "folded a second", "--full, s", "--full, a second", "from snapshot, s",
         "times faster", "reading ranges, s", "times that", "ranges MB", "replayed", "reopened", "read for them",
         "filtered pass, s", "snapshot bytes each", "same root",
-    )):  # fmt: skip
-        table.add_column(column, justify="right" if number else "left")
+    )  # fmt: skip
     return table
 
 

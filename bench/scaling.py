@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from page import record
+from page import record, titled_table
 from peers.comparison import ready
 from peers.contenders import ALL, Refold
 from peers.runs import LONGEST_S, WARM, await_folded, measured, started
@@ -66,11 +66,10 @@ def scale(console: Console, folder: Path, share: int, keys: Collection[str]) -> 
     found = constants(few, many)
     console.print(_constants_table(found))
     basis = f"constants from {few.records:,} of {few.entities:,} and of {many.entities:,}"
-    table = Table(
-        title=f"The model of `refold plan`: {between.records:,} observations of {between.entities:,} entities, {basis}"
-    )
-    for number, column in enumerate(("figure", "measured", "the model says", "deviation", f"within {LIMIT:.0%}")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"The model of `refold plan`: {between.records:,} observations of {between.entities:,} entities, {basis}",
+        "figure", "measured", "the model says", "deviation", f"within {LIMIT:.0%}",
+    )  # fmt: skip
     for each in predictions(between, found):
         table.add_row(each.name, f"{each.measured:,.1f}", f"{each.predicted:,.1f}", f"{each.deviation:+.1%}",
                       "yes" if abs(each.deviation) <= LIMIT else "NO")  # fmt: skip
@@ -148,9 +147,9 @@ def _size(folder: Path, pattern: str) -> int:
 
 
 def _constants_table(found: Measured) -> Table:
-    table = Table(title="Constants of `refold plan` (explorer/capacity/measured.py)")
-    for number, column in enumerate(("constant", "here", "in this release")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        "Constants of `refold plan` (explorer/capacity/measured.py)", "constant", "here", "in this release"
+    )
     for name in Measured.__struct_fields__:
         table.add_row(name, f"{getattr(found, name):,.1f}", f"{getattr(constants_of_release(), name):,.1f}")
     return table

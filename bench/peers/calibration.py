@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from page import titled_table
 from peers.comparison import LIMIT, RUNS, Row, on_broker, ready, rows_of, shown
 from peers.contenders import ALL, EARLIER_BARE, EARLIER_PARTS
 from peers.workloads import Workload
 from rich.console import Console
-from rich.table import Table
 
 TOLERATED = 0.8
 COUNT, ENTITIES = 400_000, 20_000
@@ -43,10 +43,8 @@ def calibrate(console: Console, folder: Path, share: int, keys: Collection[str],
             return
         rows = rows_of(console, ready(console, wanted), workload, place, folder, runs)
     limit = next((row for row in rows if row.contender.key == LIMIT), None)
-    table = Table(title=f"{workload.name}: {COUNT // share:,} records, {ENTITIES // share:,} entities, "
-                        f"start-up included (medians of {runs})")  # fmt: skip
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(f"{workload.name}: {COUNT // share:,} records, {ENTITIES // share:,} entities, "
+                         f"start-up included (medians of {runs})", *COLUMNS)  # fmt: skip
     for row in rows:
         table.add_row(*_cells(row, limit))
     console.print(table)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from page import note
+from page import note, titled_table
 from peers.contenders import ALL, COMMIT_MS, Contender
 from peers.runs import LONGEST_S, Measured, measure
 from peers.topics import Place, broker
@@ -180,9 +180,7 @@ def _table(workload: Workload, rows: Sequence[Row], runs: int, threads: int) -> 
     threading = "one thread each" if threads == 1 else f"{threads} threads (refold: processes) each"
     title = (f"{workload.name}: one Kafka, one topic of {workload.count:,} observations in {PARTITIONS} partitions, "
              f"{threading}, commits every {COMMIT_MS} ms (medians of {runs}, start-up excluded)")  # fmt: skip
-    table = Table(title=title)
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(title, *COLUMNS)
     rates = {each.contender.key: each.per_second for each in rows}
     for row in rows:
         all_rates = [each.per_second for each in row.runs]

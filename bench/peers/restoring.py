@@ -22,7 +22,7 @@ from statistics import median
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from page import note
+from page import note, titled_table
 from peers.comparison import RUNS, on_broker, ready, workloads
 from peers.contenders import ALL, Contender, Refold
 from peers.runs import POLL_S, Memory, await_folded, measure, started
@@ -30,7 +30,6 @@ from peers.topics import Place
 from peers.workloads import Workload
 from results import Figure
 from rich.console import Console
-from rich.table import Table
 
 from refold.testing.processes import ServerFailed, Supervised
 
@@ -55,9 +54,10 @@ class Restored:
 def restore(console: Console, folder: Path, share: int, keys: Collection[str], runs: int = RUNS) -> None:
     """Print the table."""
     workload = workloads(share)[0]
-    table = Table(title=f"Lost disk to caught up: {workload.name}, {workload.count:,} observations (medians of {runs})")
-    for number, column in enumerate(("peer", "lost disk, s", "indexes whole, s", "disk as it was, s", "peak MB")):
-        table.add_column(column, justify="right" if number else "left")
+    table = titled_table(
+        f"Lost disk to caught up: {workload.name}, {workload.count:,} observations (medians of {runs})",
+        "peer", "lost disk, s", "indexes whole, s", "disk as it was, s", "peak MB",
+    )  # fmt: skip
     with on_broker(console, "Lost disk to caught up") as place:
         if place is None:
             return
