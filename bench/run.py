@@ -63,6 +63,8 @@ def main() -> None:
     options = parser.parse_args()
     command = f"make bench ARGS={shlex.quote(shlex.join(sys.argv[1:]))}"
     here = setting(command, {"quick": options.quick, "peers": sorted(options.peers)})
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     results = Results(options.folder, here)
     console = PageConsole()
     console.width = max(console.width, WIDTH)
