@@ -64,7 +64,7 @@ test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and record
 	done
 
 # The comparison with Python, and what folds: the embedded log, workers on Kafka, standbys.
-KERNEL_TESTS = tests/kernel tests/streams/file_log \
+KERNEL_TESTS = tests/kernel tests/streams/file_log tests/streams/test_verify.py \
     tests/streams/worker/test_fold_conformance.py tests/streams/worker/test_fold_definitions.py \
     tests/streams/worker/test_fold_faults.py tests/streams/worker/test_fold_kernel.py tests/streams/worker/test_standby.py
 

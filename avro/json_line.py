@@ -18,13 +18,15 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.envelope import ObservationValidator, check_micros
 from refold.avro.errors import InputError, ValidationError
 from refold.avro.ids import ENVELOPE, identify
-from refold.avro.jsonform import formatter, reader
+from refold.avro.jsonform import Format, formatter, reader
 from refold.avro.observation import Link, Observation, Source
 from refold.avro.times import parse_time, time_text
 
 OUTSIDE_ID = frozenset({"id", "origin", "blobs"})
 SOURCE_KEYS = frozenset(Source._fields)
 LINK_KEYS = frozenset(Link.__slots__)
+DEFINITIONS_MAX = 1000
+_formatters: dict[bytes, Mapping[str, Format]] = {}
 OPTIONAL = frozenset(ENVELOPE) - {"entity", "observed_at"}
 
 
@@ -35,8 +37,19 @@ def source_json(source: Source) -> dict[str, Any]:
 
 def patch_json(observation: Observation, definition: TypeDefinition) -> dict[str, Any]:
     """Return the patch in its JSON form. `definition` is any version that has its fields."""
-    fields = definition.by_first_name
-    return {name: formatter(fields[name].node)(value) for name, value in observation.patch.items()}
+    formatters = _formatters_of(definition)
+    return {name: formatters[name](value) for name, value in observation.patch.items()}
+
+
+def _formatters_of(definition: TypeDefinition) -> Mapping[str, Format]:
+    """The formatter of each field, by its first name. Created once for a definition."""
+    found = _formatters.get(definition.fingerprint)
+    if found is None:
+        if len(_formatters) >= DEFINITIONS_MAX:
+            _formatters.clear()
+        found = {each.first_name: formatter(each.node) for each in definition.fields.values()}
+        _formatters[definition.fingerprint] = found
+    return found
 
 
 def to_line(observation: Observation, observation_id: bytes, definition: TypeDefinition) -> dict[str, Any]:

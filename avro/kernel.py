@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from refold.avro.observation import Observation
 
-FORMAT = 7
+FORMAT = 8
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -52,6 +52,16 @@ ReadParts = tuple[str, int, int, tuple[str, str, str, str, int], tuple[bytes, ..
 """An assert's entity, observed_at, priority, source, causes, patch, subject and id."""
 
 
+IndexRows = tuple[list[bool], list[bytes], list[bytes], list[bytes], list[bytes], list[bytes]]
+"""Whether each record is confirmed; then, of the confirmed ones, the keys and the values in the timeline, those in the
+arrivals, and the keys in the index of ids.
+"""
+StoredChange = tuple[str, bytes | None, Sequence[Any], bytes]
+"""An entity's name, its state before a change, the records of the change in log order, and the stored change."""
+ChangeHead = tuple[str, bytes, int, int, int]
+"""A change's entity, the fingerprint of its definition, its versions before and after, and its `through`."""
+
+
 class ObservationReader(Protocol):
     """Reads the observations of one type version."""
 
@@ -86,6 +96,18 @@ class RecordDecider(Protocol):
         """
 
 
+class RecordChecker(Protocol):
+    """Confirms stored records. Python has to check those that are not confirmed."""
+
+    def confirm(self, records: Sequence[Any]) -> list[bool]:
+        """Whether each record is an observation with its own id, in its own partition, that names no contents and
+        retracts nothing. The GIL is released during the call.
+        """
+
+    def rows(self, records: Sequence[Any]) -> IndexRows:
+        """Like `confirm`, with the rows of the confirmed records in the indexes."""
+
+
 class TypeFolder(Protocol):
     """Folds entities of one type version."""
 
@@ -96,6 +118,18 @@ class TypeFolder(Protocol):
 
     def replay(self, entities: Sequence[StoredRecords]) -> list[Replayed | None]:
         """Like `fold`, but only the states; None if the entity is left to Python."""
+
+    def check_changes(self, changes: Sequence[StoredChange]) -> list[bytes | None]:
+        """The state after each stored change that is what its records fold to, byte for byte; None if Python has to
+        check the change. The GIL is released during the call.
+        """
+
+    def checkpoints(self, entities: Sequence[tuple[str, Sequence[Any], Sequence[int]]]) -> list[list[bytes] | None]:
+        """The checkpoints of entities, folded from nothing; None if the entity is left to Python.
+
+        Args:
+            entities: Each one's name, its distinct records in log order, and the offsets of its checkpoints, ascending.
+        """
 
 
 class BaseWriter(Protocol):
@@ -157,6 +191,12 @@ class Kernel(Protocol):
         self, readers: Sequence[Reader], partition: int, partitions: int
     ) -> RecordDecider:
         """The decider for the records of a partition that these readers read."""
+
+    def RecordChecker(self, readers: Sequence[Reader], partitions: int) -> RecordChecker:  # noqa: N802
+        """The checker of the records that these readers read, of a log with so many partitions."""
+
+    def change_heads(self, changes: Sequence[bytes]) -> list[ChangeHead | None]:
+        """The beginning of each framed change; None for one that only a new definition made, or of another form."""
 
     def placed(self, entities: Sequence[str]) -> list[bytes]:
         """The storage key of each entity's state: `placed` of streams/partitioner.py."""

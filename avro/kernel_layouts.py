@@ -12,6 +12,7 @@ from refold.avro.nodes import JSON, Node, id_of, nullable
 from refold.avro.values import RANGES, first_name
 
 _OPTIONS: dict[str, NodeLayout] = {"refold.Blob": ("blob",), "refold.Sealed": ("sealed",)}
+_TEXTS = {JSON: "json", "uuid": "checked text"}
 
 
 def field_layouts(definition: TypeDefinition) -> list[FieldLayout]:
@@ -38,7 +39,7 @@ def _kind(node: dict[str, Any]) -> NodeLayout:
     if logical == "decimal":
         return ("decimal", node["precision"], node["scale"])
     if kind == "string":
-        return ("checked text",) if logical in (JSON, "uuid") else ("text",)
+        return (_TEXTS.get(logical or "", "text"),)
     if kind == "fixed":
         return ("fixed", node["size"])
     if kind == "enum":

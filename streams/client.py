@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from refold.avro.blob import Blob
 from refold.avro.codec import reframed
@@ -28,7 +28,7 @@ from refold.streams.cut import Cut
 from refold.streams.entity_index import EntityIndexes
 from refold.streams.feed import changes_from
 from refold.streams.history import difference, rows_between
-from refold.streams.log.port import LogPort, Marked
+from refold.streams.log.port import AppendedObservation, LogPort, Marked
 from refold.streams.point import Point, Points, When
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.plan import limits_of
@@ -45,6 +45,19 @@ from refold.streams.view import EntityView, StateView
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNREGISTERED = -1
+
+
+class EncodedObservation(NamedTuple):
+    """An observation that was checked and encoded under a definition.
+
+    data: its framed bytes, with any wire id. blobs: the contents that it names, by their SHA-256.
+    """
+
+    entity: str
+    id: bytes
+    definition: TypeDefinition
+    data: bytes
+    blobs: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,21 @@ class Log:
         codec = version.codec
         own = codec.encode_observation(observation) if data is None else reframed(data, codec.schema_id)
         self._put(observation, observation_id, own, blobs)
+
+    @_locked
+    def take_encoded(self, observations: Sequence[EncodedObservation]) -> None:
+        """Record observations that were built and encoded elsewhere, in their order."""
+        versions: dict[bytes, TypeVersion] = {}
+        appended = []
+        for entity, observation_id, definition, data, blobs in observations:
+            version = versions.get(definition.fingerprint)
+            if version is None:
+                found = self._port.registry.find(definition) or TypeVersion(definition, UNREGISTERED, 0)
+                version = versions[definition.fingerprint] = self._registered(found)
+            for digest, content in blobs.items():
+                self._port.blobs.put(digest, content)
+            appended.append(AppendedObservation(entity, observation_id, reframed(data, version.codec.schema_id)))
+        self._port.append_encoded(appended)
 
     def _append(self, observation: Observation, version: TypeVersion, blobs: Mapping[bytes, bytes]) -> bytes:
         data, observation_id = version.codec.encode_identified(observation)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 from refold.avro.errors import InputError
+from refold.avro.kernel import find_kernel
 
 SLOTS = 1024
 BUCKETS = 256
@@ -44,6 +46,12 @@ def place_of(entity: str) -> int:
 def placed(entity: str) -> bytes:
     """The place (PLACE_BYTES, big-endian) and the key of `type/id`: sorts by place, then by key."""
     return place_of(entity).to_bytes(PLACE_BYTES, "big") + entity.encode()
+
+
+def all_placed(entities: Sequence[str]) -> list[bytes]:
+    """`placed` of each entity, by the native kernel if there is one."""
+    kernel = find_kernel().kernel
+    return kernel.placed(entities) if kernel is not None else list(map(placed, entities))
 
 
 def place_in(placed_key: bytes) -> int:

@@ -37,6 +37,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from refold.agents.importers.json_lines import parse_json
@@ -388,6 +389,7 @@ def _content(output: str) -> tuple[str, Value]:
         return "text/plain", None
 
 
+@lru_cache(maxsize=1024)  # a conversation has the same few names in all its observations
 def label(text: str) -> str:
     """Shorten a text and replace its control characters, so that a source can carry it.
 

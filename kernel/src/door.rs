@@ -1,17 +1,19 @@
 //! New observations: which values of a patch are canonical as they are given (avro/values.py), and an observation's
 //! bytes.
 //!
-//! Only values that are borrowed from Python are recognised as canonical: texts, bytes, numbers and booleans of exactly
-//! these types. Values that Python has checked may have any kind, also lists and objects, and are encoded.
+//! Only values that are borrowed from Python are recognised as canonical: texts, numbers, booleans, lists and objects of
+//! exactly Python's built-in types. Values that Python has checked may have any kind, and are encoded.
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use crate::avro::{write_long, write_text};
+use crate::cbor;
 use crate::layout::Layout;
-use crate::node::{Kind, Node};
-use crate::observation::{self, Observation, Source};
+use crate::node::{Kind, Member, Node};
+use crate::links::Validity;
+use crate::observation::{self, Link, Observation, Source};
 use crate::value::Value;
 
 /// A text's CBOR is longer than its UTF-8 by at most this many bytes.
@@ -36,6 +38,7 @@ pub fn doubtful<'py>(layout: &Layout, patch: &Bound<'py, PyDict>) -> PyResult<Op
                     (Node::Union(kinds), Some(value)) => {
                         kinds.iter().any(|kind| is_canonical_in(kind, &value, field.inline_bytes))
                     }
+                    (node, None) => is_canonical_tree(node, &given, field.inline_bytes)?,
                     _ => false,
                 }
             }
@@ -61,6 +64,49 @@ fn is_canonical_in(kind: &Kind, value: &Value, inline_bytes: usize) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns whether a list or an object is canonical as it is given, and not too large for a record.
+fn is_canonical_tree(node: &Node, given: &Bound<PyAny>, inline_bytes: usize) -> PyResult<bool> {
+    let mut parts = Vec::new();
+    if take_apart(given, 0, &mut parts).is_none() {
+        return Ok(false);
+    }
+    let Some(value @ (Value::List(_) | Value::Map(_))) = put_together(&mut parts.iter())? else { return Ok(false) };
+    if !is_canonical_part(node, &value) {
+        return Ok(false);
+    }
+    let mut out = Vec::new();
+    cbor::value(&mut out, &value);
+    Ok(out.len() <= inline_bytes)
+}
+
+/// Returns whether a value within a list or an object is canonical, whatever its size.
+fn is_canonical_part(node: &Node, value: &Value) -> bool {
+    let is_own = |kind: &Kind| match (kind, value) {
+        (Kind::Null, Value::Null) => true,
+        (Kind::Array(node), Value::List(items)) => items.iter().all(|item| is_canonical_part(node, item)),
+        (Kind::Map(node), Value::Map(members)) => members.iter().all(|(_, member)| is_canonical_part(node, member)),
+        (Kind::Record(fields), Value::Map(members)) => is_canonical_record(fields, members),
+        (Kind::Array(_) | Kind::Map(_) | Kind::Record(_), _) => false,
+        _ => is_canonical_in(kind, value, usize::MAX),
+    };
+    match node {
+        Node::One(kind) => is_own(kind),
+        Node::Union(kinds) => kinds.iter().any(is_own),
+    }
+}
+
+/// Returns whether the members are fields in their order, by their first names, without nulls, and no other field is
+/// required.
+fn is_canonical_record(fields: &[Member], members: &[(&str, Value)]) -> bool {
+    let mut left = members.iter().peekable();
+    let are_right = fields.iter().all(|field| match left.next_if(|(name, _)| *name == field.name) {
+        None => field.node.allows_null(),
+        Some((_, Value::Null)) => false,
+        Some((_, value)) => is_canonical_part(&field.node, value),
+    });
+    are_right && left.next().is_none()
 }
 
 /// Converts a value that can be borrowed; None for any other.
@@ -149,12 +195,39 @@ pub type GivenObservation<'py> = (
     PyBackedStr,
 );
 
-/// Returns the framed bytes and the id of an assert whose fields Python has checked; None if Python must write it.
+/// relation, target, valid from and valid to.
+type GivenLink = (PyBackedStr, PyBackedStr, Option<i64>, Option<i64>);
+
+/// Returns the parts of Python's `Link`; None if one has an unusual form.
+fn link_of(given: &Bound<PyAny>) -> Option<GivenLink> {
+    let part = |name: &str| given.getattr(name).ok();
+    let time = |name: &str| part(name)?.extract::<Option<i64>>().ok();
+    Some((
+        part("relation")?.extract().ok()?,
+        part("target")?.extract().ok()?,
+        time("valid_from")?,
+        time("valid_to")?,
+    ))
+}
+
+/// Returns the framed bytes and the id of an assert or a link that Python has checked; None if Python must write it.
 pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec<u8>, [u8; 32])>> {
     let (entity, observed_at, kind, priority, source, causes, patch, cleared, retracts, link, subject) = given;
-    if &**kind != "assert" || !cleared.is_empty() || !retracts.is_empty() || link.is_some() {
+    let kind = match &**kind {
+        "assert" => observation::Kind::Assert,
+        "link" => observation::Kind::Link,
+        "unlink" => observation::Kind::Unlink,
+        _ => return Ok(None),
+    };
+    let given_link = link.as_ref().and_then(link_of);
+    if !cleared.is_empty() || !retracts.is_empty() || given_link.is_some() == (kind == observation::Kind::Assert) {
         return Ok(None);
     }
+    let link = given_link.as_ref().map(|(relation, target, from, to)| Link {
+        relation,
+        target,
+        validity: Validity { from: *from, to: *to },
+    });
     let Ok(patch) = patch.cast::<PyDict>() else { return Ok(None) };
     let mut parts = Vec::with_capacity(4 * patch.len());
     if take_apart(patch.as_any(), 0, &mut parts).is_none() {
@@ -173,7 +246,7 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
     let (agent, run, step, tool, seq) = source;
     let observation = Observation {
         entity,
-        kind: observation::Kind::Assert,
+        kind,
         observed_at: *observed_at,
         priority: *priority,
         source: Source { agent, run, step, tool, seq: *seq },
@@ -181,7 +254,7 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
         patch,
         cleared: Vec::new(),
         retracts: Vec::new(),
-        link: None,
+        link,
         subject,
     };
     let mut out = Vec::with_capacity(256);
@@ -192,7 +265,7 @@ fn write(layout: &Layout, observation: &Observation, out: &mut Vec<u8>) -> Optio
     let source = &observation.source;
     out.extend_from_slice(&layout.frame);
     write_text(out, observation.entity);
-    out.push(0); // assert
+    write_long(out, observation.kind as i64);
     write_long(out, observation.observed_at);
     write_long(out, observation.priority.into());
     for name in [source.agent, source.run, source.step, source.tool] {
@@ -209,7 +282,24 @@ fn write(layout: &Layout, observation: &Observation, out: &mut Vec<u8>) -> Optio
         let value = patch.next_if(|(given, _)| *given == place).map_or(&Value::Null, |(_, value)| value);
         field.patch.write(out, value)?;
     }
-    out.extend_from_slice(&[0, 0, 0]); // nothing cleared, nothing retracted, no link
+    out.extend_from_slice(&[0, 0]); // nothing cleared, nothing retracted
+    match &observation.link {
+        None => out.push(0),
+        Some(Link { relation, target, validity }) => {
+            out.push(2);
+            write_text(out, relation);
+            write_text(out, target);
+            for time in [validity.from, validity.to] {
+                match time {
+                    None => out.push(0),
+                    Some(micros) => {
+                        out.push(2);
+                        write_long(out, micros);
+                    }
+                }
+            }
+        }
+    }
     write_text(out, observation.subject);
     Some(())
 }

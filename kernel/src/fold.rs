@@ -173,6 +173,22 @@ pub fn replay(layout: &Layout, entity: &str, packed: Option<&[u8]>, records: &[R
     Some(Replayed { state, steps })
 }
 
+/// Folds distinct observations of one entity from nothing, and returns its checkpoints after the records at some offsets,
+/// which are ascending; None if Python must fold it.
+pub fn checkpoints(layout: &Layout, entity: &str, records: &[Record], offsets: &[i64]) -> Option<Vec<Vec<u8>>> {
+    let read = read_all(layout, entity, records)?;
+    let mut state = State::empty(layout);
+    let mut found = Vec::with_capacity(offsets.len());
+    for Read { record, observation, q } in &read {
+        apply(layout, &mut state, observation, q)?;
+        state.note(q, record.offset);
+        if offsets.get(found.len()) == Some(&record.offset) {
+            found.push(state.checkpoint(layout));
+        }
+    }
+    (found.len() == offsets.len()).then_some(found)
+}
+
 /// Decodes the records' observations and order keys.
 fn read_all<'a>(layout: &'a Layout, entity: &str, records: &'a [Record<'a>]) -> Option<Vec<Read<'a>>> {
     #[cfg(feature = "wrong")]
@@ -382,7 +398,7 @@ fn checkpoint_key(definition: &Definition, entity: &str, offset: i64) -> Vec<u8>
 
 impl Rows {
     /// Adds the index entries of a record that is the first with its id.
-    fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
+    pub fn index(&mut self, entity: &str, record: &Record, q: &[u8]) {
         let (offset, recorded_at) = (record.offset.to_be_bytes(), record.recorded_at.to_be_bytes());
         self.timeline.push((timeline_key(entity, q), [&offset, &recorded_at, record.data].concat()));
         let mut key = key_of(entity, offset.len());

@@ -43,6 +43,7 @@ fn kind(name: &str, given: &Bound<PyTuple>) -> PyResult<Kind> {
         "null" => Kind::Null,
         "text" => Kind::Text,
         "checked text" => Kind::CheckedText,
+        "json" => Kind::Json,
         "bytes" => Kind::Bytes,
         "fixed" => Kind::Fixed { size: given.get_item(1)?.extract()? },
         "integer" => Kind::Integer { low: given.get_item(1)?.extract()?, end: given.get_item(2)?.extract()? },

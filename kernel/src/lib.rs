@@ -7,12 +7,14 @@
 mod avro;
 mod cbor;
 mod cell;
+mod check;
 mod chunk;
 mod decide;
 mod door;
 mod exact;
 mod fold;
 mod given;
+mod json;
 mod layout;
 mod links;
 mod msgpack;
@@ -40,7 +42,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 7;
+const FORMAT: u32 = 8;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -49,6 +51,12 @@ type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
 type GivenEntity = (PyBackedStr, Option<PyBackedBytes>, i64, Vec<GivenRecord>, Told);
 /// An entity's name, its stored state, and its records in log order.
 type GivenStored = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>);
+/// A record with its entity as a text.
+type NamedRecord = (u16, i64, i64, PyBackedStr, PyBackedBytes, PyBackedBytes);
+/// An entity's name, its state before a change, the records of the change in log order, and the stored change.
+type GivenChange = (PyBackedStr, Option<PyBackedBytes>, Vec<GivenRecord>, PyBackedBytes);
+/// An entity's name, all its distinct records in log order, and the offsets of its checkpoints.
+type GivenCheckpoints = (PyBackedStr, Vec<GivenRecord>, Vec<i64>);
 /// agent, run, step, tool and seq.
 type GivenSource<'a> = (&'a str, &'a str, &'a str, &'a str, i64);
 
@@ -164,6 +172,67 @@ impl RecordDecider {
         }
         Ok((records, bytes))
     }
+}
+
+/// Checks stored records, with the readers of the type versions whose records it may confirm.
+#[pyclass(frozen, module = "refold_kernel")]
+struct RecordChecker {
+    readers: Vec<Py<ObservationReader>>,
+    partitions: u32,
+}
+
+#[pymethods]
+impl RecordChecker {
+    #[new]
+    fn new(readers: Vec<Py<ObservationReader>>, partitions: u32) -> Self {
+        RecordChecker { readers, partitions }
+    }
+
+    /// Returns whether each record is an observation with its own id, in its own partition, that names no contents and
+    /// retracts nothing. Python must check the others. The GIL is released.
+    fn confirm(&self, py: Python<'_>, records: Vec<NamedRecord>) -> Vec<bool> {
+        self.checked(py, &records).iter().map(Option::is_some).collect()
+    }
+
+    /// Like `confirm`, and returns, for the confirmed records in their order, the keys and the values of their rows in the
+    /// timeline, and of those in the arrivals, and their keys in the index of ids.
+    fn rows<'py>(&self, py: Python<'py>, records: Vec<NamedRecord>) -> PyResult<Bound<'py, PyTuple>> {
+        let checked = self.checked(py, &records);
+        let confirmed: Vec<bool> = checked.iter().map(Option::is_some).collect();
+        let rows = || checked.iter().flatten();
+        let keys = |rows: Vec<&Vec<u8>>| rows.into_iter().map(|each| PyBytes::new(py, each)).collect::<Vec<_>>();
+        (
+            confirmed,
+            keys(rows().flat_map(|each| &each.timeline).map(|(key, _)| key).collect()),
+            keys(rows().flat_map(|each| &each.timeline).map(|(_, value)| value).collect()),
+            keys(rows().flat_map(|each| &each.arrivals).map(|(key, _)| key).collect()),
+            keys(rows().flat_map(|each| &each.arrivals).map(|(_, value)| value).collect()),
+            keys(rows().flat_map(|each| &each.ids).collect()),
+        )
+            .into_pyobject(py)
+    }
+}
+
+impl RecordChecker {
+    fn checked(&self, py: Python<'_>, records: &[NamedRecord]) -> Vec<Option<fold::Rows>> {
+        let layouts: Vec<&Layout> = self.readers.iter().map(|reader| &reader.get().layout).collect();
+        let check = |(partition, offset, recorded_at, entity, id, data): &NamedRecord| {
+            let record = Record { partition: *partition, offset: *offset, recorded_at: *recorded_at, id, data };
+            unless_panicked(|| check::record(&layouts, self.partitions, entity, &record))
+        };
+        py.detach(|| records.iter().map(check).collect())
+    }
+}
+
+/// Returns the beginnings of framed changes: the entity, the definition's fingerprint, the versions before and after, and
+/// the next offset of the batch. None for a change that only a new definition made, or of another form.
+#[pyfunction]
+fn change_heads<'py>(py: Python<'py>, changes: Vec<PyBackedBytes>) -> PyResult<Bound<'py, PyList>> {
+    let heads = changes.iter().map(|data| {
+        let head = check::ChangeHead::read(data)?;
+        Some((head.entity, PyBytes::new(py, head.fingerprint), head.from_version, head.to_version, head.through))
+    });
+    PyList::new(py, heads.collect::<Vec<_>>())
 }
 
 /// Returns the storage key of each entity's state.
@@ -372,6 +441,49 @@ impl TypeFolder {
         given_back(py, &folded)
     }
 
+    /// Compares stored changes with what their records fold to, with the GIL released. Returns the state after each change;
+    /// None for one that Python must check.
+    fn check_changes<'py>(&self, py: Python<'py>, changes: Vec<GivenChange>) -> Vec<Option<Bound<'py, PyBytes>>> {
+        let records: Vec<Vec<Record>> = changes.iter().map(|(_, _, records, _)| records_of(records)).collect();
+        let given: Vec<_> = changes
+            .iter()
+            .zip(&records)
+            .map(|((name, packed, _, stored), records)| (&**name, packed.as_deref(), records, &**stored))
+            .collect();
+        let (layout, definition) = (&self.layout, &self.definition);
+        let states: Vec<_> = py.detach(|| {
+            given
+                .iter()
+                .map(|(name, packed, records, stored)| {
+                    unless_panicked(|| check::change(layout, definition, name, *packed, records, stored))
+                })
+                .collect()
+        });
+        each_in_python(py, &states)
+    }
+
+    /// Folds entities from nothing, with the GIL released. Returns the checkpoints of each; None if Python must fold it.
+    fn checkpoints<'py>(
+        &self,
+        py: Python<'py>,
+        entities: Vec<GivenCheckpoints>,
+    ) -> Vec<Option<Vec<Bound<'py, PyBytes>>>> {
+        let records: Vec<Vec<Record>> = entities.iter().map(|(_, records, _)| records_of(records)).collect();
+        let given: Vec<_> = entities
+            .iter()
+            .zip(&records)
+            .map(|((name, _, offsets), records)| (&**name, records, offsets.as_slice()))
+            .collect();
+        let layout = &self.layout;
+        let found: Vec<Option<Vec<Vec<u8>>>> = py.detach(|| {
+            given
+                .iter()
+                .map(|(name, records, offsets)| unless_panicked(|| fold::checkpoints(layout, name, records, offsets)))
+                .collect()
+        });
+        found.iter().map(|each| each.as_ref().map(|values| in_python(py, values))).collect()
+    }
+
     /// Folds the records of some entities into their states only, with the GIL released.
     ///
     /// Returns, for each entity in the given order, None if it is left to Python, else its state and the number of new
@@ -396,6 +508,11 @@ impl TypeFolder {
         });
         PyList::new(py, given.collect::<Vec<_>>())
     }
+}
+
+/// Returns bytes, or None, for each item.
+fn each_in_python<'py>(py: Python<'py>, each: &[Option<Vec<u8>>]) -> Vec<Option<Bound<'py, PyBytes>>> {
+    each.iter().map(|bytes| bytes.as_ref().map(|bytes| PyBytes::new(py, bytes))).collect()
 }
 
 fn records_of(given: &[GivenRecord]) -> Vec<Record<'_>> {
@@ -461,6 +578,8 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(spans_of, module)?)?;
     module.add_class::<ObservationReader>()?;
     module.add_class::<RecordDecider>()?;
+    module.add_class::<RecordChecker>()?;
+    module.add_function(wrap_pyfunction!(change_heads, module)?)?;
     module.add_function(wrap_pyfunction!(merged, module)?)?;
     module.add_class::<BaseWriter>()?;
     module.add_class::<DeltaWriter>()?;

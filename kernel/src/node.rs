@@ -1,6 +1,7 @@
 //! A node of a type's schema: the allowed values, and how they are read, checked and written as Avro.
 
 use crate::avro::{write_bytes, write_long, write_text, Reader};
+use crate::json;
 use crate::value::{is_integer, Value};
 
 /// A kind of value, or a union of such kinds.
@@ -14,8 +15,10 @@ pub enum Node {
 pub enum Kind {
     Null,
     Text,
-    /// Text in a form that Python checks when a record is received: JSON and UUIDs.
+    /// Text in a form that Python checks when a record is received: UUIDs.
     CheckedText,
+    /// Canonical JSON.
+    Json,
     Bytes,
     Fixed {
         size: usize,
@@ -106,7 +109,8 @@ impl Kind {
         match self {
             Kind::Null => Some(Value::Null),
             Kind::CheckedText if !is_checked => None,
-            Kind::Text | Kind::CheckedText => reader.text().map(Value::Text),
+            Kind::Json if !is_checked => reader.text().filter(|text| json::is_canonical(text)).map(Value::Text),
+            Kind::Text | Kind::CheckedText | Kind::Json => reader.text().map(Value::Text),
             Kind::Bytes => reader.bytes().map(Value::Bytes),
             Kind::Fixed { size } => reader.take(*size).map(Value::Bytes),
             Kind::Integer { low, end } => {
@@ -162,7 +166,7 @@ impl Kind {
 
     fn holds(&self, value: &Value) -> bool {
         match (self, value) {
-            (Kind::Text | Kind::CheckedText, Value::Text(_))
+            (Kind::Text | Kind::CheckedText | Kind::Json, Value::Text(_))
             | (Kind::Boolean, Value::Boolean(_))
             | (Kind::Null, Value::Null)
             | (Kind::Bytes, Value::Bytes(_)) => true,
@@ -196,7 +200,7 @@ impl Kind {
     fn write(&self, out: &mut Vec<u8>, value: &Value) -> Option<()> {
         match (self, value) {
             (Kind::Null, Value::Null) => {}
-            (Kind::Text | Kind::CheckedText, Value::Text(text)) => write_text(out, text),
+            (Kind::Text | Kind::CheckedText | Kind::Json, Value::Text(text)) => write_text(out, text),
             (Kind::Bytes, Value::Bytes(bytes)) => write_bytes(out, bytes),
             (Kind::Fixed { .. }, Value::Bytes(bytes)) => out.extend_from_slice(bytes),
             (Kind::Integer { .. }, Value::Integer(number)) => write_long(out, i64::try_from(*number).ok()?),

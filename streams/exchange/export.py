@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import compress, islice
 from typing import Any
 
 from refold.avro.codec import framed_id
-from refold.avro.errors import CorruptionError, InputError, UndecodableError
+from refold.avro.errors import InputError, UndecodableError
 from refold.avro.json_line import to_line
 from refold.avro.observation import Observation
 from refold.avro.quarantine import OBSERVATIONS
@@ -20,7 +21,9 @@ from refold.avro.times import millis_text
 from refold.streams.cut import Cut
 from refold.streams.exchange.contents import exported_blobs
 from refold.streams.exchange.files import DEFINITION
-from refold.streams.log.port import LogReader, Record
+from refold.streams.log.port import LogReader, Record, firsts
+
+AT_ONCE = 500
 
 
 class RunningExport:
@@ -54,27 +57,18 @@ class RunningExport:
         """Yield the observations as line objects. `progress` gets the number of records read since its last call."""
         origin = self._log.log_id.hex()
         for partition, end in sorted(self._cut.offsets.items()):
-            known: set[bytes] = set()
-            for record in self._log.read(partition, 0, end):
-                progress(1)
-                if self._is_first(record, known):
-                    self.exported += 1
-                    yield self._line(record, origin)
+            for record in self._firsts(partition, end, progress):
+                self.exported += 1
+                yield self._line(record, origin)
 
-    def _is_first(self, record: Record, known: set[bytes]) -> bool:
-        """Return whether this is the first record with its id. Equal ids have one entity, so one partition.
-
-        known: the partition's ids so far, used if the log has no index.
-        """
+    def _firsts(self, partition: int, end: int, progress: Callable[[int], None]) -> Iterator[Record]:
+        """Yield the first record with each id. Equal ids have one entity, so one partition."""
+        rest = self._log.read(partition, 0, end)
         if not self._log.is_indexed:
-            is_first = record.id not in known
-            known.add(record.id)
-            return is_first
-        first = self._log.find(record.id)
-        if first is None:
-            place = f"observations {record.partition}={record.offset}"
-            raise CorruptionError(f"{place}: the log does not find its own id; run refold verify")
-        return (first.partition, first.offset) == (record.partition, record.offset)
+            rest = firsts(rest)
+        while some := list(islice(rest, AT_ONCE)):
+            progress(len(some))
+            yield from compress(some, self._log.are_first(some)) if self._log.is_indexed else some
 
     def _line(self, record: Record, origin: str) -> dict[str, Any]:
         version, observation = self._decoded(record)
@@ -96,7 +90,7 @@ class RunningExport:
             version = self._by_wire_id.get(framed_id(record.data))
             if version is None:
                 raise UndecodableError("no schema of this log reads it")
-            return version, version.codec.decode_observation(record.data)
+            return version, version.codec.identified(record.data)[0]
         except UndecodableError as error:
             raise self._log.registry.rulings.damaged(
                 OBSERVATIONS, record.partition, record.offset, record.entity, str(error)

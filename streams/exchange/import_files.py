@@ -1,8 +1,8 @@
 """Imports files of observations in two passes: nothing is written before every line has been checked.
 
-1. `check`: collect the definitions in the files, wherever they are; build every observation and
-   compare its id.
-2. `record`: register the definitions in their order, build every observation again and record it in the log.
+1. `check`: collect the definitions in the files, wherever they are; build every observation, compare its id, and
+   store it in a spool.
+2. `record`: register the definitions in their order, and record the observations of the spool (spool.py) in the log.
 If the second pass stops, a prefix of the files is in the log; importing again adds the rest.
 """
 
@@ -21,6 +21,7 @@ from refold.streams.exchange.files import ExchangeFile, FileObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake, Take
 from refold.streams.exchange.json_lines import Progress
+from refold.streams.exchange.spool import ObservationSpool
 
 IsHeld: TypeAlias = Callable[[bytes], bool]
 """Returns whether a log's store has a content, by its SHA-256."""
@@ -31,6 +32,7 @@ class IncomingFiles:
 
     def __init__(self, files: Sequence[ExchangeFile], vocabulary: TypeCatalog) -> None:
         self._files = files
+        self._spool = ObservationSpool()
         self._vocabulary = vocabulary
         self._new: list[TypeDefinition] = []
 
@@ -38,32 +40,28 @@ class IncomingFiles:
         """Run pass 1; returns the number of observations. One `progress` per file; InputError names file and line."""
         carried = [each for file in self._files for each in file.definitions()]
         self._new = self._vocabulary.adopt(carried)
-        count = 0
+        self._pass_over(self._spool.put, is_held, progress)
+        return self._spool.count
 
-        def one_more(*_: object) -> None:
-            nonlocal count
-            count += 1
-
-        self._pass_over(one_more, is_held, progress)
-        return count
-
-    def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
+    def record(self, log: Log, intake: Intake) -> None:
         """Run pass 2; durable on return.
 
         Args:
             log: A log that is open for writing.
             intake: Records the observations in it, and counts them.
-            progress: One callback a file; each gets (bytes read so far, the file's size).
 
         Raises:
-            InputError: A line is invalid: its file changed since `check`.
+            InputError: The spool was given up, and a line is invalid: its file changed since `check`.
         """
         for definition in self._new:
             log.register(definition)
-        self._pass_over(intake.take, lambda digest: log.port.blobs.get(digest) is not None, progress)
+        if self._spool.is_whole:
+            intake.take_all(self._spool)
+        else:
+            self._pass_over(intake.take, lambda digest: log.port.blobs.get(digest) is not None)
         intake.flush()
 
-    def _pass_over(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None]) -> None:
+    def _pass_over(self, take: Take, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> None:
         for number, file in enumerate(self._files):
             for given in file.lines(progress[number] if progress else None):
                 take(*self._built(given, is_held), None)

@@ -17,6 +17,7 @@ from refold.avro.definition import TypeDefinition
 from refold.avro.observation import Kind, Link, Observation, Source, type_of
 from refold.streams.client import Log
 from refold.streams.exchange.import_types import TypeCatalog
+from refold.streams.exchange.spool import ObservationSpool
 from refold.streams.log.port import LogPort
 
 WINDOW = 20_000
@@ -33,8 +34,15 @@ class Intake:
     durable: how many of those read are certainly in the log.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, advance: Callable[[int], None] = lambda more: None) -> None:
+        """Begin to add to a log.
+
+        Args:
+            log: It must be open for writing.
+            advance: Called with the number of further observations read.
+        """
         self._log = log
+        self._advance = advance
         self._recent: set[bytes] = set()
         self._held = None if log.port.has_id_index else _KnownIds(log.port)
         # The ids that this has recorded, as long as the log holds no other record.
@@ -58,17 +66,31 @@ class Intake:
         data: bytes | None = None,
     ) -> None:
         """Record an observation, unless the log has it. The arguments are those of `Take`."""
+        self._advance(1)
+        if self._is_new(observation.entity, observation_id):
+            self._log.take(observation, observation_id, definition, blobs, data)
+            if len(self._recent) >= WINDOW:
+                self.flush()
+
+    def take_all(self, spool: ObservationSpool) -> None:
+        """Record the observations of a spool, apart from those that the log has."""
+        for batch in spool.batches():
+            self._log.take_encoded([each for each in batch if self._is_new(each.entity, each.id)])
+            self._advance(len(batch))
+            if len(self._recent) >= WINDOW:
+                self.flush()
+
+    def _is_new(self, entity: str, observation_id: bytes) -> bool:
+        """Count an observation; returns whether the log lacks it, and has it from now on."""
         self.read += 1
-        self.entities.add(observation.entity)
+        self.entities.add(entity)
         if observation_id in self._recent or self._has(observation_id):
-            return
-        self._log.take(observation, observation_id, definition, blobs, data)
+            return False
         self._recent.add(observation_id)
         if self._alone is not None:
             self._alone.add(observation_id)
         self.new += 1
-        if len(self._recent) >= WINDOW:
-            self.flush()
+        return True
 
     def flush(self) -> None:
         """Return once everything taken so far is durable."""

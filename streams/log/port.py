@@ -90,6 +90,15 @@ def arrival_of(registry: Registry, record: Record) -> IndexedObservation:
     )
 
 
+class AppendedObservation(NamedTuple):
+    """An observation to append: its entity, its id and its framed bytes; and itself, if the caller has it."""
+
+    entity: str
+    id: bytes
+    data: bytes
+    observation: Observation | None = None
+
+
 def missing_observation(entity: str, q: bytes) -> CorruptionError:
     """The error for an observation that is missing although the log returned its order key."""
     return CorruptionError(f"{entity} lacks the observation {q[-ID_BYTES:].hex()}; run refold verify")
@@ -388,6 +397,21 @@ class LogReader(ABC):
                     return record
         return None
 
+    def are_first(self, records: Sequence[Record]) -> list[bool]:
+        """Whether each record is the first one with its id.
+
+        Raises:
+            CorruptionError: The log does not find a record's id.
+        """
+        return [self._is_first(each) for each in records]
+
+    def _is_first(self, record: Record) -> bool:
+        first = self.find(record.id)
+        if first is None:
+            place = f"observations {record.partition}={record.offset}"
+            raise CorruptionError(f"{place}: the log does not find its own id; run refold verify")
+        return (first.partition, first.offset) == (record.partition, record.offset)
+
     @abstractmethod
     def partition_of(self, entity: str) -> int:
         """The partition of an entity's records."""
@@ -413,6 +437,10 @@ class LogWriter(ABC):
             observation_id: Its id, 32 bytes.
             data: Its framed bytes.
         """
+
+    @abstractmethod
+    def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
+        """Append checked observations, in their order; see `append`."""
 
     @abstractmethod
     def flush(self) -> None:

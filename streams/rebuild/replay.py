@@ -28,6 +28,7 @@ from refold.streams.history import seen_in
 from refold.streams.log.port import LogReader, Record, firsts
 from refold.streams.snapshots.layers import Layers
 from refold.streams.table import native
+from refold.streams.table.confirming import Choose
 from refold.streams.table.folds import Folds
 
 BATCH = 4_000
@@ -37,8 +38,6 @@ UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
 """Called with the number of further records read."""
-Choose = Callable[[str], bool]
-"""Whether an entity is selected."""
 
 
 class Replay:

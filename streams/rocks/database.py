@@ -38,11 +38,12 @@ from refold.streams.rocks.faults import (
     unwritable,
 )
 from refold.streams.rocks.reader import Footprint, footprint, open_reader
-from refold.streams.rocks.scan import Cursor, FamilySnapshot, Row, rows
+from refold.streams.rocks.scan import Cursor, FamilySnapshot, Row, RowCounter, rows
 from refold.streams.rocks.wal_limit import WalLimit
 from refold.streams.temporary import TemporaryFolder
 
 _PAUSE_S = 0.001
+COUNTED_AT_ONCE = 10_000
 
 
 class CallGate:
@@ -106,7 +107,7 @@ class Database:
         self._folder = "" if folder is None else folder.path  # a reader's
         self._footprint: Footprint = ()
         self._gate = CallGate(partial(closed_error, path))
-        self._cursors: weakref.WeakSet[Cursor | FamilySnapshot] = weakref.WeakSet()
+        self._cursors: weakref.WeakSet[Cursor | RowCounter | FamilySnapshot] = weakref.WeakSet()
         self._lock = Lock()
         self._syncing = Lock()
         self._failure = ""
@@ -262,6 +263,18 @@ class Database:
             cursor = self._cursor(family, start, stop, reverse=reverse)
         return rows(cursor, partial(self._step, family))
 
+    def count(self, family: Family) -> int:
+        """The number of rows of a family. Errors as in `scan`."""
+        with self._gate:
+            counter = RowCounter([self._columns[family].iter()])
+            self._cursors.add(counter)
+        try:
+            while not self._step(family, counter, COUNTED_AT_ONCE)[1]:
+                pass
+            return counter.rows
+        finally:
+            counter.release()
+
     def last(self, family: Family, start: bytes = b"", stop: bytes | None = None) -> Row | None:
         """The row with the greatest key in start <= key < stop, or None."""
         with self._gate:
@@ -414,7 +427,7 @@ class Database:
         self._cursors.add(cursor)
         return cursor
 
-    def _step(self, family: Family, cursor: Cursor, rows_max: int = 256) -> tuple[list[Row], bool]:
+    def _step(self, family: Family, cursor: Cursor | RowCounter, rows_max: int = 256) -> tuple[list[Row], bool]:
         with self._gate:
             try:
                 return cursor.step(rows_max)

@@ -89,6 +89,41 @@ def rows(cursor: Cursor, step: Callable[[Cursor], tuple[list[Row], bool]]) -> It
         cursor.release()
 
 
+class RowCounter:
+    """Counts the rows of a consistent view, without reading their values. held: see Cursor. rows: counted by now."""
+
+    def __init__(self, held: list[RdictIter]) -> None:
+        self._held = held
+        self._is_placed = False
+        self.rows = 0
+
+    def step(self, rows_max: int) -> tuple[list[Row], bool]:
+        """Count up to `rows_max` further rows; return no rows, and whether they are the last. Raises rocksdict's
+        Exception.
+        """
+        iterator = self._held[0]
+        advance, is_valid = iterator.next, iterator.valid
+        try:
+            if not self._is_placed:
+                self._is_placed = True
+                iterator.seek_to_first()
+            for _ in range(rows_max):
+                if not is_valid():  # it has ended, or failed
+                    iterator.status()
+                    return [], True
+                self.rows += 1
+                advance()
+            return [], False
+        finally:
+            del iterator, advance, is_valid  # as in Cursor
+
+    def __str__(self) -> str:
+        return f"after {self.rows} rows"
+
+    def release(self) -> None:
+        self._held.clear()
+
+
 class PrefixCursor:
     """Reads the rows of one prefix after another. held: see Cursor."""
 

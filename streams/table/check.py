@@ -5,6 +5,9 @@ earlier one of the same id (a repeat may be written by another definition); a fi
 id entry. Each family must have as many entries as there are first occurrences; if there are more, those without a
 record are reported. Checkpoints are compared with a fold.
 
+The native kernel, if there is one, makes the entries of most records (confirming.py). Records whose entries are not
+stored like that are checked here, one by one.
+
 A checkpoint must equal the fold of its entity's arrivals up to its offset, by its definition.
 
 Each entity with checkpoints is folded again by each of their definitions, in log order. After an arrival that does not
@@ -13,11 +16,13 @@ fold directly, the next checkpoint is compared with a fold from nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby, islice
 from typing import Final
 
 from refold.avro.errors import CorruptionError, SchemaError, UndecodableError
+from refold.avro.kernel import TypeFolder, find_kernel
 from refold.avro.observation import type_of
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
@@ -26,15 +31,25 @@ from refold.streams.log.port import IndexedObservation, Mismatch, Record, arriva
 from refold.streams.partitioner import partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
-from refold.streams.table import keys
+from refold.streams.table import indexes, keys
 from refold.streams.table.batch import stored_history
 from refold.streams.table.checkpoints import checkpoint_of, checkpoint_value
+from refold.streams.table.confirming import Choose, RecordConfirmer
+from refold.streams.table.folds import TypeFold
 
 PLACE: Final = "checkpoints"
 
 
-def check_checkpoints(database: Database, registry: Registry, partitions: int) -> Iterator[Mismatch]:
-    """Yield every checkpoint that differs from the fold of the log, or whose offset has no arrival."""
+def check_checkpoints(database: Database, registry: Registry, partitions: int, checks: Choose) -> Iterator[Mismatch]:
+    """Yield every checkpoint that differs from the fold of the log, or whose offset has no arrival.
+
+    Args:
+        database: The table.
+        registry: The log's types.
+        partitions: Their number in the log.
+        checks: Selects the entities that Python checks in any case.
+    """
+    confirmer = _CheckpointConfirmer(database, registry, partitions)
     for prefix, rows in groupby(database.scan(PLACE), lambda row: row[0].partition(b"\0")[0]):
         kept: dict[int, dict[int, bytes]] = {}
         name = ""
@@ -50,11 +65,53 @@ def check_checkpoints(database: Database, registry: Registry, partitions: int) -
                 continue
             kept.setdefault(definition, {})[offset] = value
         for definition, some in kept.items():
+            if not checks(name) and confirmer.confirms(name, definition, some):
+                continue
             places = _Places(name, partition_of(name, partitions))
             try:
                 yield from _compare(database, registry, places, definition, some)
             except (CorruptionError, UndecodableError, SchemaError) as error:
                 yield Mismatch(PLACE, f"cannot be compared with the log: {error}", name)
+
+
+class _CheckpointConfirmer:
+    """Lets the kernel compare checkpoints."""
+
+    def __init__(self, database: Database, registry: Registry, partitions: int) -> None:
+        self._database = database
+        self._partitions = partitions
+        self._kernel = find_kernel().kernel
+        self._versions = {each.offset: each for each in registry}
+        self._folders: dict[int, TypeFolder | None] = {}
+        self._read: tuple[str, list[Record]] = ("", [])
+
+    def confirms(self, name: str, definition: int, kept: Mapping[int, bytes]) -> bool:
+        """Whether an entity's checkpoints by a definition, by offset, are certainly right."""
+        folder = self._folder(name, definition)
+        if folder is None:
+            return False
+        if self._read[0] != name:
+            try:
+                partition, prefix = partition_of(name, self._partitions), keys.entity_prefix(name)
+                rows = self._database.scan("arrivals", prefix, keys.after_prefix(prefix))
+                qs = [keys.arrival_of(*row).q for row in rows]
+                found = indexes.records_of(self._database, partition, name, qs)
+                self._read = name, [record for _, record in found if record is not None]
+            except CorruptionError:
+                return False  # Python names it
+        offsets = sorted(kept)
+        (values,) = folder.checkpoints([(name, self._read[1], offsets)])
+        return values == [kept[offset] for offset in offsets]
+
+    def _folder(self, name: str, definition: int) -> TypeFolder | None:
+        version = self._versions.get(definition)
+        if self._kernel is None or version is None or version.definition.name != type_of(name):
+            return None
+        if definition not in self._folders:
+            self._folders[definition] = None
+            with suppress(SchemaError):  # Python names it
+                self._folders[definition] = TypeFold(version).native(self._kernel)
+        return self._folders[definition]
 
 
 class _Places:
@@ -113,13 +170,17 @@ INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
 class IndexCheck:
     """Compares one table's indexes with the records of all its partitions. Call `records` for them, then `end`.
 
-    partitions: their number in the log. record_at: returns the record at a partition and offset, or None.
+    partitions: their number in the log. record_at: returns the record at a partition and offset, or None. checks:
+    selects the entities that Python checks even if the kernel confirms them.
     """
 
     def __init__(
-        self, database: Database, registry: Registry, partitions: int, record_at: Callable[[int, int], Record | None]
-    ) -> None:
+        self, database: Database, registry: Registry, partitions: int, record_at: Callable[[int, int], Record | None],
+        checks: Choose,
+    ) -> None:  # fmt: skip
         self._database = database
+        self._checks = checks
+        self._confirmer = RecordConfirmer(registry, partitions, checks)
         self._registry = registry
         self._partitions = partitions
         self._record_at = record_at
@@ -129,17 +190,41 @@ class IndexCheck:
         """Yield the mismatches of some records, given in the order of each partition."""
         records = iter(given)
         while some := list(islice(records, AT_ONCE)):
-            yield from self._check_some(some)
+            yield from self._check_some(self._unconfirmed(some))
 
     def end(self) -> Iterator[Mismatch]:
         """Yield the entries without a record, and the mismatches of checkpoints."""
         for family in INDEXES:
-            entries = sum(1 for _ in self._database.scan(family))
+            entries = self._database.count(family)
             if entries != self._firsts:
                 yield Mismatch(family, f"{entries} entries for {self._firsts} distinct observations")
             if entries > self._firsts:
                 yield from self._without_record(family)
-        yield from check_checkpoints(self._database, self._registry, self._partitions)
+        yield from check_checkpoints(self._database, self._registry, self._partitions, self._checks)
+
+    def _unconfirmed(self, some: list[Record]) -> list[Record]:
+        """The records whose entries are not confirmed. The others are counted as first occurrences: each has the
+        arrival and the id of one.
+        """
+        rest, confirmed, rows = self._confirmer.rows(some)
+        if rows is None or not confirmed:
+            return rest
+        _, timeline_keys, timeline, arrival_keys, arrivals, id_keys = rows
+        found = (
+            self._database.multi_get("timeline", timeline_keys),
+            self._database.multi_get("arrivals", arrival_keys),
+            self._database.multi_get("ids", id_keys),
+        )
+        if found == (timeline, arrivals, [b""] * len(id_keys)):
+            self._firsts += len(confirmed)
+            return rest
+        for record, *entries in zip(confirmed, *found, timeline, arrivals, strict=True):
+            in_timeline, in_arrivals, in_ids, should_timeline, should_arrivals = entries
+            if (in_timeline, in_arrivals, in_ids) == (should_timeline, should_arrivals, b""):
+                self._firsts += 1
+            else:
+                rest.append(record)
+        return sorted(rest)
 
     def _check_some(self, some: list[Record]) -> Iterator[Mismatch]:
         """Yield the mismatches of some records' entries, and count first occurrences."""

@@ -5,6 +5,8 @@ Of each change:
 2. it begins at the version and hash where the previous change ended;
 3. its steps are the entity's next distinct observations, with the mutations that the fold makes;
 4. `through` is after its steps, and no later batch begins before it. Each chain must end at the entity's state.
+The native kernel, if there is one, checks most changes first (confirmed_changes.py).
+
 Exceptions: the chain of an entity with a change that is set aside is not checked. With an observation that is set
 aside, it is not checked from that observation on. With an observation that was set aside and restored, changes may have
 been made without it, so the chain is not checked from its offset on. The entities of a batch of changes that is set
@@ -17,7 +19,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from refold.avro.errors import CorruptionError, DamagedRecord, SchemaError, StorageError, UndecodableError
 from refold.avro.quarantine import CHANGES, OBSERVATIONS
@@ -29,36 +30,34 @@ from refold.streams.feed import ChangeReader
 from refold.streams.history import seen_in
 from refold.streams.log.port import ChangeRecord, LogReader, Mismatch, Record
 from refold.streams.log.port import firsts as firsts_of
+from refold.streams.table.confirming import Choose
 from refold.streams.table.folds import TypeFold
+from refold.streams.verify.confirmed_changes import BEGIN, ChangeConfirmer, ConfirmedChange, Firsts, Reached
+from refold.streams.verify.stored_records import StoredRecords, in_batches
 
-Firsts = Mapping[str, "array[int]"]
-"""The offsets of the first records of each entity's distinct observations, for one partition."""
-
-
-class _Reached(NamedTuple):
-    """The end of a chain; packed is None if it could not be folded."""
-
-    version: int
-    hash: bytes | None
-    definition: bytes
-    packed: bytes | None
-
-
-_BEGIN = _Reached(0, None, b"", None)
+AT_ONCE = 1000
 
 
 def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hashes: Mapping[str, bytes] | None,
-                  record_at: Callable[[int, int], Record | None]) -> Iterator[Mismatch]:  # fmt: skip
+                  records: StoredRecords, checks: Choose) -> Iterator[Mismatch]:  # fmt: skip
     """Check the changes of one partition against the records below `end`.
 
     Args:
         hashes: Of the states there, if known.
-        record_at: A fast version of LogPort.record_at.
+        records: The log's records.
+        checks: Selects the entities that Python checks even if the kernel confirms their changes.
     """
-    chains = _Chains(log, partition, end, firsts, record_at)
+    chains = _Chains(log, partition, end, firsts, records.at)
+    confirmer = ChangeConfirmer(log.registry, partition, firsts, records, checks)
     try:
-        for record in log.read_changes(partition, 0):
-            yield from chains.check(record)
+        for some in in_batches(log.read_changes(partition, 0), AT_ONCE):
+            confirmer.begin([] if chains.has_exceptions else some)
+            for record in some:
+                confirmed = confirmer.next(chains.reached)
+                if confirmed is None:
+                    yield from chains.check(record)
+                else:
+                    yield from chains.take(record, confirmed)
     except DamagedRecord as error:  # nothing after it can be checked
         yield Mismatch(f"changes {partition}={error.offset}", str(error))
         return
@@ -66,7 +65,7 @@ def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hash
     for name in firsts:
         if name in chains.aside or name in chains.taken_back or chains.unknown_from is not None:
             continue
-        if hashes is not None and chains.reached.get(name, _BEGIN).hash != hashes.get(name):
+        if hashes is not None and chains.reached.get(name, BEGIN).hash != hashes.get(name):
             yield Mismatch("changes", "the chain does not end at the entity's state", name)
 
 
@@ -110,7 +109,7 @@ class _Chains:
         self, log: LogReader, partition: int, end: int, firsts: Firsts,
         record_at: Callable[[int, int], Record | None],
     ) -> None:  # fmt: skip
-        self.reached: dict[str, _Reached] = {}
+        self.reached: dict[str, Reached] = {}
         aside = log.registry.rulings.of(CHANGES, partition)
         self.aside = {entity for entity in aside.values() if entity}
         self.unknown_from = min((offset for offset, entity in aside.items() if not entity), default=None)
@@ -128,12 +127,28 @@ class _Chains:
         self._through = 0
         self._batch_begin = 0
 
-    def check(self, record: ChangeRecord) -> Iterator[Mismatch]:
-        """Check the next change."""
-        place = f"changes {self._partition}={record.offset}"
+    @property
+    def has_exceptions(self) -> bool:
+        """Whether chains may be left out, because something is or was set aside."""
+        return bool(self.aside or self._set_aside or self.taken_back or self.unknown_from is not None)
+
+    def take(self, record: ChangeRecord, confirmed: ConfirmedChange) -> Iterator[Mismatch]:
+        """Take the next change, which is confirmed apart from its place."""
+        yield from self._check_offset(record)
+        entity, through, first, last, reached = confirmed
+        self.reached[entity] = reached
+        if not self._fits(through, first, last):
+            yield _misplaced(f"changes {self._partition}={record.offset}", entity, through)
+
+    def _check_offset(self, record: ChangeRecord) -> Iterator[Mismatch]:
         if record.offset != self._next and self._log.is_dense:
             yield Mismatch(f"changes {self._partition}={self._next}", f"missing; the next there is {record.offset}")
         self._next = record.offset + 1
+
+    def check(self, record: ChangeRecord) -> Iterator[Mismatch]:
+        """Check the next change."""
+        place = f"changes {self._partition}={record.offset}"
+        yield from self._check_offset(record)
         try:
             change = self._reader.decode(record.data)
             is_past = change.through > self.taken_back.get(change.entity, change.through)
@@ -151,7 +166,7 @@ class _Chains:
         """Whether a change may follow a missing one, because changes of unknown entities were set aside."""
         if self.unknown_from is None or offset < self.unknown_from:
             return False
-        return (change.from_version, change.hash_before) != self.reached.get(change.entity, _BEGIN)[:2]
+        return (change.from_version, change.hash_before) != self.reached.get(change.entity, BEGIN)[:2]
 
     def check_end(self) -> Iterator[Mismatch]:
         """Check the log's next offset."""
@@ -161,15 +176,20 @@ class _Chains:
             yield Mismatch(place, f"the log's next offset there is {end}, and the last change is before this one")
 
     def _check_place(self, change: Change, place: str) -> Iterator[Mismatch]:
-        if change.through > self._through:
-            self._batch_begin, self._through = self._through, change.through
         offsets = [step.offset for step in change.steps]
-        fits = self._batch_begin <= min(offsets) and max(offsets) < change.through if offsets else True
-        if change.through != self._through or change.through > self._end or not fits:
-            yield Mismatch(place, f"`through` is {change.through}, which its batch cannot have reached", change.entity)
+        first, last = (min(offsets), max(offsets)) if offsets else (None, None)
+        if not self._fits(change.through, first, last):
+            yield _misplaced(place, change.entity, change.through)
+
+    def _fits(self, through: int, first: int | None, last: int | None) -> bool:
+        """Whether a change with these steps can be of the batch that ended at `through`."""
+        if through > self._through:
+            self._batch_begin, self._through = self._through, through
+        fits = first is None or last is None or (self._batch_begin <= first and last < through)
+        return fits and through == self._through and through <= self._end
 
     def _check_chain(self, change: Change, data: bytes, place: str) -> Iterator[Mismatch]:
-        name, before = change.entity, self.reached.get(change.entity, _BEGIN)
+        name, before = change.entity, self.reached.get(change.entity, BEGIN)
         if name in self.aside:
             return
         offsets = self._firsts.get(name)
@@ -186,10 +206,10 @@ class _Chains:
             return
         type_fold = self._fold_of(change.definition)
         if type_fold is None:
-            self.reached[name] = _Reached(change.to_version, change.hash_after, change.definition, None)
+            self.reached[name] = Reached(change.to_version, change.hash_after, change.definition, None)
             return
         expected, entity = self._computed(change, before, offsets, type_fold)
-        self.reached[name] = _Reached(entity.version, entity.state_hash, change.definition, pack(entity))
+        self.reached[name] = Reached(entity.version, entity.state_hash, change.definition, pack(entity))
         if type_fold.changes.encode(expected) != data:
             yield from _differences(expected, change, place)
 
@@ -202,7 +222,7 @@ class _Chains:
         return self._folds[definition]
 
     def _computed(
-        self, change: Change, before: _Reached, offsets: array[int], type_fold: TypeFold
+        self, change: Change, before: Reached, offsets: array[int], type_fold: TypeFold
     ) -> tuple[Change, Entity]:
         """The change computed from the observations, and the entity after it."""
         fold = type_fold.fold
@@ -222,7 +242,7 @@ class _Chains:
         return change._replace(hash_before=hash_before, hash_after=entity.state_hash, redefined=redefined,
                        steps=steps), entity  # fmt: skip
 
-    def _entity_at(self, change: Change, before: _Reached, offsets: array[int], fold: Fold) -> Entity:
+    def _entity_at(self, change: Change, before: Reached, offsets: array[int], fold: Fold) -> Entity:
         """The entity at the version a change begins with, by the change's own definition."""
         if (before.version, before.definition) == (change.from_version, change.definition) and before.packed:
             return unpack(change.entity, before.packed)
@@ -240,6 +260,10 @@ class _Chains:
         if record is None:
             raise CorruptionError(f"the observation {self._partition}={offset} is found by a scan but not by its key")
         return seen_in(record, self._log.registry), record.recorded_at
+
+
+def _misplaced(place: str, entity: str, through: int) -> Mismatch:
+    return Mismatch(place, f"`through` is {through}, which its batch cannot have reached", entity)
 
 
 def _taken_back(log: LogReader, partition: int, firsts: Firsts) -> dict[str, int]:

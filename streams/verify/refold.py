@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import zlib
 from collections.abc import Callable, Iterator
 
 from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogReader, Mismatch
-from refold.streams.rebuild.replay import Choose, Replay
+from refold.streams.rebuild.replay import Replay
 from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table.confirming import Choose
 from refold.streams.table.folds import Folds
-
-CHECKED_RECORDS = 20_000
-"""About the number of records for which Python checks the native kernel's result."""
-
-
-def some_entities(records: int) -> Choose:
-    """Select entities with about CHECKED_RECORDS of a log's records, at random; all entities if the log has fewer
-    records.
-    """
-    share, salt = max(1, records // CHECKED_RECORDS), int.from_bytes(os.urandom(4), "big")
-    return lambda name: zlib.crc32(name.encode(), salt) % share == 0
 
 
 class Refold:

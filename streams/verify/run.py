@@ -5,8 +5,7 @@
    name, or has expired.
 2. The indexes of the records (the backend's own check), and the markers: each names a point of this log.
 3. A full replay (refold.py), which stops on its way at every sealed epoch: manifests, records and entities of snapshots
-   are what the log folds to there (snapshots.py). If the native kernel folds, Python folds some of the entities too,
-   and both results must be equal.
+   are what the log folds to there (snapshots.py).
 4. At its end every stored entity equals its replayed one (values, dedup state and hash), no entity is missing or
    surplus, and the log's counts are right. If other processes hold the tables, they do this step and step 2.
 5. Every chain of changes (changes.py), up to the emitted offset: on Kafka the workers may lag.
@@ -14,6 +13,9 @@
    they are not mismatches.
 Each mismatch names entity, field and place; damaged storage is a mismatch too, and does not end the check. In a
 partition with an unreadable batch of observations nothing after that batch is checked.
+
+If there is a native kernel, it folds, and it checks records, index entries, checkpoints and changes first. It only
+confirms what is right; Python checks the rest. Python also checks everything of some entities (table/confirming.py).
 
 `ConcurrentCheck` runs a request to other processes in a separate thread, while the checks here continue.
 
@@ -39,16 +41,21 @@ from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, i
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
+from refold.streams.table.confirming import Choose, RecordConfirmer, some_entities
 from refold.streams.verify.changes import check_changes
-from refold.streams.verify.refold import Refold, some_entities
+from refold.streams.verify.refold import Refold
 from refold.streams.verify.report import VerifyReport
 from refold.streams.verify.snapshots import check_epochs, check_removed
-from refold.streams.verify.table import RecordSpool, check_table
+from refold.streams.verify.stored_records import RecordSpool, StoredRecords, in_batches
+from refold.streams.verify.table import check_table
+
+AT_ONCE = 1000
 
 
 def check_records(
-    log: LogReader, partition: int, records: Iterable[Record], end: int, firsts: dict[str, array[int]]
-) -> Iterator[Mismatch]:
+    log: LogReader, partition: int, records: Iterable[Record], end: int, firsts: dict[str, array[int]],
+    checks: Choose,
+) -> Iterator[Mismatch]:  # fmt: skip
     """Check the records of one partition.
 
     Args:
@@ -57,25 +64,33 @@ def check_records(
         records: Its records and holes up to its end, from `LogReader.read_with_holes`.
         end: The partition's end.
         firsts: For each entity, the offsets of its records that are not repeats; they are added here.
+        checks: Selects the entities that Python checks even if the kernel confirms their records.
 
     Returns:
         What is wrong, one at a time.
     """
     expected, last = 0, 0
     known: set[bytes] = set()
-    for record in records:
-        place = f"observations {partition}={record.offset}"
-        if record.offset != expected:
-            yield Mismatch(f"observations {partition}={expected}", f"missing; the next one there is {record.offset}")
-        if record.recorded_at < last:
-            yield Mismatch(place, "recorded before the one in front of it", record.entity)
-        expected, last = record.offset + 1, record.recorded_at
-        if is_hole(record):
-            continue
-        yield from _check_record(log, record, place)
-        if record.id not in known:
-            known.add(record.id)
-            firsts.setdefault(record.entity, array("Q")).append(record.offset)
+    confirmer = RecordConfirmer(log.registry, log.partitions, checks)
+    for some in in_batches(records, AT_ONCE):
+        for record, is_confirmed in zip(some, confirmer.confirmed(some), strict=True):
+            _, offset, recorded_at, entity, record_id, _ = record
+            if offset != expected:
+                yield Mismatch(f"observations {partition}={expected}", f"missing; the next one there is {offset}")
+            if recorded_at < last:
+                place = f"observations {partition}={offset}"
+                yield Mismatch(place, "recorded before the one in front of it", entity)
+            expected, last = offset + 1, recorded_at
+            if not is_confirmed:
+                if is_hole(record):
+                    continue
+                yield from _check_record(log, record, f"observations {partition}={offset}")
+            if record_id not in known:
+                known.add(record_id)
+                offsets = firsts.get(entity)
+                if offsets is None:
+                    offsets = firsts[entity] = array("Q")
+                offsets.append(offset)
     if expected != end:
         yield Mismatch(f"observations {partition}={expected}", f"missing; the log's next offset there is {end}")
 
@@ -164,9 +179,10 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
         verdict.add(log.check_indexes(cut.offsets))
     store, folded = ChunkStore(), log.folded()
     replayed: dict[int, Refold] = {}
+    checks = some_entities(cut.records)
     for partition in sorted(cut.offsets):
-        refold = Refold(log, partition, store, lambda more: progress(more, cut.records), some_entities(cut.records))
-        if _check_partition(log, cut, partition, folded[partition], refold, verdict):
+        refold = Refold(log, partition, store, lambda more: progress(more, cut.records), checks)
+        if _check_partition(log, cut, partition, folded[partition], refold, verdict, checks):
             replayed[partition] = refold
             verdict.entities += refold.entities
             verdict.observations += refold.observations
@@ -185,15 +201,16 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
 
 
 def _check_partition(
-    log: LogReader, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport
-) -> bool:
+    log: LogReader, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport,
+    checks: Choose,
+) -> bool:  # fmt: skip
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}
     with closing(RecordSpool()) as spool:
         places = log.read_with_holes(partition, 0, cut.offsets[partition])
         passing = places if log.is_indexed else spool.through(places)
         try:
-            verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts))
+            verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts, checks))
         except DamagedRecord as error:  # a batch that cannot be read: nothing after it is checked
             verdict.mismatches.append(Mismatch(f"observations {partition}={error.offset}", str(error)))
             return False
@@ -209,8 +226,8 @@ def _check_partition(
             verdict.mismatches.append(Mismatch("replay", str(error)))
             is_whole = False
         verdict.add(refold.misfolded())
-        record_at = log.record_at if log.is_indexed else spool.at
-        verdict.add(check_changes(log, partition, folded.offset, firsts, hashes, record_at))
+        stored = StoredRecords(log, None if log.is_indexed else spool)
+        verdict.add(check_changes(log, partition, folded.offset, firsts, hashes, stored, checks))
     return is_whole
 
 

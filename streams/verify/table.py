@@ -1,12 +1,7 @@
-"""Compares the entity table with the replayed entities, and finds the differences of two encoded entities.
-
-For a log where reading single records is slow, the records of one partition are spooled while they are read in order.
-"""
+"""Compares the entity table with the replayed entities, and finds the differences of two encoded entities."""
 
 from __future__ import annotations
 
-import tempfile
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,46 +9,9 @@ import cbor2
 
 from refold.avro.errors import StorageError
 from refold.reducers.entity import Entity, pack, unpack
-from refold.streams.log.port import Mismatch, Record
+from refold.streams.log.port import Mismatch
 from refold.streams.partitioner import partition_of
 from refold.streams.snapshots.layers import Layers
-from refold.streams.table import keys
-
-_NONE = (1 << 64) - 1
-
-
-class RecordSpool:
-    """Stores the records that pass `through` in an unnamed file; for one thread."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._end = 0
-        self._begins = array("Q")
-        self._sizes = array("L")
-
-    def through(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Store each record and pass it on; their offsets must be ascending."""
-        for record in records:
-            value = keys.record_value(record)
-            while len(self._begins) < record.offset:
-                self._begins.append(_NONE)
-                self._sizes.append(0)
-            self._begins.append(self._end)
-            self._sizes.append(len(value))
-            self._file.seek(self._end)
-            self._end += self._file.write(value)
-            yield record
-
-    def at(self, partition: int, offset: int) -> Record | None:
-        """The stored record at an offset, or None."""
-        if not 0 <= offset < len(self._begins) or self._begins[offset] == _NONE:
-            return None
-        self._file.seek(self._begins[offset])
-        return keys.record_of(keys.position_key(partition, offset), self._file.read(self._sizes[offset]))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def check_table(

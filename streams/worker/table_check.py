@@ -25,11 +25,13 @@ from refold.streams.rocks.database import Database
 from refold.streams.snapshots.spill import ChunkStore
 from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
+from refold.streams.table.confirming import some_entities
 from refold.streams.table.index_gaps import read_gaps
-from refold.streams.verify.refold import Refold, some_entities
+from refold.streams.verify.refold import Refold
 from refold.streams.verify.report import MISMATCHES_MAX
 from refold.streams.verify.run import check_totals
-from refold.streams.verify.table import RecordSpool, check_table
+from refold.streams.verify.stored_records import RecordSpool
+from refold.streams.verify.table import check_table
 from refold.streams.worker.pending_commit import StoredPosition, read_stored
 
 WAIT_S = 60.0
@@ -98,10 +100,11 @@ def _open_complete(log: KafkaLog, folder: Path, partition: int) -> tuple[Databas
 
 def _check(log: KafkaLog, database: Database, stored: StoredPosition, spool: RecordSpool) -> Iterator[Mismatch]:
     partition, at = stored.partition, stored.at
-    check = IndexCheck(database, log.registry, log.partitions, spool.at)
+    checks = some_entities(at.offset)
+    check = IndexCheck(database, log.registry, log.partitions, spool.at, checks)
     yield from check.records(spool.through(log.read(partition, 0, at.offset)))
     yield from check.end()
-    refold = Refold(log, partition, ChunkStore(), lambda more: None, some_entities(at.offset))
+    refold = Refold(log, partition, ChunkStore(), lambda more: None, checks)
     refold.to(at.offset, at.schemas)
     refold.require_all()
     entities = ((keys.entity_of(key), packed) for key, packed in database.scan("state"))

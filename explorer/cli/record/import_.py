@@ -21,7 +21,7 @@ from refold.agents.recordings.same_turns import unite_transcripts
 from refold.avro.errors import InputError, RefoldError
 from refold.avro.shipped import shipped_types
 from refold.explorer.cli.options import Command, as_json, on_log
-from refold.explorer.cli.output.progress import files_read
+from refold.explorer.cli.output.progress import counting, files_read
 from refold.explorer.cli.output.screen import Screen, counted
 from refold.explorer.cli.record.archive import ARCHIVE, import_archive
 from refold.explorer.cli.record.import_formats import OBSERVATIONS, FoundFormat, formats_of, parsed_keys
@@ -33,11 +33,12 @@ from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Intake, Recorder, Take
 from refold.streams.exchange.json_lines import Progress
 from refold.streams.exchange.limits import FileLimits
+from refold.streams.exchange.spool import ObservationSpool
 from refold.streams.temporary import TemporaryFolder
 
 
 class ImportFiles(Protocol):
-    """Files to import. Each is read twice: first to check it, then to record it."""
+    """Files to import. Each is checked wholly before anything is recorded."""
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
         """Check all observations, and return how many there are.
@@ -51,7 +52,7 @@ class ImportFiles(Protocol):
         """
         ...
 
-    def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
+    def record(self, log: Log, intake: Intake) -> None:
         """Pass all observations to `intake`. They are durable on return."""
         ...
 
@@ -76,6 +77,7 @@ class MixedFiles:
             if each is not None
         ]
         self._vocabulary = vocabulary
+        self._spool = ObservationSpool()
         self.has_conversations = bool(self._files)
         self.conversations = 0
         self.without_time = 0
@@ -85,26 +87,23 @@ class MixedFiles:
 
     def check(self, is_held: IsHeld, progress: Sequence[Progress | None] = ()) -> int:
         """Pass 1: check every file."""
-        count = 0
+        self._pass_over(self._spool.put, progress)
+        return self._spool.count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
 
-        def one_more(*_: object) -> None:
-            nonlocal count
-            count += 1
-
-        self._pass_over(one_more, progress)
-        return count + (self._incoming.check(is_held, self._of_observed(progress)) if self._observed else 0)
-
-    def record(self, log: Log, intake: Intake, progress: Sequence[Progress | None] = ()) -> None:
-        """Pass 2: record every file."""
+    def record(self, log: Log, intake: Intake) -> None:
+        """Pass 2: record every file. The conversations are not read again, unless the spool was given up."""
         if self._observed:
-            self._incoming.record(log, intake, self._of_observed(progress))
-        self._pass_over(intake.take, progress)
+            self._incoming.record(log, intake)
+        if self._spool.is_whole:
+            intake.take_all(self._spool)
+        else:
+            self._pass_over(intake.take)
         intake.flush()
 
     def _of_observed(self, progress: Sequence[Progress | None]) -> Sequence[Progress | None]:
         return [progress[number] for number in self._observed] if progress else ()
 
-    def _pass_over(self, take: Take, progress: Sequence[Progress | None]) -> None:
+    def _pass_over(self, take: Take, progress: Sequence[Progress | None] = ()) -> None:
         recorder = Recorder(self._vocabulary, take)
         self.conversations = self.without_time = 0
         self.transcripts.clear()
@@ -218,13 +217,10 @@ def import_(
             import_archive(target, found, is_fork=is_fork, as_json=as_json)
             return 0
         arrival, total = _checked(target, formats, found, named, allow_future)
-        with target.write() as log:
-            intake = Intake(log)
-            with (
-                _accounted(intake, total),
-                files_read("Importing", [each.path for each in found]) as progress,
-            ):
-                arrival.record(log, intake, progress)
+        with target.write() as log, counting("Importing", total, "observations") as advance:
+            intake = Intake(log, advance)
+            with _accounted(intake, total):
+                arrival.record(log, intake)
                 unite_transcripts(log, arrival.transcripts, log.vault)
     _report(Screen(), intake, arrival, [(file.shown, each) for file, each in zip(found, formats, strict=True)], as_json)
     return 0

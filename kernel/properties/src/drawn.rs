@@ -147,7 +147,7 @@ fn node(out: &mut Vec<u8>, node: &Node, choices: &mut Choices) {
 fn value(out: &mut Vec<u8>, kind: &Kind, choices: &mut Choices) {
     match kind {
         Kind::Null => {}
-        Kind::Text | Kind::CheckedText => write_text(out, choices.of(&TEXTS)),
+        Kind::Text | Kind::CheckedText | Kind::Json => write_text(out, choices.of(&TEXTS)),
         Kind::Bytes => write_bytes(out, choices.of(&TEXTS).as_bytes()),
         Kind::Fixed { size } => out.extend(vec![choices.below(256) as u8; *size]),
         Kind::Integer { .. } => write_long(out, choices.of(&LONGS)),

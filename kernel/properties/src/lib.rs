@@ -15,6 +15,8 @@ mod chunk;
 mod exact;
 #[path = "../../src/fold.rs"]
 mod fold;
+#[path = "../../src/json.rs"]
+mod json;
 #[path = "../../src/layout.rs"]
 mod layout;
 #[path = "../../src/links.rs"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from refold.avro.errors import CorruptionError
 from refold.avro.registry import Registry
@@ -20,14 +21,16 @@ from refold.streams.log.file.records import is_redefining
 from refold.streams.log.file.snapshots import next_offsets
 from refold.streams.log.port import Mismatch, Record, is_hole
 from refold.streams.log.stored_markers import MARKER, marked_of
-from refold.streams.partitioner import PLACE_BYTES, placed
+from refold.streams.partitioner import PLACE_BYTES, all_placed
 from refold.streams.rocks.database import Database
 from refold.streams.snapshots.manifest import PREFIX, epoch_of
 from refold.streams.snapshots.store import PIN, TOMB, pin_of, tombstone_of
 from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
+from refold.streams.table.confirming import some_entities
 
 MANIFESTS = "manifests"
+AT_ONCE = 1000
 
 
 def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
@@ -38,10 +41,14 @@ def check_snapshots(database: Database, partitions: int) -> Iterator[Mismatch]:
         else:
             yield from _check_manifest_row(key, value, partitions)
     yield from _check_offsets(database, partitions)
-    for key, _ in database.scan("state"):
-        name = key[PLACE_BYTES:].decode(errors="replace")
-        if key != placed(name):
-            yield Mismatch("state", "is not at its own place", name)
+    stored = (key for key, _ in database.scan("state"))
+    while some := list(islice(stored, AT_ONCE)):
+        names = [key[PLACE_BYTES:].decode(errors="replace") for key in some]
+        places = all_placed(names)
+        if some != places:
+            for name, key, place in zip(names, some, places, strict=True):
+                if key != place:
+                    yield Mismatch("state", "is not at its own place", name)
 
 
 def _check_marker(key: bytes, value: bytes) -> Iterator[Mismatch]:
@@ -99,8 +106,9 @@ def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, 
         unfinished = "a definition is being taken up, or that was cut short; open the log to write, then verify"
         yield Mismatch("state", unfinished)
     check = IndexCheck(
-        database, registry, len(offsets), lambda partition, offset: _record_at(database, partition, offset)
-    )
+        database, registry, len(offsets), lambda partition, offset: _record_at(database, partition, offset),
+        some_entities(sum(offsets.values())),
+    )  # fmt: skip
     for partition, end in offsets.items():
         stop = keys.position_key(partition, end)
         rows = database.scan("observations", keys.position_key(partition, 0), stop)

@@ -35,11 +35,12 @@ from refold.streams.log.file import records, requests
 from refold.streams.log.file.check import check_indexes, check_snapshots
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.opening import TAKEOVER_WAIT_S, open_to_read, open_to_write
-from refold.streams.log.file.outbox import AppendedObservation, Outbox
+from refold.streams.log.file.outbox import Outbox
 from refold.streams.log.file.owner import Clock, Owner
 from refold.streams.log.file.server import Server, serve
 from refold.streams.log.file.snapshots import FileSnapshotReader, FileSnapshotStore
 from refold.streams.log.port import (
+    AppendedObservation,
     ChangeRecord,
     Checkpoint,
     DeadLetter,
@@ -170,10 +171,14 @@ class FileLog(LogPort):
             self._as_owner.register(definition)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
+        self.append_encoded([AppendedObservation(observation.entity, observation_id, data, observation)])
+
+    def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
         self._require_own()
-        self.outbox.add(AppendedObservation(observation, observation_id, data))
-        if self.outbox.batch_due:
-            self._push(sync=self.outbox.flush_due)
+        for each in observations:
+            self.outbox.add(each)
+            if self.outbox.batch_due:
+                self._push(sync=self.outbox.flush_due)
 
     def flush(self) -> None:
         self.begin_flush()()
@@ -469,6 +474,13 @@ class FileLog(LogPort):
             return super().find(observation_id)
         found = (self.record_at(*place) for place in indexes.positions(self._view, observation_id))
         return next((record for record in found if record is not None and record.id == observation_id), None)
+
+    def are_first(self, records: Sequence[Record]) -> list[bool]:
+        if not self.has_id_index:
+            return super().are_first(records)
+        # The index has each id at its first record.
+        found = self._view.multi_get("ids", [keys.id_key(each.id, each.partition, each.offset) for each in records])
+        return [entry is not None or self._is_first(each) for each, entry in zip(records, found, strict=True)]
 
     def deadletters(self) -> Iterator[DeadLetter]:
         for key, value in self._view.scan("deadletters"):

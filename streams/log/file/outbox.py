@@ -11,25 +11,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from refold.avro.errors import InputError, RefoldError, StorageError
-from refold.avro.observation import Observation
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.owner import Owner
+from refold.streams.log.port import AppendedObservation
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 8 << 20
 KEPT_RECORDS = 50_000
 KEPT_BYTES = 64 << 20
-
-
-class AppendedObservation(NamedTuple):
-    """An observation, its id and its framed bytes."""
-
-    observation: Observation
-    id: bytes
-    data: bytes
 
 
 class Outbox:

@@ -27,15 +27,14 @@ from threading import RLock
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, SchemaError, StorageError
-from refold.avro.ids import identify
-from refold.avro.observation import Observation
 from refold.avro.registry import Registry, TypeVersion
+from refold.reducers.cells import new_tuple
 from refold.reducers.failed import refusing
 from refold.streams.cut import Cut
 from refold.streams.log.file import records, requests
 from refold.streams.log.file.records import Progress
 from refold.streams.log.file.snapshots import FileSnapshotStore
-from refold.streams.log.port import LogPort, Marked, Record
+from refold.streams.log.port import AppendedObservation, LogPort, Marked, Record
 from refold.streams.log.stored_markers import marker_exists, marker_key, marker_value
 from refold.streams.partitioner import partition_in, partition_of, placed
 from refold.streams.rebuild.result import Rebuilt
@@ -241,26 +240,31 @@ class Owner:
             raise InputError(f"the log's owner knows no question {op!r:.80}; use the same release in both processes")
         return None
 
-    def append(self, batch: Sequence[tuple[Observation, bytes, bytes]]) -> None:
-        """Write and fold (observation, id, framed bytes): all, or none when one is refused. Durable after `sync`."""
+    def append(self, batch: Sequence[AppendedObservation]) -> None:
+        """Write and fold observations: all, or none when one is refused. Durable after `sync`."""
         with self._lock:
             self._require_own()
             self._settle()
             progress = self._next_progress()
             now = progress.recorded_at
             write = self._database.batch()
-            arrived = []
+            arrived: list[DecodedRecord] = []
+            rows: list[bytes] = []
             begun: dict[int, int] = {}
-            names = list({observation.entity: None for observation, _, _ in batch})
-            places = dict(zip(names, self._tables.placed(names), strict=True))
-            for observation, observation_id, data in batch:
-                partition = partition_in(places[observation.entity], self._partitions)
+            names = list({each.entity: None for each in batch})
+            partitions = {
+                name: partition_in(place, self._partitions)
+                for name, place in zip(names, self._tables.placed(names), strict=True)
+            }
+            for entity, observation_id, data, observation in batch:
+                partition = partitions[entity]
                 offset = progress.observations[partition]
                 progress.observations[partition] = offset + 1
-                record = Record(partition, offset, now, observation.entity, observation_id, data)
-                write.put("observations", keys.position_key(partition, offset), keys.record_value(record))
-                arrived.append(DecodedRecord(record, observation))
+                record = new_tuple(Record, (partition, offset, now, entity, observation_id, data))
+                rows += keys.position_key(partition, offset), keys.record_value(record)
+                arrived.append(new_tuple(DecodedRecord, (record, observation)))
                 begun.setdefault(partition, offset)
+            write.put_pairs("observations", rows)
             outcome = records.BatchOutcome(progress, write)
             with refusing():
                 self._tables.fold(arrived, write, outcome)
@@ -281,12 +285,14 @@ class Owner:
             InputError: An id is not that of its observation. Nothing of the batch is appended.
         """
         with self._lock:
-            decoded = [(self._registry.decode(data), observation_id, data) for observation_id, data in batch]
-            for observation, observation_id, _ in decoded:
-                if identify(observation) != observation_id:
+            decoded = []
+            for observation_id, data in batch:
+                observation, own_id = self._registry.identified(data)
+                if own_id != observation_id:
                     raise InputError(
                         f"{observation.entity}: the id sent with an observation is not the id of its content"
                     )
+                decoded.append(AppendedObservation(observation.entity, observation_id, data, observation))
             self.append(decoded)
 
     @contextmanager

@@ -47,6 +47,7 @@ from refold.streams.log.kafka.topics import TopicAdmin
 from refold.streams.log.kafka.url import Address, merged
 from refold.streams.log.kafka.view import View, seen
 from refold.streams.log.port import (
+    AppendedObservation,
     ChangeRecord,
     Checkpoint,
     DeadLetter,
@@ -187,8 +188,12 @@ class KafkaLog(LogPort):
             self.schemas.register(definition, self._outgoing)
 
     def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        place = KafkaPartition(self.topics.observations, self.partition_of(observation.entity))
-        self.put(outgoing_observation(place, observation.entity, observation_id, data))
+        self.append_encoded([AppendedObservation(observation.entity, observation_id, data)])
+
+    def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
+        for entity, observation_id, data, _ in observations:
+            place = KafkaPartition(self.topics.observations, self.partition_of(entity))
+            self.put(outgoing_observation(place, entity, observation_id, data))
 
     def put(self, sent: OutgoingRecord) -> None:
         """Write a record unchanged; durable after `flush`."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from refold.avro.definition import TypeDefinition
-from refold.avro.observation import Observation
 from refold.streams.log.kafka.log import KafkaLog
 from refold.streams.log.kafka.url import parse_url
 from refold.streams.log.kafka.worker_client import WorkerFolding, Workers, WorkerTables
+from refold.streams.log.port import AppendedObservation
 from refold_tests.asked import asked_worker
 from refold_tests.brokers import SharedKafka
 from refold_tests.folding import PATIENCE_S
@@ -27,8 +27,8 @@ class AwaitingLog(KafkaLog):
 
     is_awaited = True
 
-    def append(self, observation: Observation, observation_id: bytes, data: bytes) -> None:
-        super().append(observation, observation_id, data)
+    def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
+        super().append_encoded(observations)
         self.is_awaited = False
 
     def flush(self) -> None:
