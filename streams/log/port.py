@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import CorruptionError, UndecodableError
@@ -199,6 +199,16 @@ def firsts(records: Iterable[Record]) -> Iterator[Record]:
             yield record
 
 
+class RecordRows(Protocol):
+    """Compares indexes with the records of all partitions: see IndexCheck of streams/table/check.py."""
+
+    def check(self, some: Sequence[Record], confirmation: Any) -> Iterator[Mismatch]:
+        """Yield the mismatches of the next records."""
+
+    def end(self) -> Iterator[Mismatch]:
+        """Yield the entries without a record."""
+
+
 class LogReader(ABC):
     """The reads of a log. They see at least everything that this process flushed.
 
@@ -295,9 +305,15 @@ class LogReader(ABC):
 
     @abstractmethod
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-        """Yield every difference between the backend's indexes and the records below the offsets, and every misplaced
-        row.
+        """Yield every misplaced row of the backend's tables, and every record at or past the offsets."""
+
+    def record_rows(self, checks: Callable[[str], bool]) -> RecordRows | None:
+        """Return a check of the indexes by the log's records; None if this process has no complete indexes.
+
+        Args:
+            checks: Selects the entities that Python checks even if the native kernel confirms them.
         """
+        return None
 
     def check_elsewhere(self) -> OtherTables:
         """Let the processes that hold this log's tables check them. May be called from any thread."""

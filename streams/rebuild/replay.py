@@ -17,6 +17,7 @@ since its hash was computed carries UNHASHED, until `finish`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from refold.avro.errors import SchemaError
@@ -38,6 +39,8 @@ UNHASHED = bytes(32)
 
 Read = Callable[[int], None]
 """Called with the number of further records read."""
+ReadRange = Callable[[int, int], Iterator[Record]]
+"""Returns the records with start <= offset < end of the partition."""
 
 
 class Replay:
@@ -45,7 +48,7 @@ class Replay:
 
     wants: selects the entities to fold, by name; None for all. folds: the definitions. checks: selects the entities
     whose kernel fold Python checks; None for none. misfolded: entities for which the kernel's result differed from
-    Python's.
+    Python's. read_range: reads the records to fold in order.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Replay:
         self._log = log
         self._partition = partition
         self.folds = folds
+        self.read_range: ReadRange = partial(log.read, partition)
         self._read = read
         self._wants = wants
         self._checks = checks
@@ -103,7 +107,7 @@ class Replay:
 
     def _replay_in_order(self, start: int, end: int, counts: dict[str, int], *, observed: bool) -> None:
         registry, wants = self._log.registry, self._wants
-        records = iter(self._log.read(self._partition, start, end))
+        records = iter(self.read_range(start, end))
         while batch := list(islice(records, BATCH)):
             folded = {} if observed or self._kernel is None else self._by_kernel(batch, counts)
             for record in batch:

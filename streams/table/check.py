@@ -16,9 +16,10 @@ fold directly, the next checkpoint is compared with a fold from nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
+from itertools import compress, groupby, islice
+from operator import not_
 from typing import Final
 
 from refold.avro.errors import CorruptionError, SchemaError, UndecodableError
@@ -27,14 +28,14 @@ from refold.avro.observation import type_of
 from refold.avro.registry import Registry
 from refold.reducers.entity import Entity
 from refold.reducers.fold import Fold, Seen
-from refold.streams.log.port import IndexedObservation, Mismatch, Record, arrival_of
+from refold.streams.log.port import IndexedObservation, Mismatch, Record, arrival_of, is_hole
 from refold.streams.partitioner import partition_of
 from refold.streams.rocks.database import Database
 from refold.streams.rocks.families import Family
 from refold.streams.table import indexes, keys
 from refold.streams.table.batch import stored_history
 from refold.streams.table.checkpoints import checkpoint_of, checkpoint_value
-from refold.streams.table.confirming import Choose, RecordConfirmer
+from refold.streams.table.confirming import Choose, Confirmation, RecordConfirmer
 from refold.streams.table.folds import TypeFold
 
 PLACE: Final = "checkpoints"
@@ -168,7 +169,8 @@ INDEXES: tuple[Family, ...] = ("timeline", "arrivals", "ids")
 
 
 class IndexCheck:
-    """Compares one table's indexes with the records of all its partitions. Call `records` for them, then `end`.
+    """Compares one table's indexes with the records of all its partitions. Call `records` or `check` for them, then
+    `end`.
 
     partitions: their number in the log. record_at: returns the record at a partition and offset, or None. checks:
     selects the entities that Python checks even if the kernel confirms them.
@@ -190,7 +192,7 @@ class IndexCheck:
         """Yield the mismatches of some records, given in the order of each partition."""
         records = iter(given)
         while some := list(islice(records, AT_ONCE)):
-            yield from self._check_some(self._unconfirmed(some))
+            yield from self.check(some, self._confirmer.confirm(some, with_rows=True))
 
     def end(self) -> Iterator[Mismatch]:
         """Yield the entries without a record, and the mismatches of checkpoints."""
@@ -202,29 +204,33 @@ class IndexCheck:
                 yield from self._without_record(family)
         yield from check_checkpoints(self._database, self._registry, self._partitions, self._checks)
 
-    def _unconfirmed(self, some: list[Record]) -> list[Record]:
-        """The records whose entries are not confirmed. The others are counted as first occurrences: each has the
-        arrival and the id of one.
+    def check(self, some: Sequence[Record], confirmation: Confirmation) -> Iterator[Mismatch]:
+        """Yield the mismatches of the next records, of which some are confirmed with their rows.
+
+        A confirmed record whose rows are stored is a first occurrence: each of these has an arrival and an id of its
+        own.
         """
-        rest, confirmed, rows = self._confirmer.rows(some)
-        if rows is None or not confirmed:
-            return rest
-        _, timeline_keys, timeline, arrival_keys, arrivals, id_keys = rows
-        found = (
-            self._database.multi_get("timeline", timeline_keys),
-            self._database.multi_get("arrivals", arrival_keys),
-            self._database.multi_get("ids", id_keys),
-        )
-        if found == (timeline, arrivals, [b""] * len(id_keys)):
-            self._firsts += len(confirmed)
-            return rest
-        for record, *entries in zip(confirmed, *found, timeline, arrivals, strict=True):
-            in_timeline, in_arrivals, in_ids, should_timeline, should_arrivals = entries
-            if (in_timeline, in_arrivals, in_ids) == (should_timeline, should_arrivals, b""):
-                self._firsts += 1
+        are_confirmed, confirmed, rows = confirmation
+        rest = [each for each in compress(some, map(not_, are_confirmed)) if not is_hole(each)]
+        if rows is not None and confirmed:
+            _, timeline_keys, timeline, arrival_keys, arrivals, id_keys = rows
+            found = (
+                self._database.multi_get("timeline", timeline_keys),
+                self._database.multi_get("arrivals", arrival_keys),
+                self._database.multi_get("ids", id_keys),
+            )
+            if found == (timeline, arrivals, [b""] * len(id_keys)):
+                self._firsts += len(confirmed)
             else:
-                rest.append(record)
-        return sorted(rest)
+                entries = zip(*found, strict=True)
+                for record, entry, should in zip(confirmed, entries, zip(timeline, arrivals, strict=True), strict=True):
+                    if entry == (*should, b""):
+                        self._firsts += 1
+                    else:
+                        rest.append(record)
+                rest.sort()
+        if rest:
+            yield from self._check_some(rest)
 
     def _check_some(self, some: list[Record]) -> Iterator[Mismatch]:
         """Yield the mismatches of some records' entries, and count first occurrences."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
+from typing import NamedTuple
 
 from refold.avro.kernel import IndexRows, RecordChecker, find_kernel
 from refold.avro.registry import Registry
@@ -31,6 +32,14 @@ def some_entities(records: int) -> Choose:
     return lambda name: zlib.crc32(name.encode(), salt) % share == 0
 
 
+class Confirmation(NamedTuple):
+    """The records of a batch that the kernel confirms, and their rows in the indexes, if they were asked for."""
+
+    are_confirmed: list[bool]
+    confirmed: list[Record]
+    rows: IndexRows | None
+
+
 class RecordConfirmer:
     """Lets the kernel check records, apart from those of entities that Python checks."""
 
@@ -42,34 +51,23 @@ class RecordConfirmer:
         self._native: RecordChecker | None = None
         self._known = -1
 
-    def confirmed(self, records: Sequence[Record]) -> list[bool]:
-        """Whether each record is certainly right: see the kernel's `confirm`."""
-        native = self._checker()
-        if native is None:
-            return [False] * len(records)
-        given = self._left_to_kernel(records)
-        found = iter(native.confirm(list(compress(records, given))))
-        return [each and next(found) for each in given]
+    def confirm(self, records: Sequence[Record], *, with_rows: bool) -> Confirmation:
+        """Find out which records are certainly right (see the kernel's `confirm`).
 
-    def rows(self, records: Sequence[Record]) -> tuple[list[Record], list[Record], IndexRows | None]:
-        """Let the kernel make the rows of records in the indexes.
-
-        Returns:
-            The records that Python has to check, the others, and the others' rows.
+        Args:
+            records: The records.
+            with_rows: Whether their rows in the indexes are needed.
         """
         native = self._checker()
         if native is None:
-            return [*records], [], None
-        given = self._left_to_kernel(records)
-        found = native.rows(list(compress(records, given)))
-        answers = iter(found[0])
-        confirmed = [each and next(answers) for each in given]
-        rest = [record for record, is_confirmed in zip(records, confirmed, strict=True) if not is_confirmed]
-        return rest, list(compress(records, confirmed)), found
-
-    def _left_to_kernel(self, records: Iterable[Record]) -> list[bool]:
+            return Confirmation([False] * len(records), [], None)
         checks = self._checks
-        return [not checks(record.entity) for record in records]
+        are_given = [not checks(record.entity) for record in records]
+        given = list(compress(records, are_given))
+        rows = native.rows(given) if with_rows else None
+        answers = iter(native.confirm(given) if rows is None else rows[0])
+        are_confirmed = [is_given and next(answers) for is_given in are_given]
+        return Confirmation(are_confirmed, list(compress(records, are_confirmed)), rows)
 
     def _checker(self) -> RecordChecker | None:
         """The kernel's checker, with the readers of all definitions that are known by now."""

@@ -48,7 +48,7 @@ def check_changes(log: LogReader, partition: int, end: int, firsts: Firsts, hash
         checks: Selects the entities that Python checks even if the kernel confirms their changes.
     """
     chains = _Chains(log, partition, end, firsts, records.at)
-    confirmer = ChangeConfirmer(log.registry, partition, firsts, records, checks)
+    confirmer = ChangeConfirmer(log.registry, firsts, records, checks)
     try:
         for some in in_batches(log.read_changes(partition, 0), AT_ONCE):
             confirmer.begin([] if chains.has_exceptions else some)

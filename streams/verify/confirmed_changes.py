@@ -58,10 +58,7 @@ class ConfirmedChange(NamedTuple):
 class ChangeConfirmer:
     """Confirms changes of one partition. Call `begin` with some changes, then `next` for each of them, in order."""
 
-    def __init__(
-        self, registry: Registry, partition: int, firsts: Firsts, records: StoredRecords, checks: Choose
-    ) -> None:
-        self._partition = partition
+    def __init__(self, registry: Registry, firsts: Firsts, records: StoredRecords, checks: Choose) -> None:
         self._firsts = firsts
         self._records = records
         self._checks = checks
@@ -122,7 +119,7 @@ class ChangeConfirmer:
             return found
         records: dict[int, Record] = {}
         with suppress(StorageError):  # Python names it
-            records = {each.offset: each for each in self._records.between(self._partition, first, last + 1)}
+            records = {each.offset: each for each in self._records.between(first, last + 1)}
         by_folder: dict[int, tuple[TypeFolder, list[int], list[StoredChange]]] = {}
         for number, (place, head, folder, offsets) in enumerate(wanted):
             some = [records[offset] for offset in offsets if offset in records]

@@ -8,7 +8,7 @@ from refold.avro.errors import RefoldError, SchemaError, StorageError
 from refold.avro.observation import type_of
 from refold.streams.digest import Digests
 from refold.streams.log.port import LogReader, Mismatch
-from refold.streams.rebuild.replay import Replay
+from refold.streams.rebuild.replay import ReadRange, Replay
 from refold.streams.rebuild.result import RebuiltPartition
 from refold.streams.snapshots.layers import Layers
 from refold.streams.snapshots.spill import ChunkStore
@@ -34,6 +34,10 @@ class Refold:
         self.schemas = 0
         self.gone: frozenset[str] = frozenset()
         self.touched: set[str] = set()
+
+    def read_from(self, read_range: ReadRange) -> None:
+        """From now on read records by this function."""
+        self._replay.read_range = read_range
 
     def to(self, offset: int, schemas: int) -> None:
         """Continue the fold to a point.

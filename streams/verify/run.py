@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from threading import Thread
 from typing import Generic, TypeVar
@@ -37,11 +37,11 @@ from refold.avro.ids import identify
 from refold.avro.quarantine import OBSERVATIONS
 from refold.reducers.entity import stored_hash
 from refold.streams.cut import Cut, read_cut
-from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, is_hole
+from refold.streams.log.port import FoldPosition, LogReader, Mismatch, Record, RecordRows, is_hole
 from refold.streams.rebuild.partition import Progress
 from refold.streams.rebuild.result import Rebuilt
 from refold.streams.snapshots.spill import ChunkStore
-from refold.streams.table.confirming import Choose, RecordConfirmer, some_entities
+from refold.streams.table.confirming import Choose, Confirmation, RecordConfirmer, some_entities
 from refold.streams.verify.changes import check_changes
 from refold.streams.verify.refold import Refold
 from refold.streams.verify.report import VerifyReport
@@ -54,7 +54,7 @@ AT_ONCE = 1000
 
 def check_records(
     log: LogReader, partition: int, records: Iterable[Record], end: int, firsts: dict[str, array[int]],
-    checks: Choose,
+    checks: Choose, indexes: _Indexes | None = None,
 ) -> Iterator[Mismatch]:  # fmt: skip
     """Check the records of one partition.
 
@@ -65,6 +65,7 @@ def check_records(
         end: The partition's end.
         firsts: For each entity, the offsets of its records that are not repeats; they are added here.
         checks: Selects the entities that Python checks even if the kernel confirms their records.
+        indexes: Their check, if this process has them.
 
     Returns:
         What is wrong, one at a time.
@@ -73,7 +74,10 @@ def check_records(
     known: set[bytes] = set()
     confirmer = RecordConfirmer(log.registry, log.partitions, checks)
     for some in in_batches(records, AT_ONCE):
-        for record, is_confirmed in zip(some, confirmer.confirmed(some), strict=True):
+        confirmation = confirmer.confirm(some, with_rows=indexes is not None)
+        if indexes is not None:
+            yield from indexes.check(some, confirmation)
+        for record, is_confirmed in zip(some, confirmation.are_confirmed, strict=True):
             _, offset, recorded_at, entity, record_id, _ = record
             if offset != expected:
                 yield Mismatch(f"observations {partition}={expected}", f"missing; the next one there is {offset}")
@@ -93,6 +97,31 @@ def check_records(
                 offsets.append(offset)
     if expected != end:
         yield Mismatch(f"observations {partition}={expected}", f"missing; the log's next offset there is {end}")
+
+
+class _Indexes:
+    """The check of a log's indexes, with the records of all partitions. If a part of it fails, the rest is left out."""
+
+    def __init__(self, rows: RecordRows) -> None:
+        self._rows: RecordRows | None = rows
+
+    def check(self, some: Sequence[Record], confirmation: Confirmation) -> Iterator[Mismatch]:
+        """Yield the mismatches of the next records."""
+        try:
+            if self._rows is not None:
+                yield from self._rows.check(some, confirmation)
+        except StorageError as error:
+            self.abandon()
+            yield Mismatch("storage", str(error))
+
+    def abandon(self) -> None:
+        """Check no more."""
+        self._rows = None
+
+    def end(self) -> Iterator[Mismatch]:
+        """Yield the entries without a record."""
+        if self._rows is not None:
+            yield from self._rows.end()
 
 
 def _check_record(log: LogReader, record: Record, place: str) -> Iterator[Mismatch]:
@@ -172,20 +201,23 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
         The mismatches, and how much was checked.
     """
     verdict = VerifyReport(cut)
+    checks = some_entities(cut.records)
     aside = ConcurrentCheck(log.check_elsewhere)
     verdict.add(check_markers(log, cut))
     verdict.add(check_removed(log))
-    if log.has_tables:
-        verdict.add(log.check_indexes(cut.offsets))
+    verdict.add(log.check_indexes(cut.offsets))
+    rows = log.record_rows(checks)
+    indexes = None if rows is None else _Indexes(rows)
     store, folded = ChunkStore(), log.folded()
     replayed: dict[int, Refold] = {}
-    checks = some_entities(cut.records)
     for partition in sorted(cut.offsets):
         refold = Refold(log, partition, store, lambda more: progress(more, cut.records), checks)
-        if _check_partition(log, cut, partition, folded[partition], refold, verdict, checks):
+        if _check_partition(log, cut, partition, folded[partition], refold, verdict, checks, indexes):
             replayed[partition] = refold
             verdict.entities += refold.entities
             verdict.observations += refold.observations
+    if indexes is not None:
+        verdict.add(indexes.end())
     if len(replayed) == len(cut.offsets):
         verdict.root = Rebuilt({partition: refold.part() for partition, refold in replayed.items()}).root().hex()
     if log.has_tables:
@@ -202,31 +234,35 @@ def verify(log: LogReader, cut: Cut, progress: Progress = lambda more, total: No
 
 def _check_partition(
     log: LogReader, cut: Cut, partition: int, folded: FoldPosition, refold: Refold, verdict: VerifyReport,
-    checks: Choose,
+    checks: Choose, indexes: _Indexes | None,
 ) -> bool:  # fmt: skip
     """Steps 1, 3 and 5 for one partition; whether it could be folded to the cut."""
     firsts: dict[str, array[int]] = {}
     with closing(RecordSpool()) as spool:
-        places = log.read_with_holes(partition, 0, cut.offsets[partition])
-        passing = places if log.is_indexed else spool.through(places)
+        stored = StoredRecords(log, partition, None if log.is_indexed else spool)
+        end = cut.offsets[partition]
         try:
-            verdict.add(check_records(log, partition, passing, cut.offsets[partition], firsts, checks))
+            verdict.add(check_records(log, partition, stored.all(end), end, firsts, checks, indexes))
         except DamagedRecord as error:  # a batch that cannot be read: nothing after it is checked
+            if indexes is not None:
+                indexes.abandon()
             verdict.mismatches.append(Mismatch(f"observations {partition}={error.offset}", str(error)))
             return False
         hashes = None
+        if indexes is not None and not stored.is_read:  # the records could not be read to their end
+            indexes.abandon()
+        refold.read_from(stored.between)
         try:
             verdict.add(check_epochs(log, partition, cut, refold))
             refold.to(folded.offset, folded.schemas)
             hashes = {name: stored_hash(packed) for name, packed in refold.layers.rows()}
-            refold.to(cut.offsets[partition], cut.schemas)
+            refold.to(end, cut.schemas)
             refold.require_all()
             is_whole = True
         except RefoldError as error:
             verdict.mismatches.append(Mismatch("replay", str(error)))
             is_whole = False
         verdict.add(refold.misfolded())
-        stored = StoredRecords(log, None if log.is_indexed else spool)
         verdict.add(check_changes(log, partition, folded.offset, firsts, hashes, stored, checks))
     return is_whole
 

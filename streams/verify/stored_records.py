@@ -1,19 +1,22 @@
-"""Reads single records of a log while it is verified.
+"""Reads the records of one partition again and again while a log is verified.
 
-For a log where that is slow, the records of one partition are spooled while they are read in order.
+For a log where reading single records is slow, they are spooled while they are read in order.
 """
 
 from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
 from refold.streams.log.port import LogReader, Record, is_hole
 from refold.streams.table import keys
 
+HELD_BYTES = 64 << 20
+RECORD_BYTES = 500
+"""About what a record takes in memory, apart from its data."""
 _NONE = (1 << 64) - 1
 
 
@@ -71,16 +74,48 @@ class RecordSpool:
 
 
 class StoredRecords:
-    """The records of a log, from the spool if there is one."""
+    """The records of one partition, which several checks read: held in memory if they take at most HELD_BYTES.
 
-    def __init__(self, log: LogReader, spool: RecordSpool | None) -> None:
-        self.at: Callable[[int, int], Record | None] = log.record_at if spool is None else spool.at
+    Larger ones are read again, from the spool if there is one, else from the log. is_read: whether `all` was read to
+    its end.
+    """
+
+    def __init__(self, log: LogReader, partition: int, spool: RecordSpool | None) -> None:
         self._log = log
+        self._partition = partition
         self._spool = spool
+        self._held: dict[int, Record] = {}
+        self._is_held = False
+        self.is_read = False
 
-    def between(self, partition: int, start: int, end: int) -> Iterator[Record]:
+    def all(self, end: int) -> Iterator[Record]:
+        """Read the records and the holes below an offset, for the first time."""
+        records = self._log.read_with_holes(self._partition, 0, end)
+        held, size = self._held, 0
+        for record in records if self._spool is None else self._spool.through(records):
+            if size <= HELD_BYTES:
+                held[record.offset] = record
+                size += RECORD_BYTES + len(record.data)
+                if size > HELD_BYTES:
+                    held.clear()
+            yield record
+        self._is_held = size <= HELD_BYTES
+        self.is_read = True
+
+    def between(self, start: int, end: int) -> Iterator[Record]:
         """The records with start <= offset < end, in order."""
-        if self._spool is None:
-            return self._log.read(partition, start, end)
-        found = (self._spool.at(partition, offset) for offset in range(start, end))
+        if self._is_held:
+            found: Iterator[Record | None] = map(self._held.get, range(start, end))
+        elif self._spool is not None:
+            found = (self._spool.at(self._partition, offset) for offset in range(start, end))
+        else:
+            return self._log.read(self._partition, start, end)
         return (record for record in found if record is not None and not is_hole(record))
+
+    def at(self, partition: int, offset: int) -> Record | None:
+        """The record at an offset of the partition; None if there is none."""
+        if self._is_held:
+            found = self._held.get(offset)
+        else:
+            found = (self._log.record_at if self._spool is None else self._spool.at)(partition, offset)
+        return None if found is None or is_hole(found) else found

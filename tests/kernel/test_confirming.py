@@ -93,7 +93,7 @@ def test_confirmed_records_are_right(chosen: random.Random) -> None:
     for each in shipped_types().values():
         registry.add(each)
     given = records(registry, chosen, 2_000)
-    found = RecordConfirmer(registry, PARTITIONS, no_entity).confirmed(given)
+    found = RecordConfirmer(registry, PARTITIONS, no_entity).confirm(given, with_rows=False).are_confirmed
     right = []
     for record in given:
         with switched(on=False):
@@ -187,7 +187,7 @@ def test_change_that_differs_is_not_confirmed(tmp_path: Path, chosen: random.Ran
                     known.add(record.id)
                     firsts.setdefault(record.entity, array("Q")).append(record.offset)
             records: Any = _Records(some)
-            confirmer = ChangeConfirmer(log.port.registry, partition, firsts, records, no_entity)
+            confirmer = ChangeConfirmer(log.port.registry, firsts, records, no_entity)
             for each in log.port.read_changes(partition, 0):
                 right = confirmed(confirmer, each)
                 for _ in range(5 if right is not None else 0):
@@ -210,5 +210,5 @@ class _Records:
     def __init__(self, records: Sequence[Record]) -> None:
         self._records = records
 
-    def between(self, _: int, start: int, end: int) -> list[Record]:
+    def between(self, start: int, end: int) -> list[Record]:
         return [each for each in self._records if start <= each.offset < end]

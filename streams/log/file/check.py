@@ -1,7 +1,7 @@
 """Checks of a `file:` log for `refold verify`: its indexes, and the rows that no other check reads.
 
 1. The indexes are compared with the records (streams/table/check.py), and records past the log's end are reported.
-   While a definition is being applied that is reported instead, because the table is then folded by two definitions.
+   A definition that is being applied is reported too, because the table is then folded by two definitions.
 2. Every other row must have a form that is valid in its column family.
 
 Of these rows, manifests, pins and tombs belong to epochs of this log's partitions. Pins, tombs and markers can be
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 
 from refold.avro.errors import CorruptionError
 from refold.avro.registry import Registry
 from refold.streams.log.file.records import is_redefining
 from refold.streams.log.file.snapshots import next_offsets
-from refold.streams.log.port import Mismatch, Record, is_hole
+from refold.streams.log.port import Mismatch, Record
 from refold.streams.log.stored_markers import MARKER, marked_of
 from refold.streams.partitioner import PLACE_BYTES, all_placed
 from refold.streams.rocks.database import Database
@@ -27,7 +28,7 @@ from refold.streams.snapshots.manifest import PREFIX, epoch_of
 from refold.streams.snapshots.store import PIN, TOMB, pin_of, tombstone_of
 from refold.streams.table import keys
 from refold.streams.table.check import IndexCheck
-from refold.streams.table.confirming import some_entities
+from refold.streams.table.confirming import Choose
 
 MANIFESTS = "manifests"
 AT_ONCE = 1000
@@ -94,28 +95,25 @@ def _check_offsets(database: Database, partitions: int) -> Iterator[Mismatch]:
         yield Mismatch("snapshots", f"the record {key.hex()} is of no partition of this log")
 
 
-def check_indexes(database: Database, registry: Registry, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
-    """Yield every mismatch between records and indexes.
+def check_ends(database: Database, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
+    """Yield every record past the log's end, and a definition that is not applied.
 
     Args:
         database: The log's database.
-        registry: Its types.
-        offsets: By partition, the end of the records to check.
+        offsets: By partition, the end of its records.
     """
     if is_redefining(database):
         unfinished = "a definition is being taken up, or that was cut short; open the log to write, then verify"
         yield Mismatch("state", unfinished)
-    check = IndexCheck(
-        database, registry, len(offsets), lambda partition, offset: _record_at(database, partition, offset),
-        some_entities(sum(offsets.values())),
-    )  # fmt: skip
     for partition, end in offsets.items():
         stop = keys.position_key(partition, end)
-        rows = database.scan("observations", keys.position_key(partition, 0), stop)
-        yield from check.records(record for row in rows if not is_hole(record := keys.record_of(*row)))
         for key, _ in database.scan("observations", stop, _begin_of_next(partition, len(offsets))):
             yield Mismatch(f"observations {_shown(key)}", "a record at or past the log's end")
-    yield from check.end()
+
+
+def index_check(database: Database, registry: Registry, partitions: int, checks: Choose) -> IndexCheck:
+    """Return the check of a log's indexes. The arguments are those of IndexCheck."""
+    return IndexCheck(database, registry, partitions, partial(_record_at, database), checks)
 
 
 def _begin_of_next(partition: int, partitions: int) -> bytes | None:

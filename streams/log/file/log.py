@@ -32,7 +32,7 @@ from refold.streams.blobs.url import BESIDE, open_store, store_of_log
 from refold.streams.deadline import Deadline
 from refold.streams.defaults import OWNER_TIMEOUT_S
 from refold.streams.log.file import records, requests
-from refold.streams.log.file.check import check_indexes, check_snapshots
+from refold.streams.log.file.check import check_ends, check_snapshots, index_check
 from refold.streams.log.file.client import Client
 from refold.streams.log.file.opening import TAKEOVER_WAIT_S, open_to_read, open_to_write
 from refold.streams.log.file.outbox import Outbox
@@ -59,6 +59,7 @@ from refold.streams.rocks.layout import is_log, url_of
 from refold.streams.snapshots.garbage import Collected, Collector, collected_of
 from refold.streams.snapshots.manifest import Epoch
 from refold.streams.table import indexes, keys
+from refold.streams.table.check import IndexCheck
 from refold.streams.table.checkpoints import checkpoint_of
 from refold.streams.table.index_gaps import read_gaps
 
@@ -501,8 +502,12 @@ class FileLog(LogPort):
 
     def check_indexes(self, offsets: Mapping[int, int]) -> Iterator[Mismatch]:
         yield from check_snapshots(self._view, self.partitions)
-        if self._is_indexed(*offsets):
-            yield from check_indexes(self._view, self.registry, offsets)
-        else:
+        yield from check_ends(self._view, offsets)
+        if not self._is_indexed(*offsets):
             unfinished = "being filled again after a recovery; let `refold recover` finish it, then verify"
             yield Mismatch("timeline", unfinished)
+
+    def record_rows(self, checks: Callable[[str], bool]) -> IndexCheck | None:
+        if not self._is_indexed(*range(self.partitions)):
+            return None
+        return index_check(self._view, self.registry, self.partitions, checks)
