@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -15,12 +14,12 @@ import click
 
 from refold.agents.supervise.lease import LEASE_MS
 from refold.agents.supervise.settings import FILE, chosen, load_agents
+from refold.explorer.cli.child_command import REFOLD
 from refold.explorer.cli.metrics_page import log_label, needing_metrics, serving_metrics
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
 
 LEASE_S = LEASE_MS / 1000
-_REFOLD = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
 
 
 @click.command()
@@ -64,8 +63,8 @@ def up(
     with target.write() as log:
         by = SupervisorSettings(
             around.agent, socket.gethostname(), url, supervisor_folder(state_folder("agents", url, os.environ)),
-            dict(os.environ), [*_REFOLD, "record"], int(lease_s * 1000), around.now_micros, boottime_s, around.new_id,
-            click.echo, [*_REFOLD, "heal", "--apply", "--file", str(Path(file).absolute()), "--supervised"],
+            dict(os.environ), [*REFOLD, "record"], int(lease_s * 1000), around.now_micros, boottime_s, around.new_id,
+            click.echo, [*REFOLD, "heal", "--apply", "--file", str(Path(file).absolute()), "--supervised"],
         )  # fmt: skip
         click.echo(f"refold up: {', '.join(agents)} in {url}; Ctrl-C ends")
         supervisor = Supervisor(log, agents, by)

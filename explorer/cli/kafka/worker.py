@@ -17,6 +17,7 @@ import click
 import refold
 from refold.agents.log import open_log
 from refold.avro.errors import InputError, RefoldError
+from refold.explorer.cli.child_command import REFOLD
 from refold.explorer.cli.options import on_log
 from refold.explorer.queries.log_target import LogTarget
 from refold.explorer.queries.shapes import row_json, state_json
@@ -182,7 +183,7 @@ def _several(
     for number in range(1, processes + 1):
         own = ["--data", str(data / str(number)), "--port", str(port and port + number - 1)]
         own += ["--instance", f"{instance}-{number}"] if instance else []
-        commands.append([sys.executable, "-m", "refold.explorer.cli.main", "worker", *shared, *own])
+        commands.append([*REFOLD, "worker", *shared, *own])
     return run_several(commands)
 
 

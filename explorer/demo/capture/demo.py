@@ -22,12 +22,12 @@ import click
 
 from refold.agents.log import open_log
 from refold.avro.errors import InputError
+from refold.explorer.cli.child_command import REFOLD
 from refold.explorer.cli.record.proxy import capture_modules
 
 FOLDER = Path(".refold-capture")
 ORDER = "o-7"
 _FILES = ("agent.py", "model.py")
-_REFOLD = (sys.executable, "-P", "-m", "refold.explorer.cli.main")
 _WAIT_S = 120.0
 
 
@@ -58,10 +58,10 @@ def run(folder: Path | None) -> int:
         steps = log.recording(row.run).steps
     (where / "run").write_text(row.run + "\n")
     _show("Its turns, with what the tools answered:", "refold", "run", "show", row.run)
-    _call((*_REFOLD, "run", "show", row.run), environment)
+    _call((*REFOLD, "run", "show", row.run), environment)
     _show("The provider is gone now. The same program, its model answered from the recording:",
           "refold", "play", row.run, "--", "python", agent[1], ORDER)  # fmt: skip
-    played = _call((*_REFOLD, "play", row.run, "--", *agent), environment)
+    played = _call((*REFOLD, "play", row.run, "--", *agent), environment)
     calls = [call.asked.kind for step in steps for call in step.calls]
     is_right = recorded == played and (len(steps), calls.count("tool")) == (3, 2)
     click.echo("\nBoth printed the same." if is_right else "\nThis did not come out as it should.")
@@ -77,7 +77,7 @@ def _recorded(where: Path, agent: Sequence[str], environment: Mapping[str, str])
             _show("An agent is recorded, its code as it is:", "refold", "record", "--upstream", url, "--", "python",
                   agent[1], ORDER)  # fmt: skip
             spool = str(where / "spool")
-            return _call((*_REFOLD, "record", "--agent", "refunds", "--spool", spool, "--upstream", url, "--", *agent),
+            return _call((*REFOLD, "record", "--agent", "refunds", "--spool", spool, "--upstream", url, "--", *agent),
                          environment)  # fmt: skip
         finally:
             provider.terminate()

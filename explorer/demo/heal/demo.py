@@ -28,6 +28,7 @@ from refold.agents.log import AgentLog
 from refold.agents.state_home import state_folder, whole_url
 from refold.agents.supervise.listing import agents
 from refold.avro.errors import InputError
+from refold.explorer.cli.child_command import REFOLD
 from refold.explorer.cli.main import run as run_command
 from refold.explorer.queries.log_target import LogTarget
 from refold.streams.open import resolved_url
@@ -36,7 +37,6 @@ FOLDER = Path(".refold-heal")
 AGENT = "price-watch"
 _FILES = ("agent.py", "policy.toml", "refold.toml")
 _MADE = frozenset({*_FILES, "log", "published.jsonl", "golden", "__pycache__"})
-_REFOLD = (sys.executable, "-P", "-m", "refold.explorer.cli.main")
 
 
 def run(folder: Path | None, place: LogTarget) -> int:
@@ -114,7 +114,7 @@ def _supervise(url: str, where: Path) -> int:
     command = ["up", "--until-done", "--file", str(where / "refold.toml"), "--log", url]
     _show(command)
     with subprocess.Popen(
-        [*_REFOLD, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*REFOLD, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as supervisor:  # fmt: skip
         assert supervisor.stdout is not None
         try:
