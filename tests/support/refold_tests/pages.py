@@ -1,7 +1,7 @@
 """A page of the documentation, run as written: every python block, and every `refold` command of the sh blocks, in
 order and in one folder, as a reader would. A command must succeed, unless the comment `# exits with N` follows it.
 `make` and `pip` lines are skipped: the environment is that of the tests, or one that was made for the page
-(fresh_environment.py).
+(fresh_environment.py). Most programs are forked (programs.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
+import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+
+from refold_tests.programs import Programs, kill
 
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXITS = re.compile(r"# exits with (\d+)")
@@ -47,22 +50,26 @@ def run_page(
     environment["XDG_STATE_HOME"] = str(folder / "state")  # search indexes and spools
     environment |= more or {}
     count = 0
-    for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if language == "python":
-            count += 1
-            _run([str(python), "-P", "-c", body], folder, environment)
-            continue
-        for line in body.replace("\\\n", " ").splitlines():
-            if line.startswith("refold "):
+    with closing(Programs(python, folder)) as programs:
+        for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+            if language == "python":
                 count += 1
-                _run(["bash", "-c", line], folder, environment)
+                _run(programs, f"python -c {shlex.quote(body)}", environment)
+                continue
+            for line in body.replace("\\\n", " ").splitlines():
+                if line.startswith("refold "):
+                    count += 1
+                    _run(programs, line, environment)
     return count
 
 
-def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    said = EXITS.search(command[-1])
-    expected = {int(said[1])} if said else {0, 1} if any(each in command[-1] for each in DIFFER) else {0}
-    assert done.returncode in expected, f"{command[-1]}\nexit {done.returncode}\n{done.stdout}\n{done.stderr}"
+def _run(programs: Programs, line: str, environment: Mapping[str, str]) -> None:
+    with programs.start(line, environment) as process:
+        try:
+            printed, errors = process.communicate(timeout=120)
+        finally:
+            if process.poll() is None:
+                kill(process)
+    said = EXITS.search(line)
+    expected = {int(said[1])} if said else {0, 1} if any(each in line for each in DIFFER) else {0}
+    assert process.returncode in expected, f"{line}\nexit {process.returncode}\n{printed}\n{errors}"

@@ -3,9 +3,7 @@
 1. A python block that begins with `# NAME.py` is that file. Other python blocks are run.
 2. The lines of a sh block are run one after the other, in an environment with what the page's `pip` lines install and
    nothing else (fresh_environment.py). A line must succeed, unless `# exits with N` follows it. A line with `# killed`
-   gets a SIGKILL when the server receives its last request. After its first line, `python` and `refold` are forked
-   from a process of that environment that has imported what the page's programs import (forked.py): most of the time
-   of a line is the import of an SDK.
+   gets a SIGKILL when the server receives its last request (programs.py).
 3. A text block after that is what the lines print to standard output. `...` is the rest of a line, or any number of
    lines if it is a line by itself. Times, durations, spaces in lines and the server's address are not compared.
 """
@@ -16,7 +14,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,26 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from refold_tests import fresh_environment
-from refold_tests.forked import OWN, Forked, ForkServer
 from refold_tests.model_server import ModelServer, Reply
 from refold_tests.pages import EXITS
+from refold_tests.programs import Programs, kill
 from refold_tests.tree import ROOT
 
-# A reader's folder has none of this project's settings; LangGraph's plugin takes half of pytest's start time.
-_PYTEST = 'pytest() {{ python -P -m pytest -c {settings} -p no:langsmith_plugin "$@"; }}; '
-_CODES = {
-    "refold": "from refold.explorer.cli.main import main\nmain()",
-    "python": """
-import os, runpy, sys
-sys.path.insert(0, os.getcwd())
-runpy.run_path(sys.argv[0], run_name="__main__")
-""",
-}
-# What only a shell understands, outside of single quotes.
-_OF_A_SHELL = re.compile(r"^(?:[^']|'[^']*')*?[|&;<>$`]")
-# shlex takes a "#" within a word for the begin of a comment.
-_COMMENT = re.compile(r"(?:^|\s)#.*$")
-_IMPORTS = re.compile(r"^(?:from|import) ([\w.]+)", re.MULTILINE)
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\w+\.py)\n")
 
@@ -88,46 +70,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-class Programs:
-    """The programs of a reader's environment. The first start of each is a new process, the others are forked."""
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        self._python = python
-        self._folder = folder
-        self._started: set[str] = set()
-        self._server: ForkServer | None = None
-
-    def start(self, line: str, environment: Mapping[str, str]) -> subprocess.Popen[str] | Forked:
-        """Start a line of a page, with pipes for its output and its errors."""
-        program, *words = shlex.split(_COMMENT.sub("", line))
-        is_simple = program in _CODES and words[0] != "-c" and not _OF_A_SHELL.match(line)
-        if not is_simple or program not in self._started:
-            self._started.add(program)
-            return subprocess.Popen(
-                ["bash", "-c", _PYTEST.format(settings=shlex.quote(str(self._folder / "none.ini"))) + line],
-                cwd=self._folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                start_new_session=True,
-            )  # fmt: skip
-        if self._server is None:
-            self._server = ForkServer(str(self._python), [OWN], self._imported())
-        arguments = words if program == "python" else [program, *words]
-        return self._server.start(
-            _CODES[program], arguments, env=environment, cwd=self._folder, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def _imported(self) -> list[str]:
-        code = "\n".join(each.read_text(encoding="utf-8") for each in self._folder.glob("*.py"))
-        own = {each.stem for each in self._folder.glob("*.py")}
-        imported = [each for each in _IMPORTS.findall(code) if each.partition(".")[0] not in {"refold", *own}]
-        return ["refold.agents.log", "refold.streams.open", *imported]
-
-    def close(self) -> None:
-        """End the process that forks."""
-        if self._server is not None:
-            self._server.close()
-
-
 def follow(page: Path, folder: Path, server: ModelServer, python: Path | None = None) -> dict[str, int]:
     """Do everything that a page says, in a folder; return each line with the number of requests it made.
 
@@ -149,7 +91,6 @@ def follow(page: Path, folder: Path, server: ModelServer, python: Path | None = 
     server.mind = clerk
     lines: dict[str, int] = {}
     printed = ""
-    (folder / "none.ini").write_text("[pytest]\n")
     with closing(Programs(python, folder)) as programs:
         for kind, body in BLOCK.findall(page.read_text(encoding="utf-8")):
             named = NAMED.match(body)
@@ -185,11 +126,11 @@ def _run(programs: Programs, line: str, server: ModelServer, clerk: Clerk, pytho
     try:
         if is_killed:
             assert clerk.held.wait(300), f"{line} did not come to the model's last word"
-            _kill(process)
+            kill(process)
         printed, errors = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
-            _kill(process)
+            kill(process)
             process.wait()
         if clerk.hold is not None:
             clerk.hold.set()
@@ -198,13 +139,6 @@ def _run(programs: Programs, line: str, server: ModelServer, clerk: Clerk, pytho
     expected = -signal.SIGKILL if is_killed else int(said[1]) if said else 0
     assert process.returncode == expected, f"{line}\nexit {process.returncode}\n{printed}{errors}"
     return printed
-
-
-def _kill(process: subprocess.Popen[str] | Forked) -> None:
-    if isinstance(process, Forked):
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def is_as_shown(shown: str, printed: str, address: str) -> bool:
