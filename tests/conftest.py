@@ -48,6 +48,7 @@ from refold_tests import (  # noqa: E402
 )
 from refold_tests.absent import without  # noqa: E402
 from refold_tests.child import Child, children  # noqa: E402
+from refold_tests.forked_children import forked_children as forking_children  # noqa: E402
 from refold_tests.kafka_topics import Broker  # noqa: E402
 from refold_tests.reducers import REDUCERS  # noqa: E402
 from refold_tests.tree import ROOT  # noqa: E402
@@ -220,6 +221,13 @@ def child() -> Iterator[Callable[..., Child]]:
     """Starts Python code in an interpreter of its own (refold_tests.child); all are gone after the test."""
     with children() as start:
         yield start
+
+
+@pytest.fixture
+def forked_children() -> Iterator[None]:
+    """Processes that rebuild, seal or replay are forked, and no interpreters (refold_tests.forked_children)."""
+    with forking_children():
+        yield
 
 
 @pytest.fixture(scope="session")

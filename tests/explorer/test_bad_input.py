@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 import os
-import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -380,13 +379,12 @@ def written(path: Path, count: int) -> Path:
     return path
 
 
-def limit_file_size() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
+LIMIT_FILE_SIZE = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))"
 
 
 def test_import_onto_a_full_disk_is_completed_by_a_second_import(tmp_path: Path) -> None:
     source, url = written(tmp_path / "x.jsonl", 3_000), f"file:{tmp_path / 'log'}"
-    said = refold_command("import", source, log=url, before=limit_file_size).refused()
+    said = refold_command("import", source, log=url, before=LIMIT_FILE_SIZE).refused()
     assert "the import stopped" in said
     assert "of 3,000 observations are recorded" in said
     assert "import the same again" in said
@@ -401,7 +399,7 @@ def test_export_onto_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
     assert refold_command("import", written(tmp_path / "x.jsonl", 3_000), log=url).status == 0
     (tmp_path / "out").mkdir()
     target = tmp_path / "out" / "x.jsonl"
-    assert "File too large" in refold_command("export", target, log=url, before=limit_file_size).refused()
+    assert "File too large" in refold_command("export", target, log=url, before=LIMIT_FILE_SIZE).refused()
     assert list((tmp_path / "out").iterdir()) == []
 
 

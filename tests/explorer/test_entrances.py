@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +17,8 @@ from typing import NamedTuple
 import pytest
 
 import refold
-from refold_tests.command import COMMAND, Done, environment, held, refold_command
-from refold_tests.permissions import without_override
+from refold_tests.command import Done, held, refold_command
+from refold_tests.permissions import WITHOUT_OVERRIDE
 from refold_tests.tree import ROOT
 
 OTHER_USER = 12345
@@ -39,11 +38,8 @@ class World(NamedTuple):
         self, *words: object, log: Path | None = None, given: bytes = b"", more: dict[str, str] | None = None
     ) -> Done:
         """Run a command as a user who may not write there."""
-        done = subprocess.run(
-            [*COMMAND, *map(str, words)], env=environment(f"file:{log or self.log}", more), input=given,
-            capture_output=True, cwd=self.folder, check=False, preexec_fn=without_override,
-        )  # fmt: skip
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        url = f"file:{log or self.log}"
+        return refold_command(*words, log=url, folder=self.folder, given=given, more=more, before=WITHOUT_OVERRIDE)
 
     def closed(self, name: str, data: bytes) -> Path:
         """Create a file that this user may not read."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import refold
-from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.command import environment, refold_command, started
+from refold_tests.forked import Forked
 
 pytestmark = pytest.mark.outside
 
@@ -33,14 +34,8 @@ def exported(tau_bench_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder / "x.jsonl", refold_command("rebuild", "--json", log=url).json["root"], count
 
 
-def started(source: Path, url: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, "import", str(source)],
-        env=environment(url),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def importing(source: Path, url: str) -> Forked:
+    return started("import", source, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.faults
@@ -52,7 +47,7 @@ def test_import_killed_repeatedly_completes(
     url, path = f"file:{tmp_path / 'log'}", tmp_path / "log"
     held: set[bytes] = set()
     for _ in range(fault_rounds):
-        with started(source, url) as process:
+        with importing(source, url) as process:
             time.sleep(chance.uniform(*KILLED_AFTER_S))
             process.kill()
         if not (path / "FORMAT").exists():
@@ -83,7 +78,7 @@ def test_stopped_import_reports_its_progress(
     long = tmp_path / "long.jsonl"
     long.write_bytes(source.read_bytes() * 20)
     url = f"file:{tmp_path / 'log'}"
-    with started(long, url) as process:
+    with importing(long, url) as process:
         while not (tmp_path / "log" / "FORMAT").exists():
             assert process.poll() is None
             time.sleep(0.01)
@@ -101,7 +96,7 @@ def test_stopped_import_reports_its_progress(
 def test_concurrent_imports_are_one(exported: tuple[Path, str, int], tmp_path: Path) -> None:
     source, root, count = exported
     url = f"file:{tmp_path / 'log'}"
-    with started(source, url) as one, started(source, url) as other:
+    with importing(source, url) as one, started(source, url) as other:
         ends = [each.communicate(timeout=120) for each in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0), ends
     rebuilt = refold_command("rebuild", "--expect-root", root, "--json", log=url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -95,9 +94,7 @@ def test_files_written_by_refold_are_bounded_too(tmp_path: Path) -> None:
      (["types", "--types", "/dev/zero"], ""), (["golden", "list", "/dev/zero"], "")],
 )  # fmt: skip
 def test_endless_device_is_refused_within_bounds(words: list[str], variable: str, tmp_path: Path) -> None:
-    def bounded() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
-
+    bounded = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({LIMIT_BYTES}, {LIMIT_BYTES}))"
     more = {variable: "/dev/zero"} if variable else {}
     refused = refold_command(*words, log=f"file:{tmp_path / 'log'}", more=more, before=bounded).refused()
     assert "/dev/zero" in refused

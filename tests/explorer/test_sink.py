@@ -19,7 +19,7 @@ import pytest
 import refold
 from refold.sinks.postgres.sink import PostgresSink
 from refold.testing.kafka.settings import certificates
-from refold_tests.command import COMMAND, Done, environment, refold_command
+from refold_tests.command import Done, environment, new_command, refold_command, started
 from refold_tests.postgres import Database
 from refold_tests.tree import ROOT
 from refold_tests.waiting import await_true
@@ -60,10 +60,10 @@ def test_once_catches_up_and_prints_the_cut(postgres_database: Database, tmp_pat
 
 def test_follow_runs_until_sigterm(postgres_database: Database, tmp_path: Path) -> None:
     observed(tmp_path / "log", 100)
-    command = [*COMMAND, "sink", "postgres", "--to", postgres_database.url, "--follow", "--metrics-port", "0"]
-    process = subprocess.Popen(
-        command, env=environment(f"file:{tmp_path / 'log'}"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = started(
+        "sink", "postgres", "--to", postgres_database.url, "--follow", "--metrics-port", "0",
+        env=environment(f"file:{tmp_path / 'log'}"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         found = re.fullmatch(r"metrics on (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
@@ -98,9 +98,8 @@ def test_metrics_are_served_as_every_page_is(tmp_path: Path) -> None:
     assert "REFOLD_TOKEN" in refused
     made = certificates(tmp_path / "own")
     pages = ["--metrics-port", "0", "--tls-cert", made.server, "--tls-key", made.server]
-    command = [*COMMAND, "sink", *place, "--follow", *pages]
     secret = environment(f"file:{tmp_path / 'log'}") | {"REFOLD_TOKEN": TOKEN}
-    process = subprocess.Popen([*map(str, command)], env=secret, stderr=subprocess.PIPE, text=True)
+    process = started("sink", *place, "--follow", *pages, env=secret, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
         url = re.fullmatch(r"metrics on (https://127\.0\.0\.1:\d+)/metrics\n", process.stderr.readline())
@@ -129,9 +128,7 @@ def test_parquet_sinks_page_shows_the_stores_lag(tmp_path: Path) -> None:
     """The sink commits every hour. Records after the first commit are lag, and its age grows."""
     observed(tmp_path / "log", 1)
     place = ["parquet", "--to", (tmp_path / "lake").as_uri(), "--follow", "--every", "3600", "--metrics-port", "0"]
-    process = subprocess.Popen(
-        [*COMMAND, "sink", *place], env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE, text=True
-    )
+    process = started("sink", *place, env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
         url = re.fullmatch(r"metrics on (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline())
@@ -189,8 +186,10 @@ def test_password_is_shown_nowhere(postgres_database: Database, tmp_path: Path, 
 @pytest.mark.outside
 def test_unavailable_store_is_awaited(tmp_path: Path) -> None:
     observed(tmp_path / "log", 1)
-    command = [*COMMAND, "sink", "postgres", "--to", f"postgresql://u:{SECRET}@127.0.0.1:1/x", "--follow"]
-    process = subprocess.Popen(command, env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE, text=True)
+    process = started(
+        "sink", "postgres", "--to", f"postgresql://u:{SECRET}@127.0.0.1:1/x", "--follow",
+        env=environment(f"file:{tmp_path / 'log'}"), stderr=subprocess.PIPE,
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         said = process.stderr.readline()
@@ -211,5 +210,6 @@ def test_missing_extra_is_named(tmp_path: Path, missing: str) -> None:
     text = f'raise ModuleNotFoundError("No module named {missing!r}", name={missing!r})'
     (tmp_path / "hidden" / f"{missing}.py").write_text(text)
     path = f"{tmp_path / 'hidden'}:{ROOT / 'src'}"
-    refused = sink(tmp_path / "log", "postgres", "--to", "postgresql://x/y", more={"PYTHONPATH": path}).refused()
+    log, more = f"file:{tmp_path / 'log'}", {"PYTHONPATH": path}
+    refused = new_command("sink", "postgres", "--to", "postgresql://x/y", log=log, more=more).refused()
     assert "pip install 'refold[postgres]'" in refused

@@ -35,6 +35,7 @@ from refold.streams.view import StateView
 from refold_tests.child import Child
 from refold_tests.encoded import encoded
 from refold_tests.epochs import CLOSING, grow, manifests, small_epochs
+from refold_tests.forked import fork_server
 from refold_tests.histories import TYPE, random_history
 from refold_tests.killing_reducer import CALLS, HOLD, MORTAL, SPARES
 from refold_tests.opening import open_log, take
@@ -73,11 +74,11 @@ def some_cuts(log: Log, rng: random.Random, count: int) -> Iterator[Cut]:
 
 
 def children() -> set[int]:
-    """Return this process's children, including ended ones that were not waited for."""
-    found = set()
+    """Return this process's children, forked ones too, and ended ones that were not waited for."""
+    found, parents = set(), {os.getpid(), fork_server().pid}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+            if int(stat.read_text().rpartition(")")[2].split()[1]) in parents:
                 found.add(int(stat.parent.name))
     return found
 
@@ -98,6 +99,7 @@ def spread(definition_field: str, count: int) -> list[Observation]:
 
 
 @pytest.mark.parametrize("number", range(2))
+@pytest.mark.usefixtures("forked_children")
 def test_several_processes_give_the_same_as_one(
     tmp_path: Path,
     seed: int,
@@ -137,6 +139,7 @@ def test_several_processes_give_the_same_as_one(
     assert not new_children()
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_view_outlives_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("refold.streams.snapshots.spill.OPEN_CHUNKS", 1)
     monkeypatch.setattr("refold.streams.snapshots.chunk.CHUNK_BYTES", 100)
@@ -148,6 +151,7 @@ def test_view_outlives_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(list(second)) == 50
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_log_is_written_during_the_rebuild(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with open_log(tmp_path, partitions=4) as log, open_log(tmp_path, read_only=True) as reader:
@@ -219,6 +223,7 @@ def _written(folder: Path, text: str) -> Path:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.usefixtures("forked_children")
 def test_killed_process_is_replaced_by_the_parent(
     tmp_path: Path,
     seed: int,

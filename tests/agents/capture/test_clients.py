@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -28,6 +25,7 @@ from refold.agents.log import AgentLog
 from refold.agents.recorder.failures import Unfinished
 from refold.agents.recorder.run import Run
 from refold.avro.errors import InputError
+from refold_tests.child import Child
 from refold_tests.model_server import TEXT, ModelServer, model_server
 from refold_tests.sdk_ways import ASKED, KEY, REQUESTS, WAYS, Way, bare, client_of, prepare, use_async, use_sync
 
@@ -258,6 +256,8 @@ def test_timeout_set_by_the_agent_recurs_in_a_replay(log: AgentLog, where: str) 
 CHILD = """
 import sys
 import refold
+import refold.agents.golden.runner
+import refold_tests.sdk_ways
 from test_clients import Way, agent_of, driven
 from refold_tests.model_server import ModelServer
 
@@ -272,20 +272,18 @@ with refold.open(sys.argv[1]) as log:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("sdk", ["openai", "anthropic"])
 @pytest.mark.outside
-def test_run_killed_in_a_stream_resumes(server: ModelServer, tmp_path: Path, sdk: str, is_async: bool) -> None:
+def test_run_killed_in_a_stream_resumes(
+    server: ModelServer, tmp_path: Path, sdk: str, is_async: bool, child: Callable[..., Child],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     url, way = f"file:{tmp_path / 'log'}", Way(sdk, is_async, "stream")
     server.hold, server.held = threading.Event(), threading.Event()
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, url, server.url, sdk, str(is_async)], env={**os.environ, "PYTHONPATH": paths}
-    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    asking = child(CHILD, url, server.url, sdk, is_async)
     try:
         assert server.held.wait(240), "the child did not come into its stream"
-        child.kill()
-        child.wait()
+        asking.kill()
     finally:
-        child.kill()
-        child.wait()
         server.hold.set()
         server.hold = None
     assert len(server.requests) == 1

@@ -198,6 +198,7 @@ def test_guard_stops_the_escape_or_the_replay_is_not_the_same(
 
 
 @pytest.mark.parametrize("way", sorted({**escapes.WAYS, **escapes.BEYOND_PYTHON}))
+@pytest.mark.usefixtures("forked_children")
 def test_confined_escape_reaches_nothing(
     way: str, log: AgentLog, server: Counting, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

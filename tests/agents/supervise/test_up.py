@@ -23,7 +23,7 @@ from refold.agents.supervise.listing import agents
 from refold.agents.supervise.machine import NextMove, ProcessView, next_move
 from refold.agents.supervise.settings import AgentSettings, load_agents
 from refold.agents.supervise.supervisor import Supervisor
-from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.command import environment, refold_command, started
 from refold_tests.supervised import Desk, now
 from refold_tests.supervising import lives, lone_agent, supervisor_settings
 
@@ -58,9 +58,9 @@ restart = "never"
 
 def test_its_metrics_count_agents_and_name_none(desk: Desk) -> None:
     lone_agent(desk.folder)
-    up = subprocess.Popen(
-        [*COMMAND, "up", "--metrics-port", "0"], cwd=desk.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, env=environment(desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"}),
+    up = started(
+        "up", "--metrics-port", "0", cwd=desk.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env=environment(desk.url, {"XDG_STATE_HOME": f"{desk.folder}/state"}),
     )  # fmt: skip
     with up:
         try:

@@ -12,8 +12,9 @@ from typing import IO
 
 import pytest
 
-from refold_tests.command import COMMAND, environment
+from refold_tests.command import environment, started
 from refold_tests.damaged_mcp import damaged
+from refold_tests.forked import Forked
 from refold_tests.mcp import HttpServer, http_server
 
 pytestmark = pytest.mark.outside
@@ -45,7 +46,7 @@ def test_damaged_messages_over_http_are_answered_without_harm(server: HttpServer
 
 def test_damaged_messages_over_stdio_are_skipped(incident_url: str) -> None:
     chance = random.Random(SEED + 1)
-    process = started(incident_url)
+    process = serving(incident_url)
     assert process.stdin is not None
     assert process.stdout is not None
     sent = b"\n".join(damaged(chance).replace(b"\n", b" ") for _ in range(COUNT))
@@ -75,7 +76,7 @@ def say(to: IO[bytes], text: bytes) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
 def test_signal_ends_it_at_once_while_its_client_is_silent(incident_url: str, number: signal.Signals) -> None:
-    process = started(incident_url)
+    process = serving(incident_url)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(PING).encode() + b"\n")
@@ -87,10 +88,9 @@ def test_signal_ends_it_at_once_while_its_client_is_silent(incident_url: str, nu
     assert (said, log) == (b"", b"")
 
 
-def started(url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, "mcp"], env=environment(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def serving(url: str) -> Forked:
+    pipe = subprocess.PIPE
+    return started("mcp", env=environment(url), stdin=pipe, stdout=pipe, stderr=pipe, text=False)
 
 
 def test_only_known_hosts_and_no_web_origin_are_served(server: HttpServer) -> None:

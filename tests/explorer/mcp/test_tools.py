@@ -23,7 +23,7 @@ from refold.explorer.mcp.server import INSTRUCTIONS, HistoryServer
 from refold.explorer.mcp.tools import TOOLS
 from refold.explorer.queries.log_target import LogTarget
 from refold_tests.brokers import SharedKafka
-from refold_tests.command import COMMAND, environment, refold_command
+from refold_tests.command import environment, new_command, refold_command, started
 from refold_tests.explored import CONFIG, FORK, READER, write_incident
 from refold_tests.mcp import MODES, HttpServer, asked, by_stdio, call, http_server, refused
 
@@ -241,8 +241,8 @@ def test_killed_server_keeps_what_it_acknowledged(tmp_path: Path, fault_rounds: 
     url, chance, acknowledged, sent = f"file:{tmp_path / 'log'}", random.Random(seed), set[str](), 0
     _observed(url, 1)
     for _ in range(max(1, fault_rounds // 3)):
-        process = subprocess.Popen(
-            [*COMMAND, "mcp", "--write"], env=environment(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        process = started(
+            "mcp", "--write", env=environment(url), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -337,7 +337,7 @@ def test_invalid_options_are_refused_before_serving() -> None:
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError(\"No module named 'mcp'\", name='mcp')\n")
-    done = refold_command(
+    done = new_command(
         "mcp", log="file:nothing", more={"PYTHONPATH": f"{tmp_path}{os.pathsep}" + os.environ.get("PYTHONPATH", "")}
     )
     assert done.status == 2

@@ -20,8 +20,8 @@ from refold.streams.rocks.database import Database
 from refold.streams.rocks.layout import SyncedNote
 from refold.streams.temporary import sweep
 from refold_tests.absent import without
-from refold_tests.command import COMMAND, Done, environment
-from refold_tests.permissions import without_override
+from refold_tests.command import Done, environment, refold_command
+from refold_tests.permissions import WITHOUT_OVERRIDE
 
 AGENT = """
 def agent(run):
@@ -48,7 +48,19 @@ READING = [
     ["run", "replay", "--all", "--alone"], ["run", "replay", "r", "--confined"], ["run", "steps", "r"], ["knew", "a"],
     ["golden", "add", "r"],
 ]  # fmt: skip
-MOUNTED = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99; shift; exec "$@"'
+# Of this process alone; a user other than root becomes root in a namespace of users of its own.
+MOUNTED = """
+import ctypes, os, subprocess, sys
+user, group = os.geteuid(), os.getegid()
+if ctypes.CDLL(None).unshare(NEWNS | (NEWUSER if user else 0)):
+    sys.exit(99)
+if user:
+    for name, line in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        open(f"/proc/self/{name}", "w").write(line)
+for how in (["--make-rprivate", "/"], ["--bind", FOLDER, FOLDER], ["-o", "remount,ro,bind", FOLDER]):
+    if subprocess.run(["mount", *how]).returncode:
+        sys.exit(99)
+""".replace("NEWNS", str(0x20000)).replace("NEWUSER", str(0x10000000))
 Reader = Callable[..., Done]
 
 
@@ -81,18 +93,12 @@ def reading(request: pytest.FixtureRequest, killed: Path, tmp_path: Path) -> Rea
             each.chmod(0o555 if each.is_dir() else 0o444)
 
     def read(*words: object) -> Done:
-        command = [*COMMAND, *map(str, words)]
         is_mount = request.param != "another user"
-        if is_mount:
-            unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-            command = [*unshare, "sh", "-c", MOUNTED, "sh", str(path.parent), *command]
-        done = subprocess.run(
-            command, env=environment(f"file:{path}"), capture_output=True, text=True, check=False, cwd=tmp_path,
-            preexec_fn=None if is_mount else without_override,
-        )  # fmt: skip
-        if is_mount and (done.returncode == 99 or "unshare" in done.stderr):
-            without(f"needs a mount namespace: {done.stderr}")
-        return Done(done.returncode, done.stdout, done.stderr)
+        before = MOUNTED.replace("FOLDER", repr(str(path.parent))) if is_mount else WITHOUT_OVERRIDE
+        done = refold_command(*words, log=f"file:{path}", folder=tmp_path, before=before)
+        if is_mount and done.status == 99:
+            without(f"needs a mount namespace: {done.err}")
+        return done
 
     read.path = path  # type: ignore[attr-defined]
     return read
@@ -149,13 +155,9 @@ def test_unreadable_file_is_named(killed: Path, tmp_path: Path) -> None:
     manifest = next((path / "db").glob("MANIFEST-*"))
     os.chown(manifest, 12345, 12345)
     manifest.chmod(0o600)
-    done = subprocess.run(
-        [*COMMAND, "state", "tool_config/acme"], env=environment(f"file:{path}"), capture_output=True, text=True,
-        check=False, preexec_fn=without_override,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert manifest.name in done.stderr
-    assert "may not read" in done.stderr
+    said = refold_command("state", "tool_config/acme", log=f"file:{path}", before=WITHOUT_OVERRIDE).refused()
+    assert manifest.name in said
+    assert "may not read" in said
 
 
 @pytest.mark.outside
@@ -213,7 +215,7 @@ def test_folder_of_a_killed_reader_is_removed_and_no_other(
         other, making = tmp_path / "elsewhere", Path(tempfile.mkdtemp(prefix=PREFIX, dir=tmp_path))
         other.mkdir()
         (tmp_path / f"{PREFIX}link").symlink_to(other)
-        assert subprocess.run([*COMMAND, "runs"], env=environment(f"file:{killed}"), check=False).returncode == 0
+        assert refold_command("runs", log=f"file:{killed}").status == 0
         assert not left.exists()
         assert kept.is_dir()
         assert making.is_dir()

@@ -6,21 +6,20 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import refold
-from refold_tests.command_server import TIMEOUT_S, CommandServer
 from refold_tests.forked import Forked, fork_server
 from refold_tests.reducers import REDUCERS
 
 SOURCE = str(Path(refold.__file__).parent.parent)
 _MAIN = "from refold_tests.every_command import main\nmain()"
 COMMAND = [sys.executable, "-P", "-m", "refold.explorer.cli.main"]
+TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,50 +59,38 @@ def refold_command(
     folder: Path | None = None,
     given: bytes | None = None,
     more: Mapping[str, str] | None = None,
-    before: Callable[[], None] | None = None,
+    before: str = "",
 ) -> Done:
-    """Run a command to its end.
+    """Run a command to its end, in a forked process.
 
-    log: REFOLD_LOG; given: the standard input; before: a function that the child process calls first.
+    log: REFOLD_LOG; given: the standard input; before: code that the process runs first.
     """
-    words, asked = [*map(str, arguments)], environment(log, more)
-    if before is None and not any(name.startswith("PYTHON") for name in more or ()):
-        return _forked(words, folder or Path.cwd(), asked, given)
+    with started(
+        *arguments, env=environment(log, more), cwd=folder, stdin=DEVNULL if given is None else PIPE, stdout=PIPE,
+        stderr=PIPE, text=False, before=before,
+    ) as process:  # fmt: skip
+        out, err = process.communicate(given, TIMEOUT_S)
+    return Done(process.wait(), out.decode(), err.decode())
+
+
+def new_command(*arguments: object, log: str = "", more: Mapping[str, str] | None = None) -> Done:
+    """Run a command to its end in a new interpreter, for tests of what is imported."""
     done = subprocess.run(
-        [*COMMAND, *words],
-        cwd=folder,
-        env=asked,
-        input=given,
-        stdin=subprocess.DEVNULL if given is None else None,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        preexec_fn=before,
-    )
+        [*COMMAND, *map(str, arguments)], env=environment(log, more), stdin=DEVNULL, capture_output=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def _forked(arguments: list[str], folder: Path, asked: dict[str, str], given: bytes | None) -> Done:
-    with tempfile.TemporaryDirectory(prefix="refold-command-") as name:
-        streams = Path(name)
-        (streams / "given").write_bytes(given or b"")
-        status = _server().run(arguments, folder, asked, streams)
-        return Done(status, (streams / "out").read_bytes().decode(), (streams / "err").read_bytes().decode())
 
 
 def started(
     *words: object, env: Mapping[str, str], cwd: Path | None = None, stdin: int | None = None,
-    stdout: int | None = None, stderr: int | None = None, text: bool = True,
+    stdout: int | None = None, stderr: int | None = None, text: bool = True, before: str = "",
 ) -> Forked:  # fmt: skip
-    """Start a command in a process of its own; the streams as for `subprocess.Popen`."""
+    """Start a command in a process of its own; the streams as for `subprocess.Popen`. before: code that runs first."""
     return fork_server().start(
-        _MAIN, ["refold", *map(str, words)], env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, text=text
-    )
-
-
-@cache
-def _server() -> CommandServer:
-    return CommandServer([SOURCE, str(Path(__file__).parent.parent)])
+        f"{before}\n{_MAIN}", ["refold", *map(str, words)], env=env, cwd=cwd, stdin=stdin, stdout=stdout,
+        stderr=stderr, text=text,
+    )  # fmt: skip
 
 
 def held(path: Path) -> object:

@@ -7,8 +7,9 @@ processes. A forked process has memory, descriptors and signals of its own: it c
 2. A request has the code, the arguments, the environment, the folder and the three standard streams. The server imports
    what the code imports at the beginning of a line, if it is refold, a package of tests or of HEAVY. Then it forks, and
    answers with the process id.
-3. The forked process leaves the server's loop and runs the code as `__main__`. It ends as every interpreter does:
-   exceptions are printed, `atexit` runs, modules are destroyed.
+3. The forked process leaves the server's loop and runs the code as `__main__`. At its end exceptions are printed,
+   threads are joined, `atexit` runs, and output is flushed, as in every interpreter. Modules are not destroyed: that
+   takes ten times as long as the rest of an empty process.
 4. Its end is seen at its pidfd. Then its parent, the server, is asked for the status and the CPU time.
 5. The server ends when the process that runs tests closes their socket, or ends.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import fcntl
 import gc
 import importlib
 import json
@@ -29,6 +31,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Mapping, Sequence
@@ -36,7 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, NoReturn, Self
 
 import refold
 
@@ -49,6 +52,7 @@ PRELOADED = ("refold.agents.log", "refold.streams.open", "refold.streams.worker.
 HEAVY = ("agents", "anthropic", "claude_agent_sdk", "langchain_core", "langgraph", "openai")
 _IMPORTED = re.compile(rf"^(?:from|import) ((?:refold|refold_tests|{'|'.join(HEAVY)})(?:\.\w+)*)\b", re.MULTILINE)
 _ENDED_S = 60.0
+_PASSED_MAX = 16
 
 
 class Forked:
@@ -137,6 +141,7 @@ def _rest(stream: IO[Any]) -> Any:
 class ForkServer:
     """The process that forks, as the process that runs tests has it.
 
+    pid: its process id.
     cpu_s: the CPU seconds of the forked processes whose status was asked for, of all open servers. They are children
     of a server; when that ends, the system counts them as this process's, like its own.
     """
@@ -156,12 +161,14 @@ class ForkServer:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             )  # fmt: skip
+        self.pid = self._process.pid
         self._answers = self._socket.makefile("r", encoding="utf-8")
         atexit.register(self.close)
 
     def start(
         self, code: str, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str | Path | None = None,
         stdin: int | None = None, stdout: int | None = None, stderr: int | None = None, text: bool = True,
+        buffering: int = -1, pass_fds: Sequence[int] = (),
     ) -> Forked:  # fmt: skip
         """Start code in a process.
 
@@ -174,17 +181,20 @@ class ForkServer:
             stdout: Likewise.
             stderr: Likewise.
             text: Whether pipes are of text.
+            buffering: Of the pipes, as `open` takes it.
+            pass_fds: Descriptors that it gets, under the same numbers.
         """
-        asked = {"code": code, "arguments": [*arguments], "environment": dict(env), "folder": str(cwd or Path.cwd())}
+        asked = {"code": code, "arguments": [*arguments], "environment": dict(env), "folder": str(cwd or Path.cwd()),
+                 "descriptors": [*range(3), *pass_fds]}  # fmt: skip
         ends = [_ends(number, given) for number, given in enumerate((stdin, stdout, stderr))]
         try:
-            pid = self._ask(asked, [theirs for _, theirs in ends])
+            pid = self._ask(asked, [*(theirs for _, theirs in ends), *pass_fds])
         finally:
             for number, (_, theirs) in enumerate(ends):
                 if theirs != number:
                     os.close(theirs)
         mode = "" if text else "b"
-        streams = [None if own is None else os.fdopen(own, ("r" if number else "w") + mode)
+        streams = [None if own is None else os.fdopen(own, ("r" if number else "w") + mode, buffering)
                    for number, (own, _) in enumerate(ends)]  # fmt: skip
         return Forked(self, pid, streams)
 
@@ -252,6 +262,7 @@ def _served(asking: socket.socket) -> dict[str, Any] | None:
         gc.freeze()
         pid = os.fork()
         if not pid:
+            asking.close()
             _become(request, descriptors, base)
             return request
         for each in descriptors:
@@ -261,7 +272,7 @@ def _served(asking: socket.socket) -> dict[str, Any] | None:
 
 
 def _received(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    head, descriptors, _, _ = socket.recv_fds(asking, 4, 3)
+    head, descriptors, _, _ = socket.recv_fds(asking, 4, _PASSED_MAX)
     if not head:
         return None
     message = b""
@@ -276,9 +287,14 @@ def _answer(asking: socket.socket, number: int, cpu_s: float) -> None:
 
 def _become(asked: dict[str, Any], descriptors: Sequence[int], base: list[str]) -> None:
     """Take the streams, folder, environment, arguments and path of a request."""
-    for number, each in enumerate(descriptors):
+    # First above all numbers that are wanted: one that was received may be among these.
+    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 1 + max(asked["descriptors"])) for each in descriptors]
+    for each in descriptors:
+        os.close(each)
+    for number, each in zip(asked["descriptors"], above, strict=True):
         os.dup2(each, number)
         os.close(each)
+    tempfile.tempdir = None  # it is in the environment
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -288,11 +304,40 @@ def _become(asked: dict[str, Any], descriptors: Sequence[int], base: list[str]) 
     faulthandler.enable()  # a process that ends with SIGSEGV prints where
 
 
+def _run(code: str) -> int:
+    """Run code as `__main__`; return the exit status, negative for a signal."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        exec(compile(code, "<string>", "exec"), main.__dict__)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    threading._shutdown()  # type: ignore[attr-defined]  # typeshed does not list it
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = 120
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
 if __name__ == "__main__":
     # A Ctrl-C reaches all processes of a terminal; this one ends with the one that runs tests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as _socket:
         _asked = _served(_socket)
     if _asked is not None:
-        _main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(_asked["code"], "<string>", "exec"), _main.__dict__)
+        _end(_run(_asked["code"]))

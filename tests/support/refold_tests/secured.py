@@ -164,22 +164,17 @@ class Watched:
 
 def _below(root: int) -> Mapping[int, str]:
     """Return the command lines of a process's descendants."""
-    parents: dict[int, int] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
-            try:
-                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # it ended in the meantime
     found: dict[int, str] = {}
-    grown = {root}
-    while grown:
-        grown = {pid for pid, parent in parents.items() if parent in grown}
-        for pid in grown:
-            try:
-                found[pid] = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
+    ahead = [root]
+    while ahead:
+        try:
+            # A process is the child of the thread that started it.
+            for each in os.scandir(f"/proc/{ahead.pop()}/task"):
+                for pid in map(int, Path(each.path, "children").read_bytes().split()):
+                    found[pid] = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace")
+                    ahead.append(pid)
+        except OSError:
+            continue  # a process or a thread ended in the meantime
     return found
 
 
