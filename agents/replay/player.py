@@ -14,11 +14,11 @@ Replayer. Every step's code runs, every call is answered from the recording, and
 
 Resumer. Committed steps are not run again: functions are skipped, and the calls in the body of a `with` step are
 answered from the recording. The step must have the name of the committed one; the run checks that its block leaves the
-same state (recorder/run.py). The pending step continues with its remaining attempts. If its last attempt was cut short,
-the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py); every other
-call is really made. A nested run is not such a call, because an equal concurrent one may have been cut short: each is
-found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its parent can be
-forked again. A continuation is a fork with a task (forked.py): it is resumed, and the arguments of its patch apply.
+same state (recorder/run_steps.py). The pending step continues with its remaining attempts. If its last attempt was cut
+short, the calls that had ended answer equal calls of the next attempt, each once (recordings/durable_calls.py); every
+other call is really made. A nested run is not such a call, because an equal concurrent one may have been cut short:
+each is found in the log by its position. A fork is not resumed: its allowed writes are not recorded, and its parent can
+be forked again. A continuation is a fork with a task (forked.py): it is resumed, and the arguments of its patch apply.
 
 EndedRunAnswers. For a nested run that ended, in an outer run that continues: in a resumed run, and before a fork. Its
 committed steps are not run again, as with a Resumer, and nothing follows them.
