@@ -5,8 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 CANDIDATES = $(if $(PYTHON),$(PYTHON),python3 python3.11 python3.12 python3.13 python3.14 python)
-# pytest's workers: one a core, or a number.
+# pytest's workers: a number, or `auto`. Tests wait for servers and for other processes about as long as they compute, so
+# that is more than one a core; what only computes gets one a core.
 JOBS ?= auto
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $(CORES) + 3)
+check test-interpreters: export PYTEST_XDIST_AUTO_NUM_WORKERS = $(CORES)
 ARGS ?=
 
 # Without it `python -c` and `python -m` put the root on sys.path, and our avro/ and streams/ become importable.
@@ -45,7 +49,7 @@ test: lint ## what CI runs: lint, then every test, the fault tests in their shor
 	@$(MAKE) --no-print-directory suite
 
 suite: $(VENV)/.installed-dev ## every test without lint; ARGS="--durations=20" ends with the costs of each file
-	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@.ci/in_memory $(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 # A shim of pyenv's fails for a version that is not chosen: then the interpreter itself is looked for.
 test-interpreters: $(VENV)/.installed-dev ## the tests of codec, fold and recorder on each other Python from 3.11 to 3.13 that is here
