@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from refold.explorer.cli.child_command import REFOLD
 from refold.explorer.demo.desk import RUN as FAILED
 from refold.explorer.demo.names import CONFIG, CRASH, DEPLOYED, EVALUATION, PIPELINE, RUN
 
@@ -43,4 +42,4 @@ def program() -> str:
             return shlex.quote(str(beside))
         below = str(beside.relative_to(here))
         return shlex.quote(below if "/" in below else f"./{below}")
-    return shlex.join(REFOLD)
+    return f"{shlex.quote(sys.executable)} -P -m refold.explorer.cli.main"

@@ -96,7 +96,7 @@ def test_stopped_import_reports_its_progress(
 def test_concurrent_imports_are_one(exported: tuple[Path, str, int], tmp_path: Path) -> None:
     source, root, count = exported
     url = f"file:{tmp_path / 'log'}"
-    with importing(source, url) as one, started(source, url) as other:
+    with importing(source, url) as one, importing(source, url) as other:
         ends = [each.communicate(timeout=120) for each in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0), ends
     rebuilt = refold_command("rebuild", "--expect-root", root, "--json", log=url)

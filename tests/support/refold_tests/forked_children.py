@@ -34,7 +34,7 @@ def _start(
     """As `child_process.start`."""
     return fork_server().start(
         CODES[module], [module, *map(str, arguments)], env=child_process.environment(**variables), stdin=stdin,
-        stdout=stdout, stderr=stderr and stderr.fileno(), text=False, buffering=0, pass_fds=pass_fds,
+        stdout=stdout, stderr=None if stderr is None else stderr.fileno(), text=False, buffering=0, pass_fds=pass_fds,
     )  # fmt: skip
 
 
