@@ -68,7 +68,9 @@ class KeptFunctions:
                 continue
             names = vars(module)
             for name, kept in list(names.items()):
-                if isinstance(kept, BuiltinFunctionType) and kept in self.wrapped:
+                # isinstance would ask an object for its class too. A module that is loaded at its first use loads then,
+                # such as those of OpenAI's SDK, which takes more than a second.
+                if type(kept) is BuiltinFunctionType and kept in self.wrapped:
                     names[name] = self.wrapped[kept]
 
 

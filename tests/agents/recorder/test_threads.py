@@ -7,8 +7,10 @@ import multiprocessing
 import multiprocessing.pool
 import os
 import random
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -408,3 +410,22 @@ def test_order_of_concurrent_calls_does_not_depend_on_timing(log: AgentLog, seed
     assert asked == [(name, order) for order in orders for name in ("look", "pay")]
     replayed = log.replay(run.id, agent)
     assert replayed.is_same
+
+
+def test_what_loads_at_its_first_use_is_left_alone(log: AgentLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that modules keep are replaced when a run begins. Whoever asks OpenAI's SDK for a class loads it."""
+
+    class Lazy:
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            raise AssertionError("it was loaded")
+
+        @__class__.setter
+        def __class__(self, kind: Any) -> None:
+            raise AssertionError("it was changed")
+
+    module = types.ModuleType("loads_at_its_first_use")
+    module.thing = Lazy()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with log.run("a"):
+        pass
