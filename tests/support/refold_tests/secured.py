@@ -169,8 +169,9 @@ def _below(root: int) -> Mapping[int, str]:
     while ahead:
         try:
             # A process is the child of the thread that started it.
-            for each in os.scandir(f"/proc/{ahead.pop()}/task"):
-                for pid in map(int, Path(each.path, "children").read_bytes().split()):
+            tasks = Path("/proc", str(ahead.pop()), "task")
+            for task in tasks.iterdir():
+                for pid in map(int, (task / "children").read_bytes().split()):
                     found[pid] = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace")
                     ahead.append(pid)
         except OSError:
