@@ -417,7 +417,7 @@ def test_what_loads_at_its_first_use_is_left_alone(log: AgentLog, monkeypatch: p
 
     class Lazy:
         @property
-        def __class__(self) -> Any:  # type: ignore[override]
+        def __class__(self) -> Any:
             raise AssertionError("it was loaded")
 
         @__class__.setter
