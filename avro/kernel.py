@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-from refold.avro.observation import Observation
+from refold.avro.observation import Encoded, Observation
 
-FORMAT = 8
+FORMAT = 9
 """The FORMAT that the kernel must have. It changes with the interface and with the stored forms that the kernel
 writes.
 """
@@ -60,6 +60,14 @@ StoredChange = tuple[str, bytes | None, Sequence[Any], bytes]
 """An entity's name, its state before a change, the records of the change in log order, and the stored change."""
 ChangeHead = tuple[str, bytes, int, int, int]
 """A change's entity, the fingerprint of its definition, its versions before and after, and its `through`."""
+StatedParts = tuple[list[Encoded], list[tuple[bytes, bytes]]]
+"""Observations, and the contents that they name, each after its SHA-256."""
+SpanText = tuple[str, str, str]
+"""A span's trace id and id in hex, and its canonical JSON."""
+ScopeParts = tuple[str, str, tuple[str, StatedParts] | None, int, StatedParts, list[SpanText]]
+"""The canonical JSON of a resource and of a scope; the digest of both with their observation, if the kernel made it;
+the number of spans that were observed, and their observations; the spans that Python has to observe.
+"""
 
 
 class ObservationReader(Protocol):
@@ -78,6 +86,18 @@ class ObservationReader(Protocol):
 
     def id_of(self, data: bytes) -> bytes | None:
         """The id of a checked observation from its framed bytes; None if Python has to compute it."""
+
+
+class SpanObserver(Protocol):
+    """Observes spans of OTLP as agents/adapters/otlp/observed.py does."""
+
+    def observe(self, body: bytes) -> tuple[list[ScopeParts], int] | None:
+        """Decode a request as `spans_of`, and observe its spans. The GIL is released during the call.
+
+        Returns:
+            The spans of each scope. Then the number of spans without valid ids. None if Python has to decode the
+            request.
+        """
 
 
 class RecordDecider(Protocol):
@@ -197,11 +217,15 @@ class Kernel(Protocol):
 
     def change_heads(self, changes: Sequence[bytes]) -> list[ChangeHead | None]:
         """The beginning of each framed change; None for one that only a new definition made, or of another form."""
+    def SpanObserver(  # noqa: N802
+        self, step: Reader, action: Reader, run: Reader, document: Reader
+    ) -> SpanObserver:
+        """The observer of spans, with the readers of the shipped types."""
 
     def placed(self, entities: Sequence[str]) -> list[bytes]:
         """The storage key of each entity's state: `placed` of streams/partitioner.py."""
 
-    def spans_of(self, body: bytes) -> tuple[list[tuple[str, str, list[tuple[str, str, str]]]], int] | None:
+    def spans_of(self, body: bytes) -> tuple[list[tuple[str, str, list[SpanText]]], int] | None:
         """The spans of a request of OTLP in protobuf. The GIL is released while it decodes.
 
         Returns:

@@ -15,6 +15,9 @@ KINDS: tuple[Kind, ...] = ("assert", "link", "unlink")
 
 ID_BYTES = 32
 
+Encoded: TypeAlias = tuple[str, bytes, bytes]
+"""An observation as its entity, its id and its framed bytes."""
+
 
 def type_of(entity: str) -> str:
     """The type of `type/id`: the part before the first slash."""

@@ -2,8 +2,12 @@
 
 Each request has 512 spans, which is the exporter's own limit for a batch; each trace has 16. Two kinds are measured:
 calls of a model, with messages and tokens, and spans of a web server, which refold keeps unchanged. SENDERS connections
-send their next request when the last one is answered. An answer of refold says that the spans are durable in its log,
-and folded. CPU time is that of the receiver's process with all its threads, until the last answer.
+send their next request when the last one is answered. CPU time is that of the receiver's process with all its threads,
+until the last answer; neither the sender's nor a broker's.
+
+An answer of refold says that the spans are durable in its log. In a `file:` log they are folded, too. On Kafka, the
+brokers have them, and `refold worker` folds them, in another process; here one broker and the sender have the same
+processors as the receiver.
 
 The OpenTelemetry Collector, with a receiver of OTLP and its file exporter (peers/otel-collector), is measured next to
 it. It answers when the spans are in the file's buffer: it neither syncs, nor folds, nor finds a repeated span.
@@ -38,6 +42,7 @@ from peers.building import built_collector
 from rich.console import Console
 from rich.table import Table
 
+from refold.testing.kafka import missing, start_kafka
 from refold.testing.processes import ServerMissing
 
 GOAL_PER_SECOND = 20_000
@@ -132,11 +137,12 @@ def _web(trace: int, number: int) -> Mapping[str, AttributeValue]:
 
 
 class ReceiverFigures(NamedTuple):
-    """The figures of one receiver and one kind of span. stored_bytes: in its folder, for each span."""
+    """The figures of one receiver and one kind of span. stored_bytes: in its folder, for each span; None if another
+    program stores them."""
 
     per_second: float
     cpu_micros: float
-    stored_bytes: float
+    stored_bytes: float | None
 
 
 def measured(url: str, pid: int, bodies: Sequence[bytes], folder: Path) -> ReceiverFigures:
@@ -148,7 +154,7 @@ def measured(url: str, pid: int, bodies: Sequence[bytes], folder: Path) -> Recei
     took_s, cpu_s = time.perf_counter() - began, _cpu_s(pid) - cpu_s
     spans = len(bodies) * REQUEST_SPANS
     stored = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
-    return ReceiverFigures(spans / took_s, cpu_s / spans * 1e6, stored / spans)
+    return ReceiverFigures(spans / took_s, cpu_s / spans * 1e6, stored / spans if stored else None)
 
 
 def _send(url: str, bodies: Sequence[bytes]) -> None:
@@ -168,11 +174,28 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def refold_receiver(folder: Path) -> Iterator[tuple[str, int]]:
+def refold_receiver(log: str) -> Iterator[tuple[str, int]]:
     """Run `refold receive` until the end of the block; yields its URL and its process id."""
     command = [sys.executable, "-P", "-m", "refold.explorer.cli.main", "receive", "--listen", "127.0.0.1:0",
-               "--log", f"file:{folder / 'log'}"]  # fmt: skip
+               "--log", log]  # fmt: skip
     with started(command, "refold receive:") as found:
+        yield found
+
+
+@contextmanager
+def refold_receiver_to_file(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run `refold receive` with a `file:` log."""
+    with refold_receiver(f"file:{folder / 'log'}") as found:
+        yield found
+
+
+@contextmanager
+def refold_receiver_to_kafka(folder: Path) -> Iterator[tuple[str, int]]:
+    """Run `refold receive` with a log on a broker of its own. Raises ServerMissing if that cannot be started."""
+    del folder  # the broker has its own
+    if (reason := missing()) is not None:
+        raise ServerMissing(reason)
+    with start_kafka() as kafka, refold_receiver(f"kafka://{kafka.bootstrap}/bench") as found:
         yield found
 
 
@@ -221,7 +244,11 @@ def show(console: Console, folder: Path, share: int) -> None:
         table.add_column(name, justify="left" if number < 2 else "right")
     for kind in KINDS:
         bodies = list(requests(kind, count))
-        for name, receiver in (("refold receive", refold_receiver), ("Collector, file exporter", collector)):
+        receivers = (
+            ("refold receive, file log", refold_receiver_to_file), ("refold receive, Kafka", refold_receiver_to_kafka),
+            ("Collector, file exporter", collector),
+        )  # fmt: skip
+        for name, receiver in receivers:
             try:
                 with tempfile.TemporaryDirectory(dir=folder) as own, console.status(f"{name}, {kind}"):
                     place = Path(own) / "kept"
@@ -232,5 +259,5 @@ def show(console: Console, folder: Path, share: int) -> None:
                 console.print(f"{name}: {missing}", markup=False)
                 continue
             cells = (sum(map(len, bodies)) / count, *found)
-            table.add_row(name, kind, *(f"{each:,.0f}" for each in cells))
+            table.add_row(name, kind, *("" if each is None else f"{each:,.0f}" for each in cells))
     console.print(table)

@@ -261,7 +261,8 @@ pub fn encode(layout: &Layout, given: &GivenObservation) -> PyResult<Option<(Vec
     Ok(write(layout, &observation, &mut out).map(|()| (out, observation.id(layout))))
 }
 
-fn write(layout: &Layout, observation: &Observation, out: &mut Vec<u8>) -> Option<()> {
+/// Writes the framed bytes of an assert of fields; None if a value is not of its field's type.
+pub fn write(layout: &Layout, observation: &Observation, out: &mut Vec<u8>) -> Option<()> {
     let source = &observation.source;
     out.extend_from_slice(&layout.frame);
     write_text(out, observation.entity);

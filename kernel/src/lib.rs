@@ -4,25 +4,31 @@
 //! Every function returns the same bytes as Python, or leaves the work to Python. There is no unsafe code. A panic also
 //! leaves the entity to Python.
 
+mod attributes;
 mod avro;
 mod cbor;
 mod cell;
 mod check;
 mod chunk;
+mod conventions;
 mod decide;
 mod door;
 mod exact;
 mod fold;
 mod given;
 mod json;
+mod json_value;
 mod layout;
 mod links;
+mod messages;
 mod msgpack;
 mod node;
 mod observation;
 mod otlp;
 mod place;
+mod received;
 mod state;
+mod stated;
 mod value;
 #[cfg(feature = "wrong")]
 mod wrong;
@@ -42,7 +48,7 @@ use crate::observation::{Observation, Source};
 use crate::value::Value;
 
 /// Must change whenever arguments, results or the stored forms that the kernel writes change.
-const FORMAT: u32 = 8;
+const FORMAT: u32 = 9;
 
 /// Python's `Record`: partition, offset, recorded_at, entity, id, framed bytes.
 type GivenRecord = (u16, i64, i64, Py<PyAny>, PyBackedBytes, PyBackedBytes);
@@ -249,8 +255,73 @@ fn spans_of<'py>(py: Python<'py>, body: PyBackedBytes) -> PyResult<Option<(Bound
     let Some((scopes, rejected)) = py.detach(|| unless_panicked(|| otlp::decode(&body))) else {
         return Ok(None);
     };
-    let parts = scopes.into_iter().map(|each| (each.resource, each.scope, each.spans));
+    let parts = scopes.into_iter().map(|each| {
+        let spans: Vec<_> = each.spans.into_iter().map(|span| (span.trace_id, span.id, span.text)).collect();
+        (each.resource, each.scope, spans)
+    });
     Ok(Some((PyList::new(py, parts.collect::<Vec<_>>())?, rejected)))
+}
+
+/// An observation in Python: its entity, its id and its framed bytes.
+type GivenMade<'py> = (String, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+/// Observations, and contents by their SHA-256.
+type GivenStated<'py> = (Vec<GivenMade<'py>>, Vec<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>);
+
+fn stated_in_python(py: Python<'_>, stated: stated::Stated) -> GivenStated<'_> {
+    let made = stated.made.into_iter();
+    let contents = stated.contents.iter();
+    (
+        made.map(|each| (each.entity, PyBytes::new(py, &each.id), PyBytes::new(py, &each.data))).collect(),
+        contents.map(|(digest, content)| (PyBytes::new(py, digest), PyBytes::new(py, content))).collect(),
+    )
+}
+
+/// Observes the spans of requests of OTLP, with the readers of the shipped types.
+#[pyclass(frozen, module = "refold_kernel")]
+struct SpanObserver {
+    step: Py<ObservationReader>,
+    action: Py<ObservationReader>,
+    run: Py<ObservationReader>,
+    document: Py<ObservationReader>,
+}
+
+#[pymethods]
+impl SpanObserver {
+    #[new]
+    fn new(
+        step: Py<ObservationReader>,
+        action: Py<ObservationReader>,
+        run: Py<ObservationReader>,
+        document: Py<ObservationReader>,
+    ) -> Self {
+        SpanObserver { step, action, run, document }
+    }
+
+    /// Decodes a request as `spans_of`, and observes its spans, with the GIL released.
+    ///
+    /// Returns for each scope: the texts of its resource and of itself; the digest of both, with their observation, or
+    /// None; how many spans were observed, and their observations; and the spans that Python must observe, as `spans_of`.
+    /// Then how many spans have no valid ids. None as `spans_of`.
+    fn observe<'py>(&self, py: Python<'py>, body: PyBackedBytes) -> PyResult<Option<(Bound<'py, PyList>, usize)>> {
+        let layouts = received::Layouts {
+            step: &self.step.get().layout,
+            action: &self.action.get().layout,
+            run: &self.run.get().layout,
+            document: &self.document.get().layout,
+        };
+        let observed = py.detach(|| {
+            let (scopes, rejected) = unless_panicked(|| otlp::decode(&body))?;
+            Some((scopes.into_iter().map(|scoped| received::observed(&layouts, scoped)).collect::<Vec<_>>(), rejected))
+        });
+        let Some((scopes, rejected)) = observed else { return Ok(None) };
+        let found = PyList::empty(py);
+        for scope in scopes {
+            let origin = scope.origin.map(|(digest, stated)| (digest, stated_in_python(py, stated)));
+            let stated = stated_in_python(py, scope.stated);
+            found.append((scope.resource, scope.scope, origin, scope.count, stated, scope.left))?;
+        }
+        Ok(Some((found, rejected)))
+    }
 }
 
 /// Writes a table's rows, in order, as chunks of `.snapshots`.
@@ -580,6 +651,7 @@ fn refold_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<RecordDecider>()?;
     module.add_class::<RecordChecker>()?;
     module.add_function(wrap_pyfunction!(change_heads, module)?)?;
+    module.add_class::<SpanObserver>()?;
     module.add_function(wrap_pyfunction!(merged, module)?)?;
     module.add_class::<BaseWriter>()?;
     module.add_class::<DeltaWriter>()?;

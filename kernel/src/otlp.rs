@@ -126,31 +126,39 @@ const SAME_LAYOUT: std::ops::Range<f64> = 1e-4..1e15;
 /// Integral numbers from the first to below the second are integers (avro/canonical.py).
 const INTEGERS: std::ops::Range<f64> = -9_223_372_036_854_775_808.0..18_446_744_073_709_551_616.0;
 
-/// A span: its ids in hex, and its text.
-pub type Span = (String, String, String);
+/// A span: its ids in hex, its text, and its message.
+pub struct Span<'a> {
+    pub trace_id: String,
+    pub id: String,
+    pub text: String,
+    pub message: &'a [u8],
+}
 
-/// The spans of one scope, with the texts of their resource and their scope.
-pub struct Scoped {
+/// The spans of one scope, with the texts of their resource and their scope, and the resource's message.
+pub struct Scoped<'a> {
     pub resource: String,
+    pub resource_message: &'a [u8],
     pub scope: String,
-    pub spans: Vec<Span>,
+    pub spans: Vec<Span<'a>>,
 }
 
 /// Returns the spans of a request, and how many others have no valid ids; None if Python must decode it.
-pub fn decode(body: &[u8]) -> Option<(Vec<Scoped>, usize)> {
+pub fn decode(body: &[u8]) -> Option<(Vec<Scoped<'_>>, usize)> {
     let (mut found, mut rejected) = (Vec::new(), 0);
     for of_resource in messages(body, 1, &[])? {
         let resource = one(of_resource, &RESOURCE)?;
+        let resource_message = messages(of_resource, 1, &[2, 3])?.first().copied().unwrap_or_default();
         for of_scope in messages(of_resource, 2, &[1, 3])? {
-            let mut scoped = Scoped { resource: resource.clone(), scope: one(of_scope, &SCOPE)?, spans: Vec::new() };
-            for span in messages(of_scope, 2, &[1, 3])? {
-                let sent = sent(span, &SPAN)?;
+            let (resource, scope) = (resource.clone(), one(of_scope, &SCOPE)?);
+            let mut scoped = Scoped { resource, resource_message, scope, spans: Vec::new() };
+            for message in messages(of_scope, 2, &[1, 3])? {
+                let sent = sent(message, &SPAN)?;
                 let id = |place: usize| if let Some(Value::Bytes(id)) = sent.once[place] { id } else { &[] };
                 let (trace_id, span_id) = (id(TRACE_ID), id(SPAN_ID));
-                let mut text = String::with_capacity(3 * span.len());
+                let mut text = String::with_capacity(3 * message.len());
                 write(&mut text, &sent, &SPAN, 0)?;
                 if is_id(trace_id, 16) && is_id(span_id, 8) {
-                    scoped.spans.push((hex(trace_id), hex(span_id), text));
+                    scoped.spans.push(Span { trace_id: hex(trace_id), id: hex(span_id), text, message });
                 } else {
                     rejected += 1;
                 }
@@ -193,7 +201,7 @@ fn messages<'a>(body: &'a [u8], wanted: u64, others: &[u64]) -> Option<Vec<&'a [
 }
 
 #[derive(Clone, Copy)]
-enum Value<'a> {
+pub enum Value<'a> {
     Varint(u64),
     Fixed64(u64),
     Fixed32(u32),
@@ -307,7 +315,7 @@ fn write_value(
     Some(true)
 }
 
-fn write_double(out: &mut String, number: f64) -> Option<()> {
+pub fn write_double(out: &mut String, number: f64) -> Option<()> {
     if number.is_nan() {
         quoted(out, "NaN");
     } else if number.is_infinite() {
@@ -328,7 +336,7 @@ fn quoted(out: &mut String, plain: &str) {
     out.push('"');
 }
 
-fn write_text(out: &mut String, text: &str) {
+pub fn write_text(out: &mut String, text: &str) {
     out.push('"');
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -356,7 +364,7 @@ fn is_id(bytes: &[u8], size: usize) -> bool {
     bytes.len() == size && bytes.iter().any(|byte| *byte != 0)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
@@ -375,7 +383,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 /// The next field's number and value; None if it is not whole, or of a kind that these messages do not have.
-fn next<'a>(body: &'a [u8], at: &mut usize) -> Option<(u64, Value<'a>)> {
+pub fn next<'a>(body: &'a [u8], at: &mut usize) -> Option<(u64, Value<'a>)> {
     let tag = varint(body, at)?;
     let value = match tag & 7 {
         0 => Value::Varint(varint(body, at)?),

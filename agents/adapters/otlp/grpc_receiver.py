@@ -74,7 +74,7 @@ class GrpcReceiver:
 
     def _export(self, signal: Signal, body: bytes, context: grpc.ServicerContext) -> Message:
         try:
-            items, without_id = signal.decode(body, PROTOBUF)
+            items, without_id = self._intake.decode(signal, body, PROTOBUF)
             recorded = self._intake.put(items, len(body), without_id).result()
         except InputError as error:
             self._intake.counts.refused("malformed")

@@ -1,6 +1,7 @@
 """Record received requests in a log, by one thread, many at once.
 
 1. A request waits in a queue of at most QUEUED_BYTES. A full queue refuses it, and its sender tries again later.
+   The kernel, if there is one, has observed most spans before (native.py), in the thread of their request.
 2. The thread takes what waits, up to TOGETHER_BYTES. Each span or log record is checked as a whole before any of it is
    recorded; one that cannot be observed is rejected, and counted in its request's answer.
 3. The log is flushed. Only then are the requests answered: what was acknowledged is durable, whatever ends the process.
@@ -16,22 +17,27 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
 from refold.agents.adapters.otlp.counts import ReceiverCounts, Refused
-from refold.agents.adapters.otlp.requests import SentLog, SentSpan
-from refold.agents.adapters.otlp.signals import Recorded, Sent, observe_sent
+from refold.agents.adapters.otlp.native import NativeObserver, ObservedSpans, native_observer
+from refold.agents.adapters.otlp.requests import PROTOBUF, SentLog, SentSpan
+from refold.agents.adapters.otlp.signals import TRACES, Recorded, Sent, Signal, observe_sent
 from refold.agents.log import AgentLog
 from refold.avro.definition import TypeDefinition
 from refold.avro.errors import InputError, RefoldError
-from refold.avro.observation import Observation
+from refold.avro.kernel import StatedParts
+from refold.avro.observation import Observation, type_of
 from refold.avro.shipped import shipped_types
+from refold.streams.client import EncodedObservation
 from refold.streams.exchange.import_types import TypeCatalog
 from refold.streams.exchange.intake import Recorder
 
 QUEUED_BYTES = 64 << 20
 TOGETHER_BYTES = 4 << 20
 REASON_CHARACTERS_MAX = 300
+_NO_CONTENTS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 class Unavailable(Exception):
@@ -42,8 +48,12 @@ class Unavailable(Exception):
         self.reason = reason
 
 
+Item: TypeAlias = Sent | ObservedSpans
+"""A part of a request."""
+
+
 class _Waiting(NamedTuple):
-    items: list[Sent]
+    items: list[Item]
     size_bytes: int
     without_id: int
     done: Future[Recorded]
@@ -79,12 +89,26 @@ class OtlpIntake:
         self._log: AgentLog | None = None
         self._origins: set[str] = set()  # those that the open log has
         self._types: tuple[int, TypeCatalog] | None = None  # with the number of the log's definitions
+        self._observer: NativeObserver | None = None  # for these types
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="refold-receive", daemon=True)
         self._thread.start()
         opened.result()
 
-    def put(self, items: Sequence[Sent], size_bytes: int, without_id: int = 0) -> Future[Recorded]:
+    def decode(self, signal: Signal, body: bytes, content_type: str) -> tuple[Sequence[Item], int]:
+        """Decode a request, in any thread; the arguments and the result are those of `Signal.decode`.
+
+        Raises:
+            InputError: The body is not a request.
+        """
+        observer = self._observer
+        if observer is not None and signal is TRACES and content_type == PROTOBUF:
+            decoded = observer.decode(body)
+            if decoded is not None:
+                return decoded
+        return signal.decode(body, content_type)
+
+    def put(self, items: Sequence[Item], size_bytes: int, without_id: int = 0) -> Future[Recorded]:
         """Queue the spans or log records of a request.
 
         Args:
@@ -120,7 +144,9 @@ class OtlpIntake:
     def _run(self, opened: Future[None]) -> None:
         try:
             self._log = self._open_log()
+            self._types_of(self._log)
         except BaseException as error:
+            self._close_log()
             opened.set_exception(error)
             return
         opened.set_result(None)
@@ -172,14 +198,19 @@ class OtlpIntake:
         """Return the log's types. They are made again only if the log has others: their codecs cost 20 ms."""
         count = len(log.port.registry)
         if self._types is None or self._types[0] != count:
-            self._types = count, TypeCatalog(log.port.registry, self._own_types, shipped_types())
+            types = TypeCatalog(log.port.registry, self._own_types, shipped_types())
+            self._types, self._observer = (count, types), native_observer(types)
         return self._types[1]
 
-    def _record(self, log: AgentLog, types: TypeCatalog, items: list[Sent]) -> Recorded:
-        rejected, why = 0, ""
+    def _record(self, log: AgentLog, types: TypeCatalog, items: list[Item]) -> Recorded:
+        recorded, rejected, why = 0, 0, ""
         made: list[tuple[Observation, bytes, TypeDefinition, Mapping[bytes, bytes], bytes | None]] = []
         recorder = Recorder(types, lambda *each: made.append(each))
         for sent in items:
+            if isinstance(sent, ObservedSpans):
+                self._take_observed(log, sent)
+                recorded += sent.number
+                continue
             made.clear()
             try:
                 origin = observe_sent(sent, recorder.observe, self._origins)
@@ -190,7 +221,13 @@ class OtlpIntake:
             for each in made:
                 log.take(*each)
             self._origins.add(origin)
-        return Recorded(len(items) - rejected, rejected, why)
+            recorded += 1
+        return Recorded(recorded, rejected, why)
+
+    def _take_observed(self, log: AgentLog, spans: ObservedSpans) -> None:
+        for stated in [spans.stated] if spans.origin in self._origins else [spans.origin_stated, spans.stated]:
+            log.take_encoded(_encoded(stated, spans.definitions))
+        self._origins.add(spans.origin)
 
     def _close_log(self) -> None:
         log, self._log = self._log, None
@@ -199,3 +236,13 @@ class OtlpIntake:
         if log is not None:
             with suppress(RefoldError, OSError):
                 log.close()
+
+
+def _encoded(stated: StatedParts, definitions: Mapping[str, TypeDefinition]) -> list[EncodedObservation]:
+    """Return what the kernel observed as a log takes it. The contents, which are few, are with the first."""
+    made, contents = stated
+    blobs = iter([dict(contents)])
+    return [
+        EncodedObservation(entity, own, definitions[type_of(entity)], data, next(blobs, _NO_CONTENTS))
+        for entity, own, data in made
+    ]

@@ -12,7 +12,7 @@
 1. Name, origin, path, method and types are checked before the body is read.
 2. The body is read up to the bound, and decompressed up to it. At most READING_MAX bodies are in memory at once that
    are not yet in the queue; others wait for their turn, unread. So that none waits for ever, a body has BODY_S.
-3. It is decoded (requests.py), and waits in the queue (intake.py) until it is durable.
+3. It is decoded (requests.py, native.py), and waits in the queue (intake.py) until it is durable.
 
 Error answers are a google.rpc.Status in the encoding of the request, as OTLP says. They quote nothing of a body.
 """
@@ -70,7 +70,7 @@ class OtlpReceiver:
                         body = await self._body(request)
                 except TimeoutError:
                     raise _Refusal(408, f"the body took longer than {self._body_s:g} s", "slow") from None
-                items, without_id = await asyncio.to_thread(signal.decode, body, content_type)
+                items, without_id = await asyncio.to_thread(self._intake.decode, signal, body, content_type)
                 waiting = self._intake.put(items, len(body), without_id)
                 del body
             recorded = await asyncio.shield(asyncio.wrap_future(waiting))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ from refold.agents.importers.spans import attributes_of
 from refold.avro import strict_json
 from refold.avro.canonical import JsonText, json_text
 from refold.avro.errors import InputError
-from refold.avro.kernel import find_kernel
+from refold.avro.kernel import SpanText, find_kernel
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 DEPTH_MAX = 256
@@ -113,9 +113,8 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
     spans: list[SentSpan] = []
     if content_type == PROTOBUF and (decoded := _decoded(body)) is not None:
         scopes, rejected = decoded
-        for resource_text, scope_text, sent in scopes:
-            resource, scope = JsonPart(text=resource_text), JsonPart(text=scope_text)
-            spans += (SentSpan(trace, span, resource, scope, JsonPart(text=text)) for trace, span, text in sent)
+        for each in scopes:
+            spans += sent_spans(*each)
         return spans, rejected
     request = _parsed(ExportTraceServiceRequest(), _SPAN_LISTS, body, content_type)
     rejected = 0
@@ -128,7 +127,19 @@ def decode(body: bytes, content_type: str) -> tuple[list[SentSpan], int]:
     return spans, rejected
 
 
-def _decoded(body: bytes) -> tuple[list[tuple[str, str, list[tuple[str, str, str]]]], int] | None:
+def sent_spans(resource: str, scope: str, spans: Iterable[SpanText]) -> Iterator[SentSpan]:
+    """Yield the spans of one scope, as the kernel decoded them.
+
+    Args:
+        resource: The canonical JSON of the resource.
+        scope: That of the scope.
+        spans: The spans.
+    """
+    shared = JsonPart(text=resource), JsonPart(text=scope)
+    return (SentSpan(trace, span, *shared, JsonPart(text=text)) for trace, span, text in spans)
+
+
+def _decoded(body: bytes) -> tuple[list[tuple[str, str, list[SpanText]]], int] | None:
     kernel = find_kernel().kernel
     return None if kernel is None else kernel.spans_of(body)
 

@@ -61,7 +61,7 @@ from refold.streams.log.port import (
     Record,
     SetAside,
 )
-from refold.streams.partitioner import partition_of
+from refold.streams.partitioner import all_placed, partition_in, partition_of
 from refold.streams.registry.ids import SchemaIds, UnknownId
 from refold.streams.snapshots.garbage import Collected
 from refold.streams.snapshots.manifest import Epoch
@@ -191,8 +191,9 @@ class KafkaLog(LogPort):
         self.append_encoded([AppendedObservation(observation.entity, observation_id, data)])
 
     def append_encoded(self, observations: Sequence[AppendedObservation]) -> None:
-        for entity, observation_id, data, _ in observations:
-            place = KafkaPartition(self.topics.observations, self.partition_of(entity))
+        keys = all_placed([each.entity for each in observations])
+        for key, (entity, observation_id, data, _) in zip(keys, observations, strict=True):
+            place = KafkaPartition(self.topics.observations, partition_in(key, self.partitions))
             self.put(outgoing_observation(place, entity, observation_id, data))
 
     def put(self, sent: OutgoingRecord) -> None:
