@@ -217,6 +217,7 @@ class Kernel(Protocol):
 
     def change_heads(self, changes: Sequence[bytes]) -> list[ChangeHead | None]:
         """The beginning of each framed change; None for one that only a new definition made, or of another form."""
+
     def SpanObserver(  # noqa: N802
         self, step: Reader, action: Reader, run: Reader, document: Reader
     ) -> SpanObserver:

@@ -127,7 +127,7 @@ WRITTEN = [
 ]  # fmt: skip
 TEXTS: list[Any] = ["small", "", "\u00e9", "a\x07b", LONG, "x" * 250, 5, True, ["a", "b"], ["a", 5], [], 2**53, -1, 0]
 VALUES: list[Any] = ["", "plain", LONG, 5, False, ["a"], '{"b": 1, "a": [1.5]}', '"text"', "{", "[1e400]", "[]"]
-KINDS = {
+KINDS: dict[str, list[Any]] = {
     "gen_ai.operation.name": ["chat", "execute_tool", "invoke_agent", "embeddings", "none", 5],
     "openinference.span.kind": ["LLM", "TOOL", "AGENT", "UNKNOWN", ""],
     "traceloop.span.kind": ["workflow", "tool"], "llm.request.type": ["chat", "rerank"], "refold.step": [1],
@@ -248,8 +248,8 @@ def usual() -> bytes:
         "gen_ai.prompt.0.content": "Hi", "gen_ai.completion.0.content": "Hello",
         "gen_ai.completion.0.finish_reason": "stop",
     }  # fmt: skip
-    spans_of_each = [span(number, each) for number, each in enumerate((chat, tool, part, web, flat, older), 1)]
-    return as_protobuf(request(*spans_of_each))
+    forms: list[dict[str, Any]] = [chat, tool, part, web, flat, older]
+    return as_protobuf(request(*(span(number, each) for number, each in enumerate(forms, 1))))
 
 
 def test_usual_spans_are_all_observed_by_the_kernel() -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
+from refold.agents.adapters.langgraph import listed_classes
 from refold.agents.adapters.langgraph.listed_classes import ListedClassesSerializer
 from refold.avro.errors import InputError
 from refold.langgraph import RefoldSaver
@@ -145,6 +146,39 @@ def test_objects_that_were_written_before_are_not_read_again(monkeypatch: pytest
     assert len(read) == 22
     with pytest.raises(InputError, match="classes="):
         serializer.dumps_typed([Order(number=1)])
+
+
+class Own(AIMessage):
+    """A class of a user, which is not the one that it extends."""
+
+
+def test_lists_of_messages_are_written_as_langgraph_does() -> None:
+    usage: Any = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    call = {"name": "look", "args": {"n": 1, "deep": [1.5, None, True]}, "id": "c1"}
+    messages: list[Any] = [
+        HumanMessage("What?", id="1"), SystemMessage("Be brief."), AIMessage("", tool_calls=[call]),
+        AIMessage([{"type": "text", "text": "\u00e9"}], usage_metadata=usage, name="n"),
+        ToolMessage("two", tool_call_id="c1", artifact={"x": b"y"}), HumanMessage("more", own="an extra member"),
+        ToolMessage("two", tool_call_id="c1", artifact=Customer("ann")), Own(content="own"),
+        ChatMessage(content="x", role="y"),
+    ]  # fmt: skip
+    lists = [[], *([each] for each in messages), messages, messages[:5], messages[:4] * 4, messages[1:2] * 70_000]
+    serializer, plain = ListedClassesSerializer([Customer, Own]), JsonPlusSerializer()
+    for some in lists:
+        for _ in range(2):
+            assert serializer.dumps_typed(some) == plain.dumps_typed(some)
+    for kwargs in ({"a": 1}, {"a": True}, {"a": 1.0}, {"a": "1"}):  # equal to Python, but for the last
+        messages[0].additional_kwargs.update(kwargs)
+        assert serializer.dumps_typed(messages[:1]) == plain.dumps_typed(messages[:1])
+    with pytest.raises(InputError, match="classes="):
+        ListedClassesSerializer().dumps_typed([AIMessage("x"), Own(content="own")])
+
+
+def test_packed_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listed_classes, "_PACKED_BYTES_MAX", 5_000)
+    serializer, messages = ListedClassesSerializer(), [AIMessage("long " * 100, id=f"{number}") for number in range(20)]
+    assert serializer.dumps_typed(messages) == JsonPlusSerializer().dumps_typed(messages)
+    assert sum(len(fields) + len(packed) for (_, fields), packed in serializer._packed.items()) <= 5_000
 
 
 def test_messages_need_no_allow_list(tmp_path: Path) -> None:
