@@ -343,6 +343,7 @@ def open_log(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
+    memory_bytes: int | None = None,
     runtime: RuntimeContext | None = None,
 ) -> AgentLog:
     """Open a log. A missing log is created, unless read_only is set.
@@ -356,9 +357,10 @@ def open_log(
         owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers; seconds.
         config: Settings of Kafka's clients, which override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages [REFOLD_WORKER, else the workers of a Kafka log are found by their group].
+        memory_bytes: RocksDB's memory if this process owns a `file:` log, in bytes [192 MiB]. Less is slower.
         runtime: Clock, ids and name of this process, for tests.
     """
     return open_as(
         AgentLog, url, types=types, reducers=reducers, read_only=read_only, owner_timeout_s=owner_timeout_s,
-        config=config, worker=worker, runtime=runtime,
+        config=config, worker=worker, memory_bytes=memory_bytes, runtime=runtime,
     )  # fmt: skip

@@ -48,6 +48,7 @@ def open_as(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
+    memory_bytes: int | None = None,
     runtime: RuntimeContext | None = None,
 ) -> L:
     """Open a log, as a Log or a subclass. A log that does not exist is created, unless `read_only`.
@@ -61,6 +62,7 @@ def open_as(
         owner_timeout_s: How long to wait for the process that owns a `file:` log, or for Kafka's brokers, in seconds.
         config: Settings of Kafka's clients. They override those in the file that REFOLD_KAFKA_CONFIG names.
         worker: The URL of a worker's pages; None for REFOLD_WORKER. Without one the workers are found by their group.
+        memory_bytes: RocksDB's memory if this process owns a `file:` log, in bytes; None for 192 MiB.
         runtime: The clock, ids and process name to use; for tests.
 
     Raises:
@@ -70,7 +72,10 @@ def open_as(
     allow(reducers)
     mine = load_types([Path(each) for each in types], code_of)
     runtime = runtime or process_context()
-    port = open_port(url, runtime, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker)
+    port = open_port(
+        url, runtime, read_only=read_only, owner_timeout_s=owner_timeout_s, config=config, worker=worker,
+        memory_bytes=memory_bytes,
+    )  # fmt: skip
     return kind(port, {**shipped_types(), **mine}, set(mine), runtime)
 
 
@@ -93,6 +98,7 @@ def open_port(
     owner_timeout_s: float = OWNER_TIMEOUT_S,
     config: Mapping[str, str] | None = None,
     worker: str | None = None,
+    memory_bytes: int | None = None,
 ) -> LogPort:
     """Open the port below a Log, which has records, not observations. Arguments and errors as for `open_as`."""
     if is_kafka(url):
@@ -109,6 +115,7 @@ def open_port(
         read_only=read_only,
         owner_timeout_s=owner_timeout_s,
         blobs=blobs,
+        memory_bytes=memory_bytes,
     )
 
 

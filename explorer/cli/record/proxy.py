@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -35,6 +36,8 @@ SWITCH_S = 0.0002
 """How long the storing thread may hold the interpreter while a piece of a stream waits. Python's default of 5 ms is
 noticeable.
 """
+# A proxy writes little at a time, so a larger cache and larger write buffers would only fill up over hours.
+LOG_MEMORY_BYTES = 48 << 20
 PORT = 8080
 SPOOL_MIB = 1024
 
@@ -263,8 +266,9 @@ def capture_settings(
     url = whole_url(resolved_url(target.url))
     given: CaptureSettings = module.CaptureSettings(
         url,
-        lambda: open_log(
-            url, types=target.type_paths(), owner_timeout_s=target.owner_timeout_s, worker=target.worker
+        partial(
+            open_log, url, types=target.type_paths(), owner_timeout_s=target.owner_timeout_s, worker=target.worker,
+            memory_bytes=LOG_MEMORY_BYTES,
         ),
         agent, settings, lambda line: click.echo(f"refold: {line}", err=True), redactor_for(redact),
         None if spool is None else spool.absolute(), spool_mib << 20, **more,

@@ -54,6 +54,7 @@ from refold.streams.log.port import (
 )
 from refold.streams.partitioner import PARTITIONS_DEFAULT, partition_of
 from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import Memory
 from refold.streams.rocks.faults import archived_error, closed_error
 from refold.streams.rocks.layout import is_log, url_of
 from refold.streams.snapshots.garbage import Collected, Collector, collected_of
@@ -81,6 +82,7 @@ class FileLog(LogPort):
         read_only: bool = False,
         owner_timeout_s: float = OWNER_TIMEOUT_S,
         blobs: str | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         """Open a log in a folder; created on the first open for writing.
 
@@ -92,9 +94,10 @@ class FileLog(LogPort):
             read_only: Never owns the log, and writes nothing.
             owner_timeout_s: How long to wait for the process that owns the log, in seconds.
             blobs: The URL of the content store, if it is not the folder in the log (blobs/url.py).
+            memory_bytes: RocksDB's memory if this process owns the log, in bytes; None for 192 MiB.
 
         Raises:
-            InputError: `read_only`, and there is no log; or the log has another number of partitions.
+            InputError: `read_only`, and there is no log; it has other partitions; memory_bytes is below 1 MiB.
             LockedError: Another process is creating the log, and did not finish in time.
         """
         self.path = path
@@ -104,6 +107,7 @@ class FileLog(LogPort):
         self._clock_ms = clock_ms
         self._new_id = new_id
         self._owner_timeout_s = owner_timeout_s
+        self._memory = None if memory_bytes is None else Memory.limited_to(memory_bytes)
         self._owner: Owner | None = None
         self._server: Server | None = None
         self._client: Client | None = None
@@ -117,7 +121,7 @@ class FileLog(LogPort):
         self.database = (
             open_to_read(path, owner_timeout_s)
             if read_only
-            else open_to_write(path, partitions or PARTITIONS_DEFAULT, owner_timeout_s, new_id)
+            else open_to_write(path, partitions or PARTITIONS_DEFAULT, owner_timeout_s, new_id, self._memory)
         )
         try:
             self._load(partitions)
@@ -298,7 +302,7 @@ class FileLog(LogPort):
     def _take_over(self) -> bool:
         """Own the log if no other process does."""
         try:
-            database = Database.open(self.path)
+            database = Database.open(self.path, memory=self._memory)
         except LockedError:
             return False
         before, self.database = self.database, database  # the reader is closed when the last scan that uses it ends

@@ -15,6 +15,7 @@ from refold.streams.deadline import Deadline
 from refold.streams.log.file import records
 from refold.streams.log.file.records import Identity
 from refold.streams.rocks.database import Database
+from refold.streams.rocks.families import Memory
 from refold.streams.rocks.layout import is_log
 from refold.streams.table.index_gaps import TABLE, table_record
 
@@ -43,7 +44,9 @@ def open_to_read(path: Path, timeout_s: float) -> Database:
         time.sleep(TAKEOVER_WAIT_S)
 
 
-def open_to_write(path: Path, partitions: int, timeout_s: float, new_id: Callable[[], bytes]) -> Database:
+def open_to_write(
+    path: Path, partitions: int, timeout_s: float, new_id: Callable[[], bytes], memory: Memory | None = None
+) -> Database:
     """Open the owner's instance, or a reader's if another process owns the log.
 
     Args:
@@ -51,11 +54,12 @@ def open_to_write(path: Path, partitions: int, timeout_s: float, new_id: Callabl
         partitions: the number of partitions of a new log.
         timeout_s: how long to wait for another process that is creating it.
         new_id: makes the id of a new log.
+        memory: the memory of RocksDB if this process owns the log; None for its default.
     """
     deadline = Deadline(timeout_s)
     while True:
         try:
-            database = Database.open(path) if is_log(path) else Database.create(path)
+            database = Database.open(path, memory=memory) if is_log(path) else Database.create(path, memory=memory)
         except LockedError:
             if is_log(path):
                 return open_to_read(path, timeout_s)
