@@ -17,6 +17,7 @@ import gc
 import logging
 import math
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ _HEAPS = 2
 # blocks of memory. From the system each of them costs a fault for each of its pages.
 _LARGE_BYTES = 2 << 20
 _TOP_BYTES = 8 << 20
+_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 LOOK_S = 0.25
 _LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -45,6 +47,15 @@ def limit_freed_memory() -> None:
         return
     for setting, value in ((_ARENA_MAX, _HEAPS), (_MMAP_THRESHOLD, _LARGE_BYTES), (_TRIM_THRESHOLD, _TOP_BYTES)):
         _call("mallopt", setting, value)
+
+
+def allocator() -> str:
+    """Return the name of this process's allocator: one that is loaded beside the C library, or that library."""
+    try:
+        loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        loaded = ""
+    return next((each for each in _ALLOCATORS if f"/lib{each}" in loaded), platform.libc_ver()[0] or "the C library's")
 
 
 def release_freed_memory() -> None:

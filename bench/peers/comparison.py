@@ -26,6 +26,8 @@ from refold.testing.processes import ServerFailed, ServerMissing
 RUNS = 3
 COUNT = 1_000_000
 LIMIT, STREAMS = "bare", "kafka-streams"
+# The workers that are compared, each with its allocator.
+OWN = {"refold-kernel": "", "refold-kernel-jemalloc": " with jemalloc"}
 COLUMNS = (
     "peer", "observations", "a second", "lowest", "highest", "to the limit", "to Kafka Streams", "CPU us each",
     "peak MB", "load",
@@ -121,19 +123,21 @@ def compare(
         if able := ready(console, contenders):
             rows = rows_of(console, able, workload, place, folder, runs, threads, LONGEST_S / share)
             console.print(_table(workload, rows, runs, threads))
-            _note(console, rows, workload, threads)
+            for own, allocator in OWN.items():
+                _note(console, rows, workload, threads, own, allocator)
 
 
-def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: int) -> None:
-    """Collect the ratio of the worker with the kernel to each peer that it is compared with."""
+def _note(console: Console, rows: Sequence[Row], workload: Workload, threads: int, key: str, allocator: str) -> None:
+    """Collect the ratio of a worker with the kernel to each peer that it is compared with."""
     found = {row.contender.key: row for row in rows}
-    own, bare = found.get("refold-kernel"), found.get(LIMIT)
+    own, bare = found.get(key), found.get(LIMIT)
     if own is None:
         return
     limit = "" if bare is None else f"{bare.contender.name}: {bare.per_second:,.0f} a second"
-    what = f"worker, {workload.name}, {threads} {'thread' if threads == 1 else 'processes to threads'}"
-    for key, goals in GOALS.items():
-        other, goal = found.get(key), goals.get((workload.key, threads))
+    processes = "1 thread" if threads == 1 else f"{threads} processes to threads"
+    what = f"worker{allocator}, {workload.name}, {processes}"
+    for peer_key, goals in GOALS.items():
+        other, goal = found.get(peer_key), goals.get((workload.key, threads))
         if other is None or goal is None:
             continue
         peer = f"{other.contender.name}: {other.per_second:,.0f} a second, to {own.per_second:,.0f}"

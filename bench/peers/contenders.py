@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +95,14 @@ class Refold(Contender):
     takes_threads = True
     folds_plain = False
 
-    def __init__(self, *, uses_kernel: bool) -> None:
-        self.uses_kernel = uses_kernel
-        self.key = "refold-kernel" if uses_kernel else "refold"
-        self.name = f"refold worker, {'native kernel' if uses_kernel else 'plain Python'}"
+    def __init__(self, *, uses_kernel: bool, uses_jemalloc: bool = False) -> None:
+        self.uses_kernel, self.uses_jemalloc = uses_kernel, uses_jemalloc
+        self.key = f"refold{'-kernel' * uses_kernel}{'-jemalloc' * uses_jemalloc}"
+        self.name = f"refold worker, {'native kernel' if uses_kernel else 'plain Python'}{', jemalloc' * uses_jemalloc}"
 
     def prepare(self) -> None:
+        if self.uses_jemalloc and find_library("jemalloc") is None:
+            raise ServerMissing("jemalloc is not installed (Debian: libjemalloc2)")
         if self.uses_kernel and find_kernel().kernel is None:
             raise ServerMissing(f"{find_kernel().text}; make kernel, then make bench again")
 
@@ -108,9 +111,10 @@ class Refold(Contender):
 
     def command(self, run: Run) -> list[str]:
         url = f"kafka://{run.bootstrap}/{run.prefix}"
-        return ["env", f"{SWITCH}={int(self.uses_kernel)}", sys.executable, "-m", "refold.explorer.cli.main", "worker",
-                "--log", url, "--data", str(run.folder), "--port", "0", "--commit-interval-ms", str(COMMIT_MS),
-                "--processes", str(run.threads)]  # fmt: skip
+        preloaded = [f"LD_PRELOAD={find_library('jemalloc')}"] if self.uses_jemalloc else []
+        return ["env", *preloaded, f"{SWITCH}={int(self.uses_kernel)}",
+                sys.executable, "-m", "refold.explorer.cli.main", "worker", "--log", url, "--data", str(run.folder),
+                "--port", "0", "--commit-interval-ms", str(COMMIT_MS), "--processes", str(run.threads)]  # fmt: skip
 
 
 class JavaPeer(Contender):
@@ -184,6 +188,6 @@ class FaustTable(PythonPeer):
 
 
 ALL: list[Contender] = [
-    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), KafkaStreams(), Flink(), QuixStreams(),
-    Pathway(), FaustTable(),
+    Bare(), Refold(uses_kernel=False), Refold(uses_kernel=True), Refold(uses_kernel=True, uses_jemalloc=True),
+    KafkaStreams(), Flink(), QuixStreams(), Pathway(), FaustTable(),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from refold.explorer.queries.log_target import LogTarget
 from refold.streams.log.file.client import Client
 from refold.streams.open import file_path, is_kafka
 from refold.streams.rocks.layout import FORMAT_NUMBER
+from refold.streams.runtime import allocator
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?>=([0-9.]+)")
 # Extras that refold uses at run time; the others are for its developers.
@@ -84,6 +85,8 @@ def libraries(*, with_kafka: bool) -> Iterator[Finding]:
     kernel = find_kernel()
     remedy = "install the one of this release: pip install --upgrade 'refold[fast]', or make kernel in a checkout"
     yield Finding("kernel", not kernel.is_unusable, kernel.text, remedy)
+    if with_kafka:
+        yield Finding("allocator", True, f"{allocator()} (docs/OPERATIONS.md, Scale: which one is fast for workers)")
     try:
         required = importlib.metadata.requires("refold") or []
     except importlib.metadata.PackageNotFoundError:

@@ -58,7 +58,7 @@ def test_image_runs_as_nobody_without_a_shell(chart: Helm) -> None:
     uid, gid = user.split(":")
     last = [what for what, _ in FINAL].index("USER")
     assert "RUN" not in [what for what, _ in FINAL[last:]]
-    (made,) = _given(FINAL, "RUN")
+    made = _given(FINAL, "RUN")[-1]
     assert f"--gid {gid} refold" in made
     assert f"--uid {uid} --gid {gid}" in made
     assert f"--owner {uid} --group {gid} /data" in made
@@ -68,6 +68,12 @@ def test_image_runs_as_nobody_without_a_shell(chart: Helm) -> None:
     assert f"--data={_given(FINAL, 'WORKDIR')[0]}" in worker["args"]
     for _, pod in pods(objects(chart.template({}))):
         assert "command" not in pod["spec"]["containers"][0]
+
+
+def test_image_has_the_allocator_that_it_preloads() -> None:
+    preloaded = next(given for given in _given(FINAL, "ENV") if "LD_PRELOAD" in given)
+    assert preloaded == "LD_PRELOAD=libjemalloc.so.2"
+    assert any("install --yes --no-install-recommends libjemalloc2" in given for given in _given(FINAL, "RUN"))
 
 
 def test_image_is_of_this_release_on_a_supported_python() -> None:
